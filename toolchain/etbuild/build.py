@@ -1,0 +1,82 @@
+"""The whole road for one plan: export, lower, emit, report and index."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from etbuild import files, schema, sources
+from etbuild.errors import Problem
+from etbuild.index import index
+from etbuild.inputs import Inputs, describe, used_sources
+from etbuild.plan import Plan, canonical_json
+from etbuild.report import report
+
+Stage = Callable[[str], AbstractContextManager[Any]]
+"""Called with the name of a stage when it starts; the context ends with it."""
+
+
+def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[files.Artifact]:
+    """Builds a program.
+
+    Args:
+        plan: What to build.
+        inputs: What may be read.
+        directory: Where `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json` go. They appear there when
+            all of them are written and checked, and not before.
+        stage: Is told of each stage, for progress.
+
+    Returns:
+        The artifacts, in that order.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The model cannot be exported, lowered or written.
+    """
+    with stage("read the inputs"):
+        described = describe(inputs, plan)
+    with stage("import ExecuTorch"):
+        from etbuild import emit, export, lower
+    used = used_sources(inputs, plan)
+    with _library_warnings_off(used), sources.importable(used) as finder, files.staging(directory) as staged:
+        with stage("create the module"):
+            module = export.create_module(plan, inputs, finder)
+            tags = export.tag_parameters(plan, module)
+        programs = {}
+        for name in sorted(plan["methods"]):
+            with stage(f"export {name}"):
+                programs[name] = export.export_method(plan, name, module, inputs, finder)
+        with stage(f"lower {', '.join(programs)}"):
+            edge = lower.lower(plan, programs, tags, finder)
+            operators = lower.operator_counts(edge)
+        with stage("emit"):
+            emission = emit.emit(plan, edge, tags, staged)
+        with stage("report"):
+            facts = report(plan, emission.program, operators, emission.named_data)
+            artifacts = [*emission.artifacts, _write_json(staged, plan, "report", facts)]
+            artifacts.append(_write_json(staged, plan, "index", index(plan, described, artifacts)))
+        return files.publish(artifacts, directory)
+
+
+@contextmanager
+def _library_warnings_off(used: dict[str, Path]) -> Iterator[None]:
+    """Shows warnings of the user's own sources alone: nobody here can mend what torch and ExecuTorch warn of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in used:
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
+        yield
+
+
+def _write_json(directory: Path, plan: Plan, kind: str, content: dict[str, Any]) -> files.Artifact:
+    """Writes the index or the report, once it fits its schema. That it might not is a bug of ours."""
+    wrong: list[Problem] = schema.problems(kind, content)
+    assert not wrong, "\n".join(map(str, wrong))
+    return files.write(
+        directory / f"{plan['name']}.{kind}.json", kind, lambda file: file.write(canonical_json(content))
+    )

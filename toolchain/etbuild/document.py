@@ -1,0 +1,206 @@
+"""YAML with positions: a file becomes plain JSON data, and each value knows where it stands.
+
+Stricter than YAML: keys are strings and stand once, numbers are finite, and what JSON cannot hold is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from etbuild.errors import DocumentPath, InputError, Position, Problem
+
+MAX_BYTES = 1 << 20
+MAX_VALUES = 20_000  # aliases count each time they are used, so that a bomb of them ends here
+MAX_DEPTH = 50
+
+
+@dataclass
+class Document:
+    """The data of a file, and positions of its values (`positions`) and of the keys they stand under (`keys`)."""
+
+    data: Any
+    positions: dict[DocumentPath, Position] = field(default_factory=dict)
+    keys: dict[DocumentPath, Position] = field(default_factory=dict)
+
+
+def load(path: Path, name: str | None = None) -> Document:
+    """Reads one YAML document.
+
+    Args:
+        path: The file.
+        name: How errors call the file; default: `path` as given.
+
+    Raises:
+        InputError: The file cannot be read, is not UTF-8 or not the YAML described above. Holds every problem found.
+    """
+    name = name or str(path)
+    text = _read(path, name)
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            hint = "a manifest starts with `schema: executorch-model/v1`"
+            raise InputError([Problem("the file is empty", hint=hint, position=Position(name, 1, 1))])
+        reader = _Reader(loader, name)
+        document = Document(reader.read(node, ()), reader.positions, reader.keys)
+    except yaml.MarkedYAMLError as error:
+        raise InputError([_syntax_problem(error, name)]) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        position = Position(name, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        message = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
+        raise InputError([Problem(message, position=position)]) from None
+    except RecursionError:
+        raise InputError([_too_deep(Position(name, 1, 1))]) from None
+    if reader.problems:
+        raise InputError(reader.problems)
+    return document
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError([Problem(f"{name}: cannot read the file: {error.strerror}")]) from None
+    if len(raw) > MAX_BYTES:
+        raise InputError([Problem(f"the file is larger than {MAX_BYTES} bytes", position=Position(name, 1, 1))])
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        position = Position(name, before.count(b"\n") + 1, len(before) - before.rfind(b"\n"))
+        raise InputError(
+            [
+                Problem(
+                    f"byte 0x{raw[error.start]:02X} is not UTF-8",
+                    position=position,
+                    hint="save the file as UTF-8",
+                )
+            ]
+        ) from None
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    position = Position(name, mark.line + 1, mark.column + 1) if mark else Position(name, 1, 1)
+    message = str(error.problem or error.context or error)
+    if "'\\t'" in message:
+        return Problem("a tab cannot indent YAML", position=position, hint="indent with spaces")
+    if "expected a single document" in str(error.context):
+        return Problem(
+            "a second document starts here",
+            position=position,
+            hint="one manifest is one document: remove the `---`",
+        )
+    hint = f"{error.context} that starts in line {error.context_mark.line + 1}" if error.context_mark else None
+    return Problem(f"not valid YAML: {message}", position=position, hint=hint)
+
+
+def _too_deep(position: Position) -> Problem:
+    return Problem(f"nested more than {MAX_DEPTH} levels deep", position=position)
+
+
+class _Reader:
+    """Turns the nodes of a document into data, noting positions and problems on the way."""
+
+    def __init__(self, loader: yaml.SafeLoader, name: str) -> None:
+        self.loader = loader
+        self.name = name
+        self.positions: dict[DocumentPath, Position] = {}
+        self.keys: dict[DocumentPath, Position] = {}
+        self.problems: list[Problem] = []
+        self.count = 0
+
+    def read(self, node: yaml.Node, path: DocumentPath) -> Any:
+        position = self._position(node)
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise InputError(
+                [
+                    Problem(
+                        f"the file stands for more than {MAX_VALUES} values",
+                        position=position,
+                        hint="is an alias (`*name`) used inside what other aliases repeat?",
+                    )
+                ]
+            )
+        if len(path) > MAX_DEPTH:
+            raise InputError([_too_deep(position)])
+        self.positions[path] = position
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            if not self._plain_tag(node, "seq", path):
+                return None
+            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: DocumentPath) -> dict[str, Any]:
+        if not self._plain_tag(node, "map", path):
+            return {}
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            position = self._position(key_node)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                self._problem("`<<` (merge) is not supported", position, path, "write the keys out, or use `defaults`")
+            elif key is None or key_node.tag != "tag:yaml.org,2002:str":
+                shown = f"`{key}` is not a string" if key is not None else "a key has to be a string"
+                self._problem(shown, position, path, f'write "{key}" in quotes' if key else None)
+            elif key in data:
+                first = self.keys[(*path, key)]
+                self._problem(f"the key `{key}` stands twice", position, path, f"first in line {first.line}")
+            else:
+                self.keys[(*path, key)] = position
+                data[key] = self.read(value_node, (*path, key))
+        return data
+
+    def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
+        position = self._position(node)
+        try:
+            value = self.loader.construct_object(node)
+        except (yaml.constructor.ConstructorError, ValueError):
+            self._problem(f"`{node.tag}` is not a type that a manifest can hold", position, path)
+            return None
+        if isinstance(value, float) and not math.isfinite(value):
+            self._problem(f"`{node.value}` is not a finite number", position, path)
+        elif isinstance(value, str) and not value.isprintable() and _has_surrogate(value):
+            self._problem("the text holds half of a surrogate pair", position, path)
+        elif not isinstance(value, (str, int, float, bool, type(None))):
+            self._problem(
+                f"`{node.value}` is a {type(value).__name__} in YAML",
+                position,
+                path,
+                f'write "{node.value}" in quotes',
+            )
+            return None
+        elif isinstance(value, int) and not isinstance(value, bool) and ":" in node.value:
+            self._problem(
+                f"`{node.value}` is the number {value} in YAML",
+                position,
+                path,
+                f'write "{node.value}" in quotes',
+            )
+        return value
+
+    def _plain_tag(self, node: yaml.Node, kind: str, path: DocumentPath) -> bool:
+        if node.tag == f"tag:yaml.org,2002:{kind}":
+            return True
+        self._problem(f"`{node.tag}` is not a type that a manifest can hold", self._position(node), path)
+        return False
+
+    def _position(self, node: yaml.Node) -> Position:
+        return Position(self.name, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _problem(self, message: str, position: Position, path: DocumentPath, hint: str | None = None) -> None:
+        self.problems.append(Problem(message, path, hint, position))
+
+
+def _has_surrogate(text: str) -> bool:
+    return any(0xD800 <= ord(character) <= 0xDFFF for character in text)

@@ -1,0 +1,149 @@
+"""Emit: the lowered methods become a `.pte` and one `.ptd` for each tag, checked against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.passes import MemoryPlanningPass
+
+from etbuild import files, named_data, program_file
+from etbuild.errors import BuildError, Problem
+from etbuild.plan import Plan
+from etbuild.plan import tags as plan_tags
+from etbuild.sources import summary
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What was emitted.
+
+    Attributes:
+        artifacts: The program, then the named data in the order of the tags.
+        program: The facts of the program, read from its file.
+        named_data: By tag, the size in bytes of each blob by key, read from its file.
+    """
+
+    artifacts: list[files.Artifact]
+    program: dict[str, Any]
+    named_data: dict[str, dict[str, int]]
+
+
+def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: Path) -> Emission:
+    """Writes the program and its named data, and reads them back.
+
+    Args:
+        plan: The plan.
+        edge: The lowered methods.
+        tags: The tag of each parameter that has one, by name.
+        directory: Where the files go.
+
+    Raises:
+        BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
+    """
+    _check_names(edge)
+    config = ExecutorchBackendConfig(
+        memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
+        external_constants=named_data.tag_of if tags else False,
+    )
+    methods = sorted(edge.methods)
+    expected = {tag: named_data.portable_weights(edge, tag) for tag in plan_tags(plan)}
+    try:
+        manager = edge.to_executorch(config)
+    except Exception as error:  # ExecuTorch's passes and its emitter raise what they like
+        raise _emission_error(error, methods) from error
+    program = files.write(directory / f"{plan['name']}.pte", "program", manager.write_to_file)
+    data = _write_named_data(plan, edge, manager, config.segment_alignment, directory)
+    parsed = deserialize_pte_binary(program.path.read_bytes())
+    blobs = {a.tag: program_file.named_data_facts(a.path.read_bytes()) for a in data if a.tag is not None}
+    _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
+    _check_tags(expected, blobs)
+    return Emission([program, *data], program_file.program_facts(parsed), blobs)
+
+
+def _write_named_data(
+    plan: Plan, edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int, directory: Path
+) -> list[files.Artifact]:
+    written = named_data.files_by_tag(edge, manager, alignment)
+    missing = [tag for tag in plan_tags(plan) if tag not in written]
+    if missing:
+        raise BuildError(
+            [
+                Problem(
+                    "no method reads a weight of this tag, so that its file would be empty",
+                    ("named_data", tag),
+                    "remove the tag, or change its patterns",
+                )
+                for tag in missing
+            ]
+        )
+    return [
+        files.write(directory / f"{plan['name']}.{tag}.ptd", "named_data", cord.write_to_file, tag)
+        for tag, cord in sorted(written.items())
+    ]
+
+
+def _check_names(edge: EdgeProgramManager) -> None:
+    """Weights that portable operators read go by name: under one name, one method would read the other's."""
+    seen: dict[str, tuple[str, torch.Tensor]] = {}
+    for method in sorted(edge.methods):
+        program = edge.exported_program(method)
+        for node, name in named_data.weights(program):
+            if named_data.tag_of(node) is None:
+                continue
+            tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+            first, known = seen.setdefault(name, (method, tensor))
+            if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
+                raise BuildError(
+                    [
+                        Problem(
+                            f"`{name}` has one content in `{first}` and another in `{method}`",
+                            ("methods", method),
+                            "a weight of named data goes by its name: rename one",
+                        )
+                    ]
+                )
+
+
+def _check_keys(
+    edge: EdgeProgramManager, external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
+) -> None:
+    """Every key that the program asks for is in one place. Without it the runtime ends with a segmentation fault."""
+    places: dict[str, list[str]] = {key: [".pte"] for key in inside}
+    for tag, keys in blobs.items():
+        for key in keys:
+            places.setdefault(key, []).append(f".{tag}.ptd")
+    wanted = set(external)
+    for method in edge.methods:
+        for delegate in named_data.delegates(edge.exported_program(method).graph_module):
+            wanted.update(named_data.keys(delegate))
+    problems = [
+        Problem(f"the program asks for the named data `{key}`, which no file has")
+        for key in sorted(wanted - places.keys())
+    ]
+    problems += [
+        Problem(f"the named data `{key}` is in {' and in '.join(found)}, which the runtime refuses")
+        for key, found in sorted(places.items())
+        if len(found) > 1
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
+    """Every tagged weight that a portable operator reads is in its tag's file."""
+    problems = [
+        Problem(f"`{name}` did not reach the file of its tag `{tag}`", ("named_data", tag))
+        for tag, names in expected.items()
+        for name in sorted(names - blobs[tag].keys())
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _emission_error(error: Exception, methods: list[str]) -> BuildError:
+    return BuildError([Problem(f"emitting {', '.join(methods)} failed: {summary(error)[:600]}", ("methods",))])

@@ -1,0 +1,233 @@
+"""The declared inputs of a build, sources by import path and data by name, and the toolchain: what makes up the key."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etbuild import plan as plans
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+
+KEY_SCHEMA = "executorch-key/v1"
+
+
+@dataclass
+class Inputs:
+    """What a build may read.
+
+    Attributes:
+        sources: Files by import path, `models/backbone.py` for `models.backbone`.
+        data: Files by name.
+        roots: Directories that are searched for what is not named there: on the command line the manifest's directory
+            and each `--root`; in a build system none, since it declares every file.
+    """
+
+    sources: dict[str, Path] = field(default_factory=dict)
+    data: dict[str, Path] = field(default_factory=dict)
+    roots: list[Path] = field(default_factory=list)
+
+    def source(self, name: str) -> Path | None:
+        """The source with this import path."""
+        return self.sources.get(name) or self._search(name)
+
+    def find_data(self, name: str, path: DocumentPath) -> Path:
+        """The data file with this name, which the manifest gives at `path`.
+
+        Raises:
+            InputError: It is not declared.
+        """
+        found = self.data.get(name) or self._search(name)
+        if found is None:
+            hint = (
+                did_you_mean(name, self.data)
+                or f"looked in: {', '.join(map(str, self.roots)) or 'nothing is declared'}"
+            )
+            raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
+        return found
+
+    def _search(self, name: str) -> Path | None:
+        for root in self.roots:
+            candidate = root / name
+            if candidate.is_file() and candidate.resolve().is_relative_to(root.resolve()):
+                return candidate
+        return None
+
+
+def used_sources(inputs: Inputs, plan: plans.Plan) -> dict[str, Path]:
+    """The sources that the plan's callables reach through import statements, by import path, sorted.
+
+    Raises:
+        InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
+            Python's own.
+    """
+    found: dict[str, Path] = {}
+    problems = []
+    roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(plan)]
+    roots += [(name, ("model", "modules")) for name in plan["model"]["modules"]]
+    for module, path in roots:
+        if not _follow(inputs, module, found):
+            known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
+            where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
+            hint = did_you_mean(module, known) or (f"there is no {where}" if where else None)
+            problems.append(Problem(f"the module `{module}` is not among the declared sources", path, hint))
+    for name in found:
+        top = name.removesuffix(".py").split("/")[0]
+        if top in sys.stdlib_module_names:
+            problems.append(
+                Problem(
+                    f"the source `{name}` hides Python's own module `{top}`",
+                    ("model", "factory"),
+                    "rename the file",
+                )
+            )
+    if problems:
+        raise InputError(problems)
+    return dict(sorted(found.items()))
+
+
+def _follow(inputs: Inputs, module: str, found: dict[str, Path]) -> bool:
+    """Adds a module, the packages it lies in and what it imports; False where it is not a declared source."""
+    parts = module.split(".")
+    name, path = _locate(inputs, parts)
+    if path is None:
+        return False
+    if name in found:
+        return True
+    found[name] = path
+    for length in range(1, len(parts)):
+        _follow_package(inputs, parts[:length], found)
+    package = parts if name.endswith("/__init__.py") else parts[:-1]
+    for imported in _imports(path, name, package):
+        # `from a.b import c` may name a module a.b.c or a value in a.b, and imports a and a.b on the way.
+        pieces = imported.split(".")
+        for length in range(len(pieces), 0, -1):
+            if _follow(inputs, ".".join(pieces[:length]), found):
+                break
+    return True
+
+
+def _follow_package(inputs: Inputs, parts: list[str], found: dict[str, Path]) -> None:
+    name = "/".join([*parts, "__init__.py"])
+    if name not in found and inputs.source(name) is not None:
+        _follow(inputs, ".".join(parts), found)
+
+
+def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
+    for name in ("/".join([*parts, "__init__.py"]), "/".join(parts) + ".py"):
+        path = inputs.source(name)
+        if path is not None:
+            return name, path
+    return "", None
+
+
+def _imports(path: Path, name: str, package: list[str]) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise InputError(
+            [Problem(f"the source `{name}` is not valid Python: {line}{message}", ("model", "factory"))]
+        ) from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            if stem:
+                yield from (f"{stem}.{alias.name}" if alias.name != "*" else stem for alias in node.names)
+            else:
+                yield from (alias.name for alias in node.names)
+
+
+def describe(inputs: Inputs, plan: plans.Plan) -> dict[str, Any]:
+    """Digests of all that a build depends on: the plan, the sources and data it uses, and the toolchain.
+
+    Raises:
+        InputError: Something that the plan names is not declared.
+    """
+    return {
+        "schema": KEY_SCHEMA,
+        "plan": plans.digest(plan),
+        "sources": {name: file_digest(path) for name, path in used_sources(inputs, plan).items()},
+        "data": {
+            name: file_digest(inputs.find_data(name, path)) for name, path in sorted(plans.data_names(plan).items())
+        },
+        "toolchain": toolchain(),
+    }
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest_3_10(file)
+
+
+def _digest_3_10(file: Any) -> str:
+    state = hashlib.sha256()
+    while block := file.read(1 << 20):
+        state.update(block)
+    return state.hexdigest()
+
+
+def toolchain() -> dict[str, Any]:
+    """What lowers: the driver by its files, each distribution it needs by version and content, and Python's version.
+
+    The patch release of Python is left out: it does not reach the bytes, and executors of one build may differ in it.
+    """
+    return {
+        "driver": _driver_digest(),
+        "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
+        "distributions": {
+            name: {"version": distribution.version, "sha256": _record_digest(distribution)}
+            for name, distribution in sorted(
+                _requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors")
+            )
+        },
+    }
+
+
+def _driver_digest() -> str:
+    root = Path(__file__).parent
+    files = [path for pattern in ("**/*.py", "schemas/*.json") for path in root.glob(pattern)]
+    names = {path.relative_to(root).as_posix(): path for path in files}
+    return plans.digest({name: file_digest(path) for name, path in names.items()})
+
+
+def _requirements(*roots: str) -> Iterator[tuple[str, importlib.metadata.Distribution]]:
+    """The named distributions and all that they require, installed or not required on this platform."""
+    waiting, seen = list(roots), set()
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a requirement of an extra or of another platform
+        yield name, distribution
+        for requirement in distribution.requires or ():
+            if "extra ==" not in requirement and "extra==" not in requirement:
+                waiting.append(re.match(r"[A-Za-z0-9._-]+", requirement).group())  # type: ignore[union-attr]
+
+
+def _record_digest(distribution: importlib.metadata.Distribution) -> str:
+    """Digest of the RECORD as it stands in the wheel: the rows that installers add or change are left out."""
+    rows = [
+        row
+        for row in (distribution.read_text("RECORD") or "").splitlines()
+        if "sha256=" in row and not row.startswith(("../", '"../')) and not _INSTALLED.search(row)
+    ]
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
+_INSTALLED = re.compile(r"\.dist-info/(INSTALLER|REQUESTED|direct_url\.json|entry_points\.txt|.*\.pyc)|\.pyc,")

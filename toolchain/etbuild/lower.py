@@ -1,0 +1,146 @@
+"""Lower: all methods in one `to_edge_transform_and_lower` call, so that each backend sees all of them at once."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.graph_module import get_control_flow_submodules
+from torch.export import ExportedProgram
+
+from etbuild import alignment, backends, named_data
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.plan import Plan
+from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+
+
+class _NoPartition(Partitioner):  # type: ignore[misc]
+    """Takes nothing: keeps the place of a method that a backend passes over."""
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """The program as it is."""
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+
+def lower(
+    plan: Plan, programs: dict[str, ExportedProgram], tags: dict[str, str], finder: SourceFinder
+) -> EdgeProgramManager:
+    """Lowers all methods together.
+
+    Args:
+        plan: The plan.
+        programs: The exported program of each method.
+        tags: The named-data tag of each parameter that has one, by name.
+        finder: The declared sources, for partitioners that come from there.
+
+    Raises:
+        BuildError: A backend or the edge dialect refuses a method; names the method and operator where ExecuTorch does.
+    """
+    methods = sorted(programs)  # the order of methods reaches the bytes
+    for name in methods:
+        named_data.tag_placeholders(programs[name], tags)
+    partitioners = _partitioners(plan, finder)
+    try:
+        with named_data.tag_folded_constants(tags):
+            edge = to_edge_transform_and_lower(
+                {name: programs[name] for name in methods},
+                partitioner={name: partitioners[name] for name in methods},
+                constant_methods=dict(sorted(plan["constant_methods"].items())) or None,
+                compile_config=EdgeCompileConfig(),
+            )
+    except Exception as error:  # ExecuTorch and its backends raise what they like
+        raise _lowering_error(error, methods, finder) from error
+    named_data.assign_blobs(edge, tags)
+    return edge
+
+
+def _partitioners(plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
+    """ExecuTorch's partitioner lists, all of them as long as there are slots; a method without partitioners has none."""
+    wanted = {
+        name: [entry for entry in method["partitioners"] if entry["backend"] != "portable"]
+        for name, method in plan["methods"].items()
+    }
+    lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
+    for slot in alignment.align(wanted):
+        for name, entries in wanted.items():
+            if name in slot:
+                path = ("methods", name, "partitioners", entries.index(slot[name]))
+                lists[name].append(_create(slot[name], path, finder))
+            elif entries:
+                lists[name].append(_NoPartition())
+    for name in lists:
+        while lists[name] and isinstance(lists[name][-1], _NoPartition):
+            lists[name].pop()
+    return lists
+
+
+def _create(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
+    def load(reference: str) -> Any:
+        return load_callable(reference, finder, (*path, "options", "factory"))
+
+    with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
+        return backends.BACKENDS[entry["backend"]].create(entry["options"], load)
+
+
+def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
+    """By method: how often each operator is `delegated`, by backend, and how often each falls back to ExecuTorch's own."""
+    return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
+
+
+def _operator_counts(graph_module: torch.fx.GraphModule) -> dict[str, Any]:
+    delegated: dict[str, Counter[str]] = {}
+    for delegate in named_data.delegates(graph_module):
+        counts = delegated.setdefault(delegate.backend_id, Counter())
+        counts.update(_operators(delegate.original_module.graph_module))
+    return {
+        "delegated": {backend: dict(sorted(counts.items())) for backend, counts in sorted(delegated.items())},
+        "fallback": dict(sorted(Counter(_operators(graph_module)).items())),
+    }
+
+
+def _operators(graph_module: torch.fx.GraphModule) -> Iterator[str]:
+    """The operators of a graph, those inside control flow too; picking from tuples and calls of delegates are none."""
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function" and node.target not in (operator.getitem, executorch_call_delegate):
+            target = node.target
+            yield (
+                target.name()
+                if hasattr(target, "name") and callable(target.name)
+                else getattr(target, "__name__", str(target))
+            )
+    for _, submodule, _ in get_control_flow_submodules(graph_module):
+        yield from _operators(submodule)
+
+
+# By a word in ExecuTorch's message: what it means.
+_HINTS = (
+    ("should not modify the graph module", "the partitioner changed the graph: it may only tag nodes"),
+    (
+        "was not found",
+        "the partitioner names a backend that no imported module defines: import it in the partitioner's module",
+    ),
+    ("was not decomposed or delegated", "the backend asked to keep this operator and then did not take it"),
+    (
+        "is not Core ATen",
+        "an operator outside core ATen is left: does a backend have to take it, or the model to avoid it?",
+    ),
+    ("a leaf Variable", "a parameter requires gradients although the model was exported for inference"),
+)
+
+
+def _lowering_error(error: Exception, methods: list[str], finder: SourceFinder) -> BuildError:
+    text = str(error)
+    named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or f" {name} " in text]
+    path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
+    hint = next((hint for word, hint in _HINTS if word in text), None)
+    place = source_line(error, finder)
+    where = f" at {place}" if place else ""
+    return BuildError(
+        [Problem(f"lowering {', '.join(named or methods)} failed{where}: {summary(error)[:600]}", path, hint)]
+    )

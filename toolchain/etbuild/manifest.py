@@ -1,0 +1,276 @@
+"""The manifest: read, checked against its schema and for what a schema cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from etbuild import backends, document, schema
+from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
+
+WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_INTEGER_RANGES = {
+    "int8": (-(2**7), 2**7 - 1),
+    "uint8": (0, 2**8 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that passed all checks: its data as written, and where each value stands."""
+
+    data: dict[str, Any]
+    positions: dict[DocumentPath, Position]
+
+
+def load(path: Path, name: str | None = None) -> Manifest:
+    """Reads and checks a manifest.
+
+    Args:
+        path: The file.
+        name: How errors call the file; default: `path` as given.
+
+    Raises:
+        InputError: All that is wrong with it, in the order of the file.
+    """
+    parsed = document.load(path, name)
+    problems = schema.problems("model", parsed.data)
+    if isinstance(parsed.data, dict):
+        broken = [problem.path or () for problem in problems]
+        problems += [p for p in _cross_checks(parsed.data) if not _explained(p.path or (), broken)]
+    if problems:
+        raise InputError(
+            [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
+        ).located(parsed.positions)
+    return Manifest(parsed.data, parsed.positions)
+
+
+def _explained(path: DocumentPath, broken: list[DocumentPath]) -> bool:
+    """Whether the schema has found something at, above or below the path: a second error would only confuse."""
+    return any(path[: len(other)] == other or other[: len(path)] == path for other in broken if other)
+
+
+def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
+    methods = _mapping(data, "methods")
+    yield from _check_model(_mapping(data, "model"))
+    yield from _check_defaults(_mapping(data, "defaults"), methods)
+    for name, method in methods.items():
+        if isinstance(method, dict):
+            yield from _check_method(method, ("methods", name))
+    yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
+    yield from _check_named_data(_mapping(data, "named_data"))
+
+
+def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(data: dict[str, Any], key: str) -> list[Any]:
+    value = data.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
+    weights = model.get("weights")
+    entries = weights if isinstance(weights, list) else [weights]
+    for index, name in enumerate(entries):
+        path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
+        if isinstance(name, str) and name:
+            yield from _check_input_name(name, path)
+            yield from _check_suffix(name, path)
+
+
+def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
+    if name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
+        yield Problem(
+            f"`{name}` is not a relative path with `/`",
+            path,
+            "name a declared input, relative to the manifest",
+        )
+    elif ".." in PurePosixPath(name).parts:
+        yield Problem(
+            f"`{name}` leaves the declared inputs",
+            path,
+            "declare the file as an input, and name it relative to the repository's root",
+        )
+    elif str(PurePosixPath(name)) != name:
+        yield Problem(f"`{name}` is not the shortest form of the path", path, f"write `{PurePosixPath(name)}`")
+
+
+def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
+    if not name.endswith(WEIGHTS_SUFFIXES):
+        yield Problem(f"`{name}` is not a file of a known kind", path, f"known: {', '.join(WEIGHTS_SUFFIXES)}")
+
+
+def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    partitioners = defaults.get("partitioners")
+    if isinstance(partitioners, list):
+        yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
+    elif isinstance(partitioners, dict):
+        for name, entries in partitioners.items():
+            path = ("defaults", "partitioners", name)
+            if name not in methods:
+                yield Problem(f"there is no method `{name}`", path, did_you_mean(name, methods), at_key=True)
+            elif isinstance(methods[name], dict) and "partitioners" in methods[name]:
+                yield Problem(f"`methods.{name}.partitioners` says it too", path, "keep one of the two", at_key=True)
+            if isinstance(entries, list):
+                yield from _check_partitioners(entries, path)
+
+
+def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Problem]:
+    seen: list[tuple[str, dict[str, Any]]] = []
+    for index, entry in enumerate(entries):
+        here = (*path, index)
+        name = entry.get("backend") if isinstance(entry, dict) else entry
+        options = entry.get("options", {}) if isinstance(entry, dict) else {}
+        if not isinstance(name, str) or not isinstance(options, dict):
+            continue
+        name_path = (*here, "backend") if isinstance(entry, dict) else here
+        for problem in backends.check(name, options, here):
+            yield Problem(problem.message, name_path, problem.hint) if problem.path == here else problem
+        if (name, options) in seen:
+            yield Problem("the same partitioner stands twice", here, "remove one of them")
+        seen.append((name, options))
+        if name == "portable" and index != len(entries) - 1:
+            yield Problem("`portable` takes all that is left, so nothing can follow it", here, "move it to the end")
+
+
+def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    yield from _check_partitioners(_list(method, "partitioners"), (*path, "partitioners"))
+    inputs = _list(method, "example_inputs")
+    for index, example in enumerate(inputs):
+        if isinstance(example, dict):
+            yield from _check_example(example, (*path, "example_inputs", index))
+    shapes = _list(method, "dynamic_shapes")
+    if "dynamic_shapes" in method and inputs and len(shapes) != len(inputs):
+        yield Problem(
+            f"{_entries(shapes)} for {len(inputs)} inputs",
+            (*path, "dynamic_shapes"),
+            "write one entry for each input, `null` for a fixed one",
+        )
+    else:
+        yield from _check_dims(inputs, shapes, (*path, "dynamic_shapes"))
+
+
+def _check_example(example: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    sources = [key for key in ("shape", "factory", "file") if key in example]
+    if len(sources) != 1:
+        got = " and ".join(f"`{key}`" for key in sources) or "none of them"
+        yield Problem(
+            f"an input needs one of `shape`, `factory` and `file`; this one has {got}",
+            path,
+            "for example {shape: [1, 16], dtype: int64}",
+        )
+        return
+    belongs = {"dtype": "shape", "fill": "shape", "kwargs": "factory", "key": "file"}
+    for key, owner in belongs.items():
+        if key in example and owner != sources[0]:
+            yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*path, key), at_key=True)
+    if isinstance(example.get("file"), str) and example["file"]:
+        yield from _check_input_name(example["file"], (*path, "file"))
+        yield from _check_suffix(example["file"], (*path, "file"))
+        if example["file"].endswith(".safetensors") and "key" not in example:
+            yield Problem("the key `key` is missing: which tensor of the file?", path, "add `key: tokens`")
+    yield from _check_fill(example, (*path, "fill"))
+
+
+def _check_fill(example: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    fill, dtype = example.get("fill", "zeros"), example.get("dtype", "float32")
+    if isinstance(fill, bool) or not isinstance(fill, (int, float)):
+        return
+    if dtype == "bool":
+        if fill not in (0, 1):
+            yield Problem(f"{fill} is not a value of bool", path, "write 0 or 1")
+    elif dtype in _INTEGER_RANGES:
+        low, high = _INTEGER_RANGES[dtype]
+        if fill != int(fill) or not low <= fill <= high:
+            yield Problem(f"{fill} is not a value of {dtype}", path, f"a whole number from {low} to {high}")
+
+
+def _check_dims(inputs: list[Any], shapes: list[Any], path: DocumentPath) -> Iterator[Problem]:
+    """Ranges of dynamic dimensions, against the example's sizes and against each other by name."""
+    known: dict[str, tuple[tuple[int, int], int | None]] = {}
+    for i, (example, dims) in enumerate(zip(inputs, shapes, strict=False)):
+        sizes = example.get("shape") if isinstance(example, dict) else None
+        if not isinstance(dims, list):
+            continue
+        if isinstance(sizes, list) and len(dims) != len(sizes):
+            yield Problem(
+                f"{_entries(dims)} for an input of {len(sizes)} dimensions",
+                (*path, i),
+                "write one entry for each dimension, `null` for a fixed one",
+            )
+            continue
+        for d, dim in enumerate(dims):
+            if isinstance(dim, dict) and isinstance(dim.get("max"), int) and isinstance(dim.get("min", 1), int):
+                size = sizes[d] if isinstance(sizes, list) and isinstance(sizes[d], int) else None
+                yield from _check_dim(dim, size, known, (*path, i, d))
+
+
+def _entries(values: list[Any]) -> str:
+    return f"{len(values)} {'entry' if len(values) == 1 else 'entries'}"
+
+
+def _check_dim(
+    dim: dict[str, Any],
+    size: int | None,
+    known: dict[str, tuple[tuple[int, int], int | None]],
+    path: DocumentPath,
+) -> Iterator[Problem]:
+    low, high, name = dim.get("min", 1), dim["max"], str(dim.get("dim"))
+    if low >= high:
+        yield Problem(f"min {low} is not less than max {high}", path, "a fixed dimension is `null`")
+    elif size is not None and not low <= size <= high:
+        yield Problem(
+            f"the example's size {size} is not between min {low} and max {high}",
+            path,
+            "change the range or the example's shape",
+        )
+    elif size is not None and size < 2:
+        yield Problem(
+            f"the example's size {size} would fix the dimension",
+            path,
+            f"torch.export takes sizes 0 and 1 for constants: give the example a size from 2 to {high}",
+        )
+    elif name in known and known[name][0] != (low, high):
+        first = known[name][0]
+        yield Problem(
+            f"the dimension `{name}` had the range {first[0]} to {first[1]} before",
+            path,
+            "the same name is the same size: repeat the range, or choose another name",
+        )
+    elif name in known and None not in (size, known[name][1]) and known[name][1] != size:
+        yield Problem(
+            f"the dimension `{name}` has size {known[name][1]} in another example input and {size} in this",
+            path,
+            "the same name is the same size",
+        )
+    known.setdefault(name, ((low, high), size))
+
+
+def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    low, high = _INTEGER_RANGES["int64"]
+    for name, value in constants.items():
+        if name in methods:
+            yield Problem(f"`{name}` is a method too", ("constant_methods", name), "choose another name", at_key=True)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not low <= number <= high:
+                yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
+
+
+def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for tag, entry in named_data.items():
+        for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
+            if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
+                yield Problem(
+                    f"the tag `{owners[pattern]}` has the pattern `{pattern}` too",
+                    ("named_data", tag, "parameters", index),
+                    "a parameter belongs to one tag",
+                )

@@ -1,0 +1,192 @@
+"""Named data: which blob goes to which tag, so that a tag's file depends on its weights alone.
+
+ExecuTorch decides blob by blob, in the order in which it meets them. Three things need help: backends lose the tag
+where a pass makes a new constant; a blob that a tagged and an untagged parameter have in common lands where it was met
+first; and the order of blobs in a file follows the graph. Written against ExecuTorch 1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
+from torch.export import ExportedProgram
+
+from etbuild.errors import BuildError, Problem
+
+_TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
+
+
+def tag_placeholders(program: ExportedProgram, tags: dict[str, str]) -> None:
+    """Marks the placeholders of tagged parameters and buffers, by the names that they have in the module."""
+    for node, name in weights(program):
+        if name in tags:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: tags[name]}
+
+
+def tag_of(node: torch.fx.Node) -> str | None:
+    """The tag of a placeholder; ExecuTorch calls it for each constant that no backend took."""
+    return node.meta.get("custom", {}).get(_TAG)  # type: ignore[no-any-return]
+
+
+def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
+    """The placeholders of parameters and buffers, each with its name in the module."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in names:
+            yield node, names[node.name]
+
+
+@contextmanager
+def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
+    """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one."""
+    by_node_name = {name.replace(".", "_"): tag for name, tag in tags.items()}
+    modules = (fuse_batch_norm, decompose_batch_norm)
+    originals = [module.create_constant_placeholder for module in modules]
+
+    def create(*args: Any, **kwargs: Any) -> torch.fx.Node:
+        node = originals[0](*args, **kwargs)
+        owners = [name for name in by_node_name if kwargs["name"].startswith(name)]
+        if owners:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: by_node_name[max(owners, key=len)]}
+        return node
+
+    for module in modules:
+        module.create_constant_placeholder = create
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, originals, strict=True):
+            module.create_constant_placeholder = original
+
+
+def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModule]:
+    """Every delegate of a lowered graph, those inside control flow too, in the graph's order."""
+    for node in graph_module.graph.nodes:
+        if node.target is executorch_call_delegate:
+            yield getattr(graph_module, node.args[0].target)
+    for _, submodule, _ in get_control_flow_submodules(graph_module):
+        yield from delegates(submodule)
+
+
+def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
+    """Gives each blob of the delegates its final place, whatever order they came in.
+
+    A blob that several tags claim goes to the first of them by name: the runtime refuses a key that stands in two files.
+    A blob of a delegate whose weights all have one tag has that tag.
+
+    Raises:
+        BuildError: A backend made a constant of a delegate with weights of several tags, and nothing says whose it is.
+    """
+    claims: dict[str, set[str]] = {}
+    stores = []
+    for method in sorted(edge.methods):
+        for delegate in delegates(edge.exported_program(method).graph_module):
+            output = delegate.named_data_store_output
+            if output is None:
+                continue
+            stores.append(output)
+            owners = _owners(delegate, tags)
+            for tag, entries in output.external_data.items():
+                for key in entries:
+                    claims.setdefault(key, set()).add(tag)
+            inherited = owners if len(owners) == 1 else set()
+            for key in output.pte_data:
+                claims.setdefault(key, set()).update(tag for tag in inherited if tag is not None)
+            _check_untagged(method, delegate, output.pte_data, owners, tags)
+    blobs = {
+        key: (store.buffers[entry.buffer_index], entry)
+        for store in stores
+        for entries in (store.pte_data, *store.external_data.values())
+        for key, entry in entries.items()
+    }
+    arranged = NamedDataStore()
+    for key in sorted(blobs):
+        data, entry = blobs[key]
+        tag = min(claims[key], default=None)
+        arranged.add_named_data(key, data, entry.alignment, tag, entry.tensor_layout)
+    edge._named_data_store = arranged
+
+
+def _owners(delegate: LoweredBackendModule, tags: dict[str, str]) -> set[str | None]:
+    """The tags of the weights that a delegate took; None for weights without one."""
+    return {tags.get(name) for _, name in weights(delegate.original_module)}
+
+
+def _check_untagged(
+    method: str,
+    delegate: LoweredBackendModule,
+    keys: dict[str, Any],
+    owners: set[str | None],
+    tags: dict[str, str],
+) -> None:
+    """In a delegate of several owners, what has no tag must come from weights without one."""
+    if len(owners) <= 1:
+        return
+    program = delegate.original_module
+    untagged = [
+        tensor
+        for names in (program.state_dict, program.constants)
+        for name, tensor in names.items()
+        if name not in tags and isinstance(tensor, torch.Tensor)
+    ]
+    if len(keys) > len(untagged):
+        shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
+        raise BuildError(
+            [
+                Problem(
+                    f"{delegate.backend_id} made constants of weights of {shown} that it does not say the tag of",
+                    ("methods", method),
+                    "put all weights that it folds into one another under one tag: `*` is all of them",
+                )
+            ]
+        )
+
+
+def keys(delegate: LoweredBackendModule) -> set[str]:
+    """The keys of all blobs that a delegate reads at run time."""
+    output = delegate.named_data_store_output
+    return set() if output is None else set(output.pte_data).union(*output.external_data.values())
+
+
+def portable_weights(edge: EdgeProgramManager, tag: str) -> set[str]:
+    """Names of the tagged constants that no delegate took. What a method writes to, such as a cache, is no constant."""
+    return {
+        name
+        for method in edge.methods
+        for node, name in weights(edge.exported_program(method))
+        if tag_of(node) == tag
+        and name not in edge.exported_program(method).graph_signature.buffers_to_mutate.values()
+        and node.users
+    }
+
+
+def files_by_tag(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
+    """The content of each named-data file, its blobs in the order of their keys. ExecuTorch's own order is the graph's."""
+    alignments = {
+        key: entry.alignment
+        for entries in edge._named_data_store.external_data.values()
+        for key, entry in entries.items()
+    }
+    serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=alignment))
+    files = {}
+    for tag, file in (manager._tensor_data or {}).items():
+        payload = serializer.deserialize(file)
+        entries = {
+            key: DataEntry(entry.buffer_index, alignments.get(key, 1), entry.tensor_layout)
+            for key, entry in sorted(payload.named_data.items())
+        }
+        files[tag] = serializer.serialize(DataPayload(payload.buffers, entries))
+    return files

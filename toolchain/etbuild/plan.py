@@ -1,0 +1,156 @@
+"""The plan: what a manifest asks for, as canonical JSON. No comment, order or default of the manifest is left in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from etbuild.errors import DocumentPath, InputError, Position, Problem
+
+Plan = dict[str, Any]
+
+
+def reduce(manifest: dict[str, Any]) -> Plan:
+    """The plan of a checked manifest.
+
+    Every default is filled in, and what `defaults` says is written into each method.
+    """
+    model = manifest["model"]
+    weights = model.get("weights", [])
+    return {
+        "schema": "executorch-plan/v1",
+        "name": manifest["name"],
+        "model": {
+            "factory": model["factory"],
+            "kwargs": model.get("kwargs", {}),
+            "seed": model.get("seed", 0),
+            "weights": weights if isinstance(weights, list) else [weights],
+            "modules": sorted(model.get("modules", [])),
+        },
+        "methods": {
+            name: _reduce_method(name, method, manifest.get("defaults", {}))
+            for name, method in manifest["methods"].items()
+        },
+        "constant_methods": manifest.get("constant_methods", {}),
+        "named_data": {
+            tag: {"parameters": sorted(entry["parameters"])} for tag, entry in manifest.get("named_data", {}).items()
+        },
+    }
+
+
+def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    inputs = [_reduce_example(example) for example in method["example_inputs"]]
+    inherited = defaults.get("partitioners", [])
+    if isinstance(inherited, dict):
+        inherited = inherited.get(name, [])
+    return {
+        "entry": method.get("entry", name),
+        "example_inputs": inputs,
+        "dynamic_shapes": [_reduce_dims(dims) for dims in method.get("dynamic_shapes", [None] * len(inputs))],
+        "strict": method.get("strict", defaults.get("strict", False)),
+        "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
+    }
+
+
+def _reduce_example(example: dict[str, Any]) -> dict[str, Any]:
+    if "shape" in example:
+        return {"dtype": "float32", "fill": "zeros", **example}
+    return {"kwargs": {}, **example} if "factory" in example else dict(example)
+
+
+def _reduce_dims(dims: list[Any] | None) -> list[Any] | None:
+    if dims is None or not any(dims):
+        return None
+    return [None if dim is None else {"min": 1, **dim} for dim in dims]
+
+
+def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(entry, str):
+        return {"backend": entry, "options": {}}
+    return {"backend": entry["backend"], "options": entry.get("options", {})}
+
+
+def tags(plan: Plan) -> list[str]:
+    """The plan's named-data tags, sorted."""
+    return sorted(plan["named_data"])
+
+
+def backends(plan: Plan) -> list[str]:
+    """The backends that methods of the plan name, sorted."""
+    return sorted({entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]})
+
+
+def callables(plan: Plan) -> list[str]:
+    """Every `module:callable` of the plan, sorted: the roots of the sources that it uses."""
+    found = {plan["model"]["factory"]}
+    for method in plan["methods"].values():
+        found.update(example["factory"] for example in method["example_inputs"] if "factory" in example)
+        found.update(entry["options"]["factory"] for entry in method["partitioners"] if entry["backend"] == "custom")
+    return sorted(found)
+
+
+def data_names(plan: Plan) -> dict[str, DocumentPath]:
+    """The declared inputs that the plan reads, each with the place that names it first."""
+    found: dict[str, DocumentPath] = {}
+    for index, name in enumerate(plan["model"]["weights"]):
+        found.setdefault(name, ("model", "weights", index))
+    for method_name, method in plan["methods"].items():
+        for index, example in enumerate(method["example_inputs"]):
+            if "file" in example:
+                found.setdefault(example["file"], ("methods", method_name, "example_inputs", index, "file"))
+    return found
+
+
+def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
+    """Compares what the build rule says of the program with what the manifest says.
+
+    Args:
+        plan: The plan.
+        expected: By attribute of the rule (`name`, `methods`, `backends`, `named_data`) its values; None: not said.
+
+    Raises:
+        InputError: They differ. Says what to write into the BUILD file.
+    """
+    actual = {
+        "name": [plan["name"]],
+        "methods": sorted(plan["methods"]),
+        "backends": backends(plan),
+        "named_data": tags(plan),
+    }
+    problems = []
+    for attribute, values in expected.items():
+        if values is not None and sorted(values) != actual[attribute]:
+            wanted = json.dumps(actual[attribute][0] if attribute == "name" else actual[attribute])
+            path: DocumentPath = () if attribute == "backends" else (attribute,)
+            said = json.dumps(values[0] if attribute == "name" else sorted(values))
+            problems.append(
+                Problem(
+                    f"the manifest and the target differ: the target's `{attribute}` is {said}",
+                    path,
+                    f"write `{attribute} = {wanted}` into the BUILD file, or change the manifest",
+                )
+            )
+    if problems:
+        raise InputError(problems)
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, no white space and a final newline: equal values, equal bytes."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def digest(value: Any) -> str:
+    """sha256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def positions_to_json(positions: dict[DocumentPath, Position]) -> list[Any]:
+    """Positions as JSON data, for the file that stands beside a plan."""
+    return [[list(path), p.file, p.line, p.column] for path, p in positions.items()]
+
+
+def positions_from_json(data: list[Any]) -> dict[DocumentPath, Position]:
+    """The reverse of `positions_to_json`."""
+    return {tuple(path): Position(file, line, column) for path, file, line, column in data}

@@ -1,0 +1,68 @@
+"""Progress on a terminal: a line for each stage with its time. Elsewhere nothing, unless asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour, on a terminal that wants colours."""
+    if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"{colour}{text}{RESET}"
+
+
+class Progress:
+    """Reports stages to a stream.
+
+    Args:
+        stream: Where to; standard error by default.
+        quiet: Report nothing, even on a terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty() and not quiet
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Shows that a stage runs, and at its end how long it took."""
+        start = time.monotonic()
+        self._line(f"  {name} ...", end="")
+        try:
+            yield
+        except BaseException:
+            self._line(f"{paint('✗', RED, self.stream)} {name}")
+            raise
+        self._line(
+            f"{paint('✓', GREEN, self.stream)} {name} {paint(f'{time.monotonic() - start:.1f} s', DIM, self.stream)}"
+        )
+
+    def _line(self, text: str, end: str = "\n") -> None:
+        if self.live:
+            self.stream.write(f"\r\033[K{text}{end}")
+            self.stream.flush()
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as aligned columns, the first row being the head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def size(count: int) -> str:
+    """A number of bytes for people: `1.2 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"

@@ -1,0 +1,171 @@
+"""JSON Schemas of the package, and their errors in a user's words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+
+from etbuild.errors import DocumentPath, Problem, did_you_mean
+
+_DIRECTORY = Path(__file__).parent / "schemas"
+_TYPE_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """The validator of `schemas/NAME.schema.json`."""
+    schema = json.loads((_DIRECTORY / f"{name}.schema.json").read_text("utf-8"))
+    return _Validator(schema)
+
+
+# JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
+
+
+def problems(name: str, data: Any, path: DocumentPath = ()) -> list[Problem]:
+    """Everything in `data` that breaks the schema `name`, each at its path below `path`."""
+    explain = _Explainer(validator(name).schema, path)
+    found: list[Problem] = []
+    for error in validator(name).iter_errors(data):
+        found += [problem for problem in explain.error(error) if problem not in found]
+    return found
+
+
+class _Explainer:
+    """Words errors of one schema, which is at `base` in the manifest."""
+
+    def __init__(self, root: Any, base: DocumentPath) -> None:
+        self.root = root
+        self.base = base
+
+    def error(self, error: ValidationError) -> Iterator[Problem]:
+        """The problems that one error stands for."""
+        path = (*self.base, *error.absolute_path)
+        keyword, wanted, data, schema = error.validator, error.validator_value, error.instance, error.schema
+        example = self.example(schema)
+        hint = f"for example {example}" if example else None
+        match keyword:
+            case "anyOf":
+                yield from self.any_of(error)
+            case "additionalProperties" if wanted is False:
+                known = schema.get("properties", {})
+                for key in data:
+                    if key not in known:
+                        hint = did_you_mean(key, known) or "there are no keys here"
+                        yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
+            case "required":
+                for key in wanted:
+                    if key not in data:
+                        sample = self.example(schema["properties"][key])
+                        yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
+            case "enum":
+                hint = did_you_mean(str(data), map(str, wanted))
+                yield Problem(f"{_show(data)} is not one of the known values", path, hint)
+            case "type":
+                message = f"expected {_type_names(wanted)}, got {_show(data)}"
+                yield Problem(message, path, _exponent_hint(data, wanted) or hint)
+            case "pattern" if "propertyNames" in error.absolute_schema_path:
+                message = f"{_show(data)} does not fit: {_first_sentence(schema)}"
+                yield Problem(message, (*path, data), hint, at_key=True)
+            case "pattern":
+                yield Problem(f"{_show(data)} does not fit: {_first_sentence(schema)}", path, hint)
+            case "minItems" | "minProperties" | "minLength":
+                yield Problem("must not be empty", path, hint)
+            case "minimum" | "maximum":
+                word = "at least" if keyword == "minimum" else "at most"
+                yield Problem(f"must be {word} {wanted}, got {_show(data)}", path)
+            case "uniqueItems":
+                yield Problem("an entry stands twice in the list", path, "remove one of them")
+            case _:
+                yield Problem(error.message, path, hint)
+
+    def any_of(self, error: ValidationError) -> Iterator[Problem]:
+        """The errors of the one alternative that has the data's type; else what the alternatives are."""
+        branches: dict[int, list[ValidationError]] = {}
+        for sub_error in error.context or ():
+            branches.setdefault(sub_error.schema_path[0], []).append(sub_error)
+        fitting = [
+            errors
+            for errors in branches.values()
+            if not any(e.validator in ("type", "enum") and len(e.path) == 0 for e in errors)
+        ]
+        if len(fitting) == 1:
+            for sub_error in fitting[0]:
+                yield from self.error(sub_error)
+            return
+        known = [str(value) for e in error.context or () if e.validator == "enum" for value in e.validator_value]
+        types = [e.validator_value for e in error.context or () if e.validator == "type"]
+        example = self.example(error.schema)
+        hints = [
+            _exponent_hint(error.instance, types),
+            did_you_mean(str(error.instance), known) if known else None,
+            f"for example {example}" if example else None,
+        ]
+        path = (*self.base, *error.absolute_path)
+        hint = next((text for text in hints if text), None)
+        yield Problem(f"{_show(error.instance)} does not fit: {_first_sentence(error.schema)}", path, hint)
+
+    def example(self, schema: Any) -> str | None:
+        """An example of what the schema takes, as YAML on one line."""
+        if "$ref" in schema and "examples" not in schema:
+            return self.example(self.root["$defs"][schema["$ref"].rpartition("/")[2]])
+        examples = schema.get("examples") or schema.get("enum")
+        return _flow(examples[0]) if examples else None
+
+
+def _type_names(wanted: str | list[str]) -> str:
+    names = (
+        [wanted]
+        if isinstance(wanted, str)
+        else [name for name in wanted if name != "integer" or "number" not in wanted]
+    )
+    words = [_TYPE_NAMES[name] for name in names]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _flow(value: Any) -> str:
+    """The value as YAML in flow style, which is how people write it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", value) else json.dumps(value)
+    return json.dumps(value)
+
+
+def _first_sentence(schema: Any) -> str:
+    return re.split(r"\. (?=[A-Z])", str(schema["description"]))[0].rstrip(".")
+
+
+def _show(value: Any) -> str:
+    text = "null" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _exponent_hint(data: Any, wanted: Any) -> str | None:
+    """YAML 1.1 reads `1e-5` as text: an exponent needs a dot before it."""
+    if "number" not in wanted or not isinstance(data, str) or not re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", data):
+        return None
+    return f"YAML takes `{data}` for text: write {re.sub('[eE]', '.0e', data)}"

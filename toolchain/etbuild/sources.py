@@ -1,0 +1,166 @@
+"""Imports the declared sources, and them alone: a module that the key does not cover cannot be imported."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+
+
+class SourceFinder:
+    """A meta path finder over a map of import paths to files. Directories without `__init__.py` are namespaces."""
+
+    def __init__(self, sources: dict[str, Path]) -> None:
+        self.sources = sources
+        self.namespaces = {
+            ".".join(parts[:length])
+            for parts in (name.split("/")[:-1] for name in sources)
+            for length in range(1, len(parts) + 1)
+        }
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """importlib's protocol."""
+        del path, target
+        stem = name.replace(".", "/")
+        for candidate, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
+            if candidate in self.sources:
+                location = str(self.sources[candidate].absolute())
+                return importlib.util.spec_from_file_location(
+                    name, location, submodule_search_locations=[] if is_package else None
+                )
+        if name in self.namespaces:
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = []
+            return spec
+        return None
+
+    def top_level_names(self) -> set[str]:
+        """The first parts of all import paths."""
+        return {name.removesuffix(".py").split("/")[0] for name in self.sources}
+
+    def name_of(self, filename: str) -> str | None:
+        """The import path of a source, from the file name in a traceback."""
+        for name, path in self.sources.items():
+            if filename == str(path.absolute()):
+                return name
+        return None
+
+
+@contextmanager
+def importable(sources: dict[str, Path]) -> Iterator[SourceFinder]:
+    """Makes the sources importable, before anything that is installed, and forgets their modules at the end.
+
+    Raises:
+        InputError: A source hides a module that is loaded already, such as torch.
+    """
+    finder = SourceFinder(sources)
+    hidden = finder.top_level_names() & set(sys.modules)
+    if hidden:
+        raise InputError(
+            [
+                Problem(
+                    f"the source `{min(hidden)}` hides an installed module of that name",
+                    ("model", "factory"),
+                    "rename the file or its directory",
+                )
+            ]
+        )
+    sys.meta_path.insert(0, finder)
+    bytecode, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # a build leaves nothing beside its inputs
+    try:
+        yield finder
+    finally:
+        sys.dont_write_bytecode = bytecode
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.split(".")[0] in finder.top_level_names()]:
+            del sys.modules[name]
+
+
+def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
+    """The callable that `module:callable` names.
+
+    Args:
+        reference: What the manifest says.
+        finder: The declared sources.
+        path: Where the manifest says it.
+
+    Raises:
+        InputError: The module has no such callable.
+        BuildError: Importing the module failed; names the source line.
+    """
+    module_name, _, attribute = reference.partition(":")
+    with blame(path, f"importing `{module_name}`", finder):
+        value: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            known = [name for name in vars(value) if not name.startswith("_")]
+            raise InputError([Problem(f"`{module_name}` has no `{attribute}`", path, did_you_mean(part, known))])
+        value = getattr(value, part)
+    if not callable(value):
+        raise InputError([Problem(f"`{reference}` is not callable", path)])
+    return value  # type: ignore[no-any-return]
+
+
+@contextmanager
+def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[None]:
+    """Turns whatever user code raises inside into a BuildError that names the manifest's place and the source line.
+
+    An error that did not come through a declared source has no line to name; it is worded the same way, without one.
+    """
+    try:
+        yield
+    except (BuildError, InputError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        place = source_line(error, finder)
+        where = f" at {place}" if place else ""
+        raise BuildError([Problem(f"{action} failed{where}: {summary(error)}", path, _import_hint(error))]) from error
+
+
+def source_line(error: BaseException, finder: SourceFinder) -> str | None:
+    """`model.py:12, in forward`: the innermost line of a declared source that the error or its cause passed through."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
+            return f"{name}:{current.lineno}"
+        trace, found = current.__traceback__, None
+        while trace is not None:
+            name = finder.name_of(trace.tb_frame.f_code.co_filename)
+            if name:
+                found = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+            trace = trace.tb_next
+        if found:
+            return found
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def summary(error: BaseException) -> str:
+    """The error's type and the first lines of its message, up to the first blank one."""
+    lines = str(error).strip().split("\n\n")[0].splitlines()
+    text = " ".join(line.strip() for line in lines[:6])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _import_hint(error: BaseException) -> str | None:
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
+            "Is it a package? Add it to the toolchain"
+        )
+    return None
