@@ -1,6 +1,92 @@
-"""Puts the examples' scripts on the import path."""
+"""Small projects made by tests, built with the real driver in this process (torch is imported once)."""
 
-import sys
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+import pytest
+
+from etbuild import cli
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model:
+  factory: "model:create"
+methods:
+  forward:
+    example_inputs:
+      - {shape: [2, 8]}
+defaults:
+  partitioners: [xnnpack]
+"""
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+def create():
+    return Net()
+"""
+
+
+@dataclass
+class Outcome:
+    """What a command said and made."""
+
+    code: int
+    out: str
+    err: str
+    directory: Path
+
+    def read(self, name: str) -> bytes:
+        return (self.directory / name).read_bytes()
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.read(name))
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir()) if self.directory.is_dir() else []
+
+
+Build = Callable[..., Outcome]
+
+
+@pytest.fixture
+def build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Build:
+    """Writes a manifest and sources to a new directory and builds it: `build(MANIFEST, model=MODEL)`."""
+    count = 0
+
+    def run(
+        manifest: str = MANIFEST, *arguments: str, files: dict[str, bytes] | None = None, **sources: str
+    ) -> Outcome:
+        nonlocal count
+        count += 1
+        root = tmp_path / f"project{count}"
+        root.mkdir()
+        (root / "model.yaml").write_text(textwrap.dedent(manifest), "utf-8")
+        for name, text in {"model": MODEL, **sources}.items():
+            path = root / (name.replace("__", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text), "utf-8")
+        for name, data in (files or {}).items():
+            (root / name).write_bytes(data)
+        capsys.readouterr()
+        code = cli.main(["build", str(root / "model.yaml"), "-o", str(root / "out"), *arguments])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err.replace(f"{root}/", ""), root / "out")
+
+    return run

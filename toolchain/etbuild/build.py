@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,10 +40,17 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
     """
     with stage("read the inputs"):
         described = describe(inputs, plan)
+        used = used_sources(inputs, plan)
+    with _library_messages_off(used):
+        return _build(plan, inputs, described, used, directory, stage)
+
+
+def _build(
+    plan: Plan, inputs: Inputs, described: dict[str, Any], used: dict[str, Path], directory: Path, stage: Stage
+) -> list[files.Artifact]:
     with stage("import ExecuTorch"):
         from etbuild import emit, export, lower
-    used = used_sources(inputs, plan)
-    with _library_warnings_off(used), sources.importable(used) as finder, files.staging(directory) as staged:
+    with sources.importable(used) as finder, files.staging(directory) as staged:
         with stage("create the module"):
             module = export.create_module(plan, inputs, finder)
             tags = export.tag_parameters(plan, module)
@@ -63,14 +71,19 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
 
 
 @contextmanager
-def _library_warnings_off(used: dict[str, Path]) -> Iterator[None]:
+def _library_messages_off(used: dict[str, Path]) -> Iterator[None]:
     """Shows warnings of the user's own sources alone: nobody here can mend what torch and ExecuTorch warn of."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in used:
             module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
-        yield
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
 
 
 def _write_json(directory: Path, plan: Plan, kind: str, content: dict[str, Any]) -> files.Artifact:

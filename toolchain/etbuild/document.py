@@ -159,6 +159,8 @@ class _Reader:
             else:
                 self.keys[(*path, key)] = position
                 data[key] = self.read(value_node, (*path, key))
+                if not isinstance(value_node, yaml.ScalarNode):
+                    self.positions[(*path, key)] = position  # a mapping or a list is best found by its key
         return data
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -155,10 +157,13 @@ def export_method(
         # A wrong input is told apart from a wrong model by running the model as it is first.
         with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
             _run_on_copies(module, arguments)
+        printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
-            program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=method["strict"])
+            with contextlib.redirect_stderr(printed):
+                program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=method["strict"])
         except Exception as error:  # torch.export has no common base of its errors
             raise _export_error(error, name, method, finder) from error
+        sys.stderr.write(printed.getvalue())
     _check_ranges(program, shapes, (*path, "dynamic_shapes"))
     return program
 
@@ -234,7 +239,7 @@ def _dynamic_shapes(
         for entry in entries:
             if entry is not None:
                 dims.setdefault(entry["dim"], torch.export.Dim(entry["dim"], min=entry["min"], max=entry["max"]))
-        result.append(tuple(None if entry is None else dims[entry["dim"]] for entry in entries))
+        result.append(tuple(torch.export.Dim.STATIC if entry is None else dims[entry["dim"]] for entry in entries))
     return tuple(result)
 
 
@@ -259,7 +264,7 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
     return value  # type: ignore[no-any-return]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Iterator[None]:
     """Lets `module(...)` call the entry. The whole module is exported each time, so that weights keep their names."""
     if entry == module.forward:
@@ -287,7 +292,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: Any, path: Docu
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     for index, (name, dims) in enumerate(zip(users, shapes, strict=True)):
         for position, dim in enumerate(dims or ()):
-            if dim is None:
+            if dim is torch.export.Dim.STATIC:
                 continue
             size = values[name].shape[position]
             here = (*path, index, position)

@@ -21,7 +21,19 @@ from etbuild.sources import SourceFinder, blame, load_callable, source_line, sum
 
 
 class _NoPartition(Partitioner):  # type: ignore[misc]
-    """Takes nothing: keeps the place of a method that a backend passes over."""
+    """Takes nothing: keeps the place of a method that a backend passes over.
+
+    Before it partitions, ExecuTorch decomposes what a partitioner does not want kept, one partitioner after the other. This
+    one keeps what the next one keeps, or there would be no linear layers left for XNNPACK.
+    """
+
+    def __init__(self, following: Partitioner) -> None:
+        super().__init__()
+        self.following = following
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
+        """The same as the following partitioner."""
+        return self.following.ops_to_not_decompose(ep)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """The program as it is."""
@@ -61,22 +73,19 @@ def lower(
 
 
 def _partitioners(plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
-    """ExecuTorch's partitioner lists, all of them as long as there are slots; a method without partitioners has none."""
+    """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
         name: [entry for entry in method["partitioners"] if entry["backend"] != "portable"]
         for name, method in plan["methods"].items()
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
-    for slot in alignment.align(wanted):
+    for slot in reversed(alignment.align(wanted)):
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
-                lists[name].append(_create(slot[name], path, finder))
-            elif entries:
-                lists[name].append(_NoPartition())
-    for name in lists:
-        while lists[name] and isinstance(lists[name][-1], _NoPartition):
-            lists[name].pop()
+                lists[name].insert(0, _create(slot[name], path, finder))
+            elif lists[name]:
+                lists[name].insert(0, _NoPartition(lists[name][0]))
     return lists
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-from executorch.exir._serialize._cord import Cord
-from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize._cord import Cord, FileBackedData
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
@@ -84,13 +84,14 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
 def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     """Gives each blob of the delegates its final place, whatever order they came in.
 
-    A blob that several tags claim goes to the first of them by name: the runtime refuses a key that stands in two files.
-    A blob of a delegate whose weights all have one tag has that tag.
+    A blob that a tagged and an untagged weight have in common goes to the tag; one that several tags claim goes to the first
+    of them by name, since the runtime refuses a key that stands in two files. A blob of a delegate whose weights all have
+    one tag has that tag.
 
     Raises:
         BuildError: A backend made a constant of a delegate with weights of several tags, and nothing says whose it is.
     """
-    claims: dict[str, set[str]] = {}
+    claims: dict[str, set[str | None]] = {}
     stores = []
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
@@ -102,10 +103,12 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
             for tag, entries in output.external_data.items():
                 for key in entries:
                     claims.setdefault(key, set()).add(tag)
-            inherited = owners if len(owners) == 1 else set()
             for key in output.pte_data:
-                claims.setdefault(key, set()).update(tag for tag in inherited if tag is not None)
-            _check_untagged(method, delegate, output.pte_data, owners, tags)
+                claims.setdefault(key, set()).update(owners if len(owners) == 1 else ())
+            if len(owners) > 1:
+                for key, tag in _claims_by_content(delegate, output, tags):
+                    claims[key].add(tag)
+                _check_untagged(method, delegate, output.pte_data, owners, tags)
     blobs = {
         key: (store.buffers[entry.buffer_index], entry)
         for store in stores
@@ -115,7 +118,7 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     arranged = NamedDataStore()
     for key in sorted(blobs):
         data, entry = blobs[key]
-        tag = min(claims[key], default=None)
+        tag = min((tag for tag in claims[key] if tag is not None), default=None)
         arranged.add_named_data(key, data, entry.alignment, tag, entry.tensor_layout)
     edge._named_data_store = arranged
 
@@ -123,6 +126,32 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
 def _owners(delegate: LoweredBackendModule, tags: dict[str, str]) -> set[str | None]:
     """The tags of the weights that a delegate took; None for weights without one."""
     return {tags.get(name) for _, name in weights(delegate.original_module)}
+
+
+def _claims_by_content(
+    delegate: LoweredBackendModule, output: NamedDataStoreOutput, tags: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Pairs of key and tag where a blob is a tagged weight as it is: a backend keeps one of two equal blobs, of any owner."""
+    program = delegate.original_module
+    by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for _, name in weights(program):
+        tensor = program.state_dict.get(name, program.constants.get(name))
+        if name in tags and tensor is not None:
+            by_size.setdefault(tensor.nbytes, []).append((name, tensor))
+    for entries in (output.pte_data, *output.external_data.values()):
+        for key, entry in entries.items():
+            blob = output.buffers[entry.buffer_index]
+            for name, tensor in by_size.get(len(blob), ()):
+                if _content(blob) == _tensor_content(tensor):
+                    yield key, tags[name]
+
+
+def _content(blob: Any) -> bytes:
+    return blob.to_bytes() if isinstance(blob, FileBackedData) else bytes(blob)
+
+
+def _tensor_content(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _check_untagged(
@@ -133,8 +162,6 @@ def _check_untagged(
     tags: dict[str, str],
 ) -> None:
     """In a delegate of several owners, what has no tag must come from weights without one."""
-    if len(owners) <= 1:
-        return
     program = delegate.original_module
     untagged = [
         tensor

@@ -1,0 +1,225 @@
+"""What a user reads when the model, its weights or a backend is at fault."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from .conftest import MANIFEST, MODEL, Build
+
+WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.safetensors')
+
+
+def expect(outcome, code: int, *fragments: str) -> None:
+    for fragment in fragments:
+        assert fragment in outcome.err
+    assert outcome.code == code
+    assert "Traceback" not in outcome.err
+    assert outcome.files == []
+
+
+def test_weights_name_each_parameter_that_does_not_fit(build: Build) -> None:
+    state = {"linear.weight": torch.zeros(4, 9), "linear.bais": torch.zeros(4)}
+    outcome = build(WITH_WEIGHTS, files={"net.safetensors": save(state)})
+    expect(
+        outcome,
+        2,
+        "model.yaml:5:12: model.weights",
+        "parameter `linear.bias` float32[4] is missing in `net.safetensors`",
+        "`net.safetensors` has `linear.bais`, which is no parameter of the module",
+        "did you mean `linear.bias`?",
+        "parameter `linear.weight` is float32[4, 8] in the module and float32[4, 9] in `net.safetensors`",
+    )
+
+
+def test_weights_of_another_dtype_are_refused(build: Build) -> None:
+    state = {"linear.weight": torch.zeros(4, 8).half(), "linear.bias": torch.zeros(4)}
+    outcome = build(WITH_WEIGHTS, files={"net.safetensors": save(state)})
+    expect(outcome, 2, "float32[4, 8] in the module and float16[4, 8]")
+
+
+def test_weights_in_two_files_must_not_overlap(build: Build) -> None:
+    manifest = WITH_WEIGHTS.replace("net.safetensors", "[a.safetensors, b.safetensors]")
+    a = save({"linear.weight": torch.zeros(4, 8)})
+    b = save({"linear.weight": torch.zeros(4, 8), "linear.bias": torch.zeros(4)})
+    expect(
+        build(manifest, files={"a.safetensors": a, "b.safetensors": b}),
+        2,
+        "`linear.weight` is in `a.safetensors` and in `b.safetensors`",
+    )
+
+
+def test_missing_weights_file(build: Build) -> None:
+    expect(build(WITH_WEIGHTS), 2, "model.yaml:5:12", "`net.safetensors` is not a declared input")
+
+
+def test_damaged_weights_file(build: Build) -> None:
+    expect(build(WITH_WEIGHTS, files={"net.safetensors": b"nothing"}), 2, "cannot read `net.safetensors`")
+
+
+def test_weights_file_that_would_run_code(build: Build) -> None:
+    buffer = io.BytesIO()
+    torch.save({"linear.weight": Path("x")}, buffer)
+    manifest = WITH_WEIGHTS.replace("net.safetensors", "net.pt")
+    expect(build(manifest, files={"net.pt": buffer.getvalue()}), 2, "cannot read `net.pt`")
+
+
+def test_factory_that_raises_names_its_line(build: Build) -> None:
+    model = "def create():\n    raise ValueError('no luck')\n"
+    expect(build(model=model), 1, "model.yaml:4:12", "model.py:2, in create", "ValueError: no luck")
+
+
+def test_factory_that_returns_no_module(build: Build) -> None:
+    expect(build(model="def create():\n    return 7\n"), 1, "`model:create` returned int, not a torch.nn.Module")
+
+
+def test_factory_that_is_not_there(build: Build) -> None:
+    expect(build(model="def creat():\n    pass\n"), 2, "`model` has no `create`", "did you mean `creat`?")
+
+
+def test_source_with_a_syntax_error(build: Build) -> None:
+    expect(build(model="def create(:\n"), 2, "`model.py` is not valid Python: line 1")
+
+
+def test_source_that_is_not_there(build: Build) -> None:
+    expect(build(MANIFEST.replace("model:create", "net:create")), 2, "module `net` is not among the declared sources")
+
+
+def test_source_that_hides_the_standard_library(build: Build) -> None:
+    expect(build(model="import types\n" + MODEL, types="x = 1\n"), 2, "`types.py` hides Python's own module")
+
+
+def test_module_imported_by_a_computed_name_must_be_listed(build: Build) -> None:
+    model = "import importlib\nextra = importlib.import_module('ex' + 'tra')\n" + MODEL
+    outcome = build(model=model, extra="x = 1\n")
+    expect(outcome, 1, "model.py:2", "No module named 'extra'", "list it in `model.modules`")
+    manifest = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  modules: [extra]')
+    assert build(manifest, model=model, extra="x = 1\n").code == 0
+
+
+def test_entry_that_is_not_there(build: Build) -> None:
+    manifest = MANIFEST.replace("forward:", "forwrd:")
+    expect(build(manifest), 2, "model.yaml:6:3: methods.forwrd.entry", "did you mean `forward`?")
+
+
+def test_wrong_input_names_method_and_source_line(build: Build) -> None:
+    outcome = build(MANIFEST.replace("[2, 8]", "[2, 9]"))
+    expect(outcome, 1, "model.yaml:7:5: methods.forward.example_inputs", "model.py:9, in forward")
+
+
+@pytest.mark.parametrize("strict", ["false", "true"])
+def test_data_dependent_branch_names_method_and_source_line(build: Build, strict: str) -> None:
+    model = MODEL.replace("return self.linear(x).relu()", "if x.sum() > 0:\n            return x\n        return -x")
+    outcome = build(MANIFEST.replace("  forward:\n", f"  forward:\n    strict: {strict}\n"), model=model)
+    expect(outcome, 1, "model.yaml:6:3: methods.forward.entry", "model.py:9", "torch.cond")
+
+
+def test_graph_break_in_strict_export(build: Build) -> None:
+    model = MODEL.replace("return self", "torch._dynamo.graph_break()\n        return self")
+    outcome = build(MANIFEST.replace("  forward:\n", "  forward:\n    strict: true\n"), model=model)
+    expect(outcome, 1, "methods.forward.entry", "model.py:9")
+
+
+DYNAMIC = MANIFEST.replace(
+    "- {shape: [2, 8]}", "- {shape: [2, 8]}\n    dynamic_shapes: [[{dim: batch, min: 1, max: 16}, null]]"
+)
+
+
+def test_dimension_that_the_model_fixes(build: Build) -> None:
+    model = MODEL.replace("return self", "x = x.reshape(2, 8)\n        return self")
+    expect(build(DYNAMIC, model=model), 1, "model.yaml:9:5: methods.forward.dynamic_shapes", "batch")
+
+
+def test_dimension_that_the_model_narrows(build: Build) -> None:
+    model = MODEL.replace("return self", "torch._check(x.shape[0] <= 7)\n        return self")
+    expect(build(DYNAMIC, model=model), 1, "methods.forward.dynamic_shapes", "batch")
+
+
+TAGGED = MANIFEST + "named_data:\n  weights: {parameters: ['linear.*']}\n"
+
+
+def test_pattern_that_matches_nothing(build: Build) -> None:
+    outcome = build(TAGGED.replace("linear.*", "linaer.weight"))
+    expect(outcome, 2, "model.yaml:12:26", "matches no parameter", "did you mean `linear.weight`?")
+
+
+def test_parameter_of_two_tags(build: Build) -> None:
+    outcome = build(TAGGED + "  all: {parameters: ['*']}\n")
+    expect(outcome, 2, "`linear.*` matches `linear.weight`, which belongs to the tag `all` already")
+
+
+def custom(source: str) -> tuple[str, str]:
+    entry = "{backend: custom, options: {factory: 'partitioner:create'}}"
+    return MANIFEST.replace("[xnnpack]", f"[{entry}]"), source
+
+
+PARTITIONER = """\
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+
+class Mine(Partitioner):
+    def partition(self, program):
+        BODY
+
+def create():
+    return Mine()
+"""
+
+
+def test_partitioner_factory_that_returns_something_else(build: Build) -> None:
+    manifest, source = custom("def create():\n    return 7\n")
+    outcome = build(manifest, partitioner=source)
+    expect(outcome, 1, "methods.forward.partitioners[0]", "partitioner:create returned int, not a Partitioner")
+
+
+def test_partitioner_that_changes_the_graph(build: Build) -> None:
+    body = "next(iter(program.graph.find_nodes(op='output'))).graph.call_function(print)\n"
+    body += "        return PartitionResult(program, {})"
+    manifest, source = custom(PARTITIONER.replace("BODY", body))
+    expect(build(manifest, partitioner=source), 1, "methods", "it may only tag nodes")
+
+
+def test_partitioner_of_an_unknown_backend(build: Build) -> None:
+    body = """spec = DelegationSpec('NoSuchBackend', [])
+        for node in program.graph.nodes:
+            if node.op == 'call_function':
+                node.meta['delegation_tag'] = 'all'
+        return PartitionResult(program, {'all': spec})"""
+    manifest, source = custom(PARTITIONER.replace("BODY", body))
+    expect(build(manifest, partitioner=source), 1, "Backend NoSuchBackend was not found")
+
+
+def test_opposite_orders_of_partitioners(build: Build) -> None:
+    manifest = MANIFEST.replace("[xnnpack]", "{forward: [A, xnnpack], other: [xnnpack, A]}").replace(
+        "A", "{backend: custom, options: {factory: 'partitioner:create'}}"
+    )
+    manifest = manifest.replace("methods:", "methods:\n  other: {entry: forward, example_inputs: [{shape: [2, 8]}]}")
+    source = PARTITIONER.replace("BODY", "return PartitionResult(program, {})")
+    expect(build(manifest, partitioner=source), 2, "`forward`: custom, xnnpack; `other`: xnnpack, custom")
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(MANIFEST)
+    (tmp_path / "model.py").write_text(MODEL.replace("(8, 4)", "(8, 40000)"))
+    script = (
+        "import resource, sys; from etbuild.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
+    )
+    command = [sys.executable, "-c", script, "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "cannot write the file: File too large" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_output_directory_that_is_a_file(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    outcome = build(MANIFEST, "-o", str(tmp_path / "file"))
+    expect(outcome, 1, "file: cannot write the file")
+    assert (tmp_path / "file").read_text() == "mine"

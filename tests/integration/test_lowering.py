@@ -1,0 +1,168 @@
+"""All methods reach a backend together, in one `preprocess_multimethod` call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Build
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def prefill(self, x):
+        return self.linear(x).sin().cos()
+
+    def decode(self, x):
+        return self.linear(x).cos()
+
+    def plain(self, x):
+        return self.linear(x).sin()
+
+def create():
+    return Net()
+"""
+
+# Two backends that record their calls; each takes one operator.
+RECORDER = """\
+import json, os
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+
+def record(backend, methods):
+    with open(os.environ["RECORD"], "a") as file:
+        file.write(json.dumps([backend, {name: len(programs) for name, programs in methods.items()}]) + "\\n")
+
+class SinBackend(BackendDetails):
+    @classmethod
+    def preprocess(cls, program, specs):
+        return PreprocessResult(b"sin")
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        record("sin", programs)
+        return super().preprocess_multimethod(programs, specs)
+
+class CosBackend(BackendDetails):
+    @classmethod
+    def preprocess(cls, program, specs):
+        return PreprocessResult(b"cos")
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        record("cos", programs)
+        return super().preprocess_multimethod(programs, specs)
+
+class Taker(Partitioner):
+    def __init__(self, word, backend):
+        super().__init__()
+        self.word, self.backend = word, backend
+
+    def partition(self, program):
+        tags = {}
+        for node in program.graph.nodes:
+            if node.op == "call_function" and self.word in str(node.target):
+                node.meta["delegation_tag"] = f"{self.word}{len(tags)}"
+                tags[node.meta["delegation_tag"]] = DelegationSpec(self.backend, [])
+        return PartitionResult(program, tags)
+
+def sin():
+    return Taker("aten.sin", "SinBackend")
+
+def cos():
+    return Taker("aten.cos", "CosBackend")
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  prefill:
+    example_inputs: [{shape: [2, 8]}]
+    partitioners:
+      - {backend: custom, options: {factory: "recorder:sin"}}
+      - {backend: custom, options: {factory: "recorder:cos"}}
+  decode:
+    example_inputs: [{shape: [1, 8]}]
+    partitioners:
+      - {backend: custom, options: {factory: "recorder:cos"}}
+  plain:
+    example_inputs: [{shape: [1, 8]}]
+"""
+
+
+def test_each_backend_is_called_once_with_all_its_methods(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORD", str(tmp_path / "calls"))
+    outcome = build(MANIFEST, model=MODEL, recorder=RECORDER)
+    assert outcome.code == 0, outcome.err
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    assert calls == [["sin", {"prefill": 1}], ["cos", {"decode": 1, "prefill": 1}]]
+    methods = outcome.json("net.report.json")["methods"]
+    assert methods["prefill"]["delegates"] == {"CosBackend": 1, "SinBackend": 1}
+    assert methods["decode"]["operators"]["delegated"] == {"CosBackend": {"aten::cos": 1}}
+    assert methods["plain"]["delegates"] == {}
+    assert methods["plain"]["operators"]["fallback"]["aten::sin"] == 1
+
+
+def test_the_order_of_methods_in_the_manifest_does_not_reach_the_bytes(build: Build) -> None:
+    one = "  a: {entry: prefill, example_inputs: [{shape: [2, 8]}]}\n"
+    two = "  b: {entry: decode, example_inputs: [{shape: [2, 8]}]}\n"
+    head, tail = MANIFEST[: MANIFEST.index("  prefill")], "defaults: {partitioners: [xnnpack]}\n"
+    first, second = build(head + one + two + tail, model=MODEL), build(head + two + one + tail, model=MODEL)
+    assert first.code == 0, first.err
+    assert first.files == second.files
+    assert [first.read(name) for name in first.files] == [second.read(name) for name in second.files]
+
+
+def test_a_placeholder_partitioner_does_not_reach_the_bytes(build: Build) -> None:
+    """A method that waits for another's backend is lowered as if it were alone."""
+    cos = '[{backend: custom, options: {factory: "recorder:cos"}}, xnnpack]'
+    head = MANIFEST[: MANIFEST.index("  prefill")]
+    decode = "  decode: {example_inputs: [{shape: [1, 8]}], partitioners: [xnnpack]}\n"
+    alone = build(head + decode, model=MODEL, recorder=RECORDER)
+    waiting = build(
+        head + decode + f"  other: {{entry: plain, example_inputs: [{{shape: [1, 8]}}], partitioners: {cos}}}\n",
+        model=MODEL,
+        recorder=RECORDER,
+    )
+    assert waiting.code == 0, waiting.err
+    of = [outcome.json("net.report.json")["methods"]["decode"] for outcome in (alone, waiting)]
+    assert of[0] == of[1]
+
+
+def test_submodules_and_methods_keep_the_names_of_their_weights(build: Build) -> None:
+    model = MODEL.replace("return Net()", "return torch.nn.ModuleDict({'left': Net(), 'right': Net()})")
+    manifest = MANIFEST[: MANIFEST.index("  prefill")] + (
+        "  left: {entry: left.plain, example_inputs: [{shape: [1, 8]}]}\n"
+        "  right: {entry: right.linear, example_inputs: [{shape: [1, 8]}]}\n"
+        "named_data: {all: {parameters: ['*']}}\n"
+    )
+    outcome = build(manifest, model=model)
+    assert outcome.code == 0, outcome.err
+    keys = outcome.json("net.report.json")["bytes"]["external"]["all"]
+    assert set(keys) == {"left.linear.weight", "left.linear.bias", "right.linear.weight", "right.linear.bias"}
+
+
+def test_constants_of_every_kind_come_back(build: Build) -> None:
+    manifest = MANIFEST[: MANIFEST.index("  prefill")] + (
+        "  plain: {example_inputs: [{shape: [1, 8]}]}\n"
+        "constant_methods: {get_n: 3, get_scale: 0.5, is_causal: true, get_name: net, get_ids: [1, 2]}\n"
+    )
+    outcome = build(manifest, model=MODEL)
+    assert outcome.code == 0, outcome.err
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(outcome.directory / "net.pte")
+    values = {name: program.load_method(name).execute([]) for name in ("get_n", "get_scale", "is_causal", "get_name")}
+    assert values == {"get_n": [3], "get_scale": [0.5], "is_causal": [True], "get_name": ["net"]}
+    assert list(program.load_method("get_ids").execute([])) == [1, 2]

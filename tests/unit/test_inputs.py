@@ -1,0 +1,110 @@
+"""The key covers what a program imports and reads, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild import inputs, plan
+from etbuild.errors import InputError
+from etbuild.inputs import Inputs
+
+
+def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Any:
+    model: dict[str, Any] = {"factory": factory, "modules": modules or []}
+    if weights:
+        model["weights"] = weights
+    return plan.reduce({"name": "net", "model": model, "methods": {"f": {"example_inputs": [{"shape": [1]}]}}})
+
+
+def write(root: Path, **sources: str) -> Inputs:
+    for name, text in sources.items():
+        path = root / (name.replace("__", "/").replace("INIT", "__init__") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Inputs(roots=[root])
+
+
+def used(found: Inputs, **arguments: Any) -> list[str]:
+    return list(inputs.used_sources(found, make_plan(**arguments)))
+
+
+def test_imports_are_followed_and_others_left_out(tmp_path: Path) -> None:
+    found = write(tmp_path, model="import a\nfrom b import x\nimport torch\n", a="import c\n", b="", c="", other="")
+    assert used(found) == ["a.py", "b.py", "c.py", "model.py"]
+
+
+def test_packages_relative_and_nested_imports(tmp_path: Path) -> None:
+    found = write(
+        tmp_path,
+        model="from net.blocks import attention\ndef create():\n    import late\n",
+        net__INIT="",
+        net__blocks__INIT="from . import base\n",
+        net__blocks__attention="from .base import x\nfrom ..common import y\n",
+        net__blocks__base="",
+        net__common="",
+        net__unused="",
+        late="",
+    )
+    assert used(found) == [
+        "late.py",
+        "model.py",
+        "net/__init__.py",
+        "net/blocks/__init__.py",
+        "net/blocks/attention.py",
+        "net/blocks/base.py",
+        "net/common.py",
+    ]
+
+
+def test_imports_in_a_circle_end(tmp_path: Path) -> None:
+    assert used(write(tmp_path, model="import a", a="import model")) == ["a.py", "model.py"]
+
+
+def test_listed_modules_are_used(tmp_path: Path) -> None:
+    assert used(write(tmp_path, model="", extra="import more", more=""), modules=["extra"]) == [
+        "extra.py",
+        "model.py",
+        "more.py",
+    ]
+
+
+def test_declared_sources_come_before_searched_ones(tmp_path: Path) -> None:
+    found = write(tmp_path, model="")
+    other = tmp_path / "other.py"
+    other.write_text("")
+    found.sources["model.py"] = other
+    assert inputs.used_sources(found, make_plan()) == {"model.py": other}
+
+
+def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "modle.py").write_text("")
+    with pytest.raises(InputError, match="did you mean `modle`"):
+        inputs.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), make_plan())
+
+
+def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "secret.safetensors").write_bytes(b"")
+    (tmp_path / "root" / "w.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    with pytest.raises(InputError, match="not a declared input"):
+        Inputs(roots=[tmp_path / "root"]).find_data("w.safetensors", ("model", "weights"))
+
+
+def test_the_key_depends_on_contents_and_not_on_places(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", model="import helper\n", helper="x = 1\n")
+    second = write(tmp_path / "elsewhere" / "b", model="import helper\n", helper="x = 1\n")
+    key = plan.digest(inputs.describe(first, make_plan()))
+    assert key == plan.digest(inputs.describe(second, make_plan()))
+    (tmp_path / "a" / "unrelated.py").write_text("y = 2\n")
+    assert key == plan.digest(inputs.describe(first, make_plan()))
+    (tmp_path / "a" / "helper.py").write_text("x = 2\n")
+    assert key != plan.digest(inputs.describe(first, make_plan()))
+
+
+def test_the_toolchain_names_what_lowers() -> None:
+    toolchain = inputs.toolchain()
+    assert {"torch", "executorch", "torchao", "numpy", "safetensors"} <= toolchain["distributions"].keys()
+    assert "pytest" not in toolchain["distributions"]

@@ -1,0 +1,98 @@
+"""A plan holds what matters and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild import manifest, plan
+from etbuild.errors import InputError, Position
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  decode:
+    example_inputs: [{shape: [1, 1], dtype: int64}]
+  prefill:
+    example_inputs: [{shape: [1, 8], dtype: int64}]
+    dynamic_shapes: [[null, {dim: seq, max: 32}]]
+defaults: {partitioners: [xnnpack]}
+"""
+
+REORDERED = """\
+# A comment.
+defaults:
+  partitioners:   # another one
+    - backend: xnnpack
+name: net
+methods:
+  prefill:
+    dynamic_shapes: [[null, {max: 32, min: 1, dim: seq}]]
+    example_inputs: [{fill: zeros, dtype: int64, shape: [1, 8]}]
+    strict: false
+  decode: {entry: decode, example_inputs: [{shape: [1, 1], dtype: int64}], dynamic_shapes: [null]}
+model: {seed: 0, kwargs: {}, factory: "model:create"}
+schema: "executorch-model/v1"
+"""
+
+
+def reduce(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    return plan.reduce(manifest.load(path).data)
+
+
+def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
+    assert plan.canonical_json(reduce(tmp_path, MANIFEST)) == plan.canonical_json(reduce(tmp_path, REORDERED))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: net", "name: other"),
+        ("model:create", "model:make"),
+        ("[1, 8]", "[1, 9]"),
+        ("max: 32", "max: 33"),
+        ("[xnnpack]", "[]"),
+        ("[xnnpack]", "{prefill: [xnnpack]}"),
+        ("[xnnpack]}", "[xnnpack], strict: true}"),
+        ("  decode:", "  decode2:"),
+    ],
+)
+def test_every_other_edit_changes_the_plan(tmp_path: Path, old: str, new: str) -> None:
+    assert plan.digest(reduce(tmp_path, MANIFEST)) != plan.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
+
+
+def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
+    reduced = reduce(tmp_path, MANIFEST.replace("[xnnpack]", "{prefill: [xnnpack]}"))
+    assert reduced["methods"]["prefill"]["partitioners"] == [{"backend": "xnnpack", "options": {}}]
+    assert reduced["methods"]["decode"]["partitioners"] == []
+
+
+def test_a_target_that_agrees_passes(tmp_path: Path) -> None:
+    reduced = reduce(tmp_path, MANIFEST)
+    plan.check_expectations(
+        reduced, {"name": ["net"], "methods": ["prefill", "decode"], "backends": None, "named_data": []}
+    )
+
+
+def test_a_target_that_differs_reads_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        plan.check_expectations(reduce(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
+    assert 'write `methods = ["decode", "prefill"]` into the BUILD file' in str(error.value)
+    assert "write `named_data = []` into the BUILD file" in str(error.value)
+
+
+def test_canonical_json_refuses_nan() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        plan.canonical_json(float("nan"))
+
+
+def test_positions_survive_json() -> None:
+    positions = {(): Position("m.yaml", 1, 1), ("methods", "f", "example_inputs", 0): Position("m.yaml", 4, 7)}
+    assert plan.positions_from_json(json.loads(json.dumps(plan.positions_to_json(positions)))) == positions
