@@ -166,3 +166,35 @@ def test_constants_of_every_kind_come_back(build: Build) -> None:
     values = {name: program.load_method(name).execute([]) for name in ("get_n", "get_scale", "is_causal", "get_name")}
     assert values == {"get_n": [3], "get_scale": [0.5], "is_causal": [True], "get_name": ["net"]}
     assert list(program.load_method("get_ids").execute([])) == [1, 2]
+
+
+COUNTER = """\
+import torch
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.full((2,), 5.0))
+        self.register_buffer("zero", torch.zeros(2))
+
+    def forward(self, x):
+        self.count += x
+        self.zero += x
+        return self.count * 1 + self.zero
+
+def create():
+    return Counter()
+"""
+
+
+def test_a_written_buffer_starts_with_what_the_module_has_in_it(build: Build) -> None:
+    import torch
+
+    manifest = MANIFEST[: MANIFEST.index("  prefill")] + "  forward: {example_inputs: [{shape: [2], fill: 3}]}\n"
+    outcome = build(manifest, model=COUNTER)
+    assert outcome.code == 0, outcome.err
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(outcome.directory / "net.pte").load_method("forward")
+    assert [method.execute([torch.ones(2)])[0].tolist() for _ in range(2)] == [[7.0, 7.0], [9.0, 9.0]]
+    assert outcome.json("net.report.json")["bytes"]["mutable"] == [8]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from etbuild import manifest
 from etbuild.errors import InputError
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -49,7 +51,11 @@ def _build(
     plan: Plan, inputs: Inputs, described: dict[str, Any], used: dict[str, Path], directory: Path, stage: Stage
 ) -> list[files.Artifact]:
     with stage("import ExecuTorch"):
+        first = "executorch.exir" not in sys.modules
         from etbuild import emit, export, lower
+
+        if first:
+            gc.freeze()  # a million objects that live as long as the process: the collector need not visit them again
     with sources.importable(used) as finder, files.staging(directory) as staged:
         with stage("create the module"):
             module = export.create_module(plan, inputs, finder)

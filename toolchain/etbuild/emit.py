@@ -10,6 +10,7 @@ import torch
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
 from etbuild import files, named_data, program_file
 from etbuild.errors import BuildError, Problem
@@ -46,7 +47,9 @@ def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: 
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
     _check_names(edge)
+    initialized = _initialized_buffers(edge)
     config = ExecutorchBackendConfig(
+        passes=[InitializedMutableBufferPass(initialized)] if initialized else [],
         memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
         external_constants=named_data.tag_of if tags else False,
     )
@@ -63,6 +66,21 @@ def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: 
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)
     return Emission([program, *data], program_file.program_facts(parsed), blobs)
+
+
+def _initialized_buffers(edge: EdgeProgramManager) -> list[str]:
+    """Placeholders of buffers that methods write to and that start with more than zeros.
+
+    Without being told, ExecuTorch keeps the shape of such a buffer and forgets what was in it.
+    """
+    found = set()
+    for method in edge.methods:
+        program = edge.exported_program(method)
+        written = set(program.graph_signature.buffers_to_mutate.values())
+        for node, name in named_data.weights(program):
+            if name in written and bool(named_data.tensor(program, name).count_nonzero()):
+                found.add(node.name)
+    return sorted(found)
 
 
 def _write_named_data(
@@ -95,7 +113,7 @@ def _check_names(edge: EdgeProgramManager) -> None:
         for node, name in named_data.weights(program):
             if named_data.tag_of(node) is None:
                 continue
-            tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+            tensor = named_data.tensor(program, name)
             first, known = seen.setdefault(name, (method, tensor))
             if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
                 raise BuildError(

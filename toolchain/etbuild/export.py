@@ -266,7 +266,7 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
 
 @contextlib.contextmanager
 def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Iterator[None]:
-    """Lets `module(...)` call the entry. The whole module is exported each time, so that weights keep their names."""
+    """Lets `module(...)` call the entry. The module is exported whole, so that weights keep their names."""
     if entry == module.forward:
         yield
         return

@@ -221,13 +221,14 @@ def _requirements(*roots: str) -> Iterator[tuple[str, importlib.metadata.Distrib
 
 
 def _record_digest(distribution: importlib.metadata.Distribution) -> str:
-    """Digest of the RECORD as it stands in the wheel: the rows that installers add or change are left out."""
+    """Digest of the RECORD's rows of files that can be imported.
+
+    Left out is what differs between two installations of one release: bytecode, commands outside of the package, and
+    the metadata, in which installers write too. Its version stands beside the digest.
+    """
     rows = [
         row
         for row in (distribution.read_text("RECORD") or "").splitlines()
-        if "sha256=" in row and not row.startswith(("../", '"../')) and not _INSTALLED.search(row)
+        if "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
     ]
     return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
-
-
-_INSTALLED = re.compile(r"\.dist-info/(INSTALLER|REQUESTED|direct_url\.json|entry_points\.txt|.*\.pyc)|\.pyc,")

@@ -23,8 +23,8 @@ from etbuild.sources import SourceFinder, blame, load_callable, source_line, sum
 class _NoPartition(Partitioner):  # type: ignore[misc]
     """Takes nothing: keeps the place of a method that a backend passes over.
 
-    Before it partitions, ExecuTorch decomposes what a partitioner does not want kept, one partitioner after the other. This
-    one keeps what the next one keeps, or there would be no linear layers left for XNNPACK.
+    Before it partitions, ExecuTorch decomposes what a partitioner does not want kept, one partitioner after the other.
+    This one keeps what the next one keeps, or there would be no linear layers left for XNNPACK.
     """
 
     def __init__(self, following: Partitioner) -> None:
@@ -98,7 +98,7 @@ def _create(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
-    """By method: how often each operator is `delegated`, by backend, and how often each falls back to ExecuTorch's own."""
+    """By method: how often each operator is `delegated`, by backend, and how often it falls back to portable ones."""
     return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
 
 

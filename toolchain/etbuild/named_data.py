@@ -49,6 +49,12 @@ def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
             yield node, names[node.name]
 
 
+def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
+    """The content of a parameter or buffer. Those that are not in the state dict are among the constants."""
+    content = program.state_dict.get(name)
+    return program.constants[name] if content is None else content
+
+
 @contextmanager
 def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
     """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one."""
@@ -84,9 +90,9 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
 def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     """Gives each blob of the delegates its final place, whatever order they came in.
 
-    A blob that a tagged and an untagged weight have in common goes to the tag; one that several tags claim goes to the first
-    of them by name, since the runtime refuses a key that stands in two files. A blob of a delegate whose weights all have
-    one tag has that tag.
+    A blob that a tagged and an untagged weight have in common goes to the tag; one that several tags claim goes to the
+    first of them by name, since the runtime refuses a key that stands in two files. A blob of a delegate whose weights
+    all have one tag has that tag.
 
     Raises:
         BuildError: A backend made a constant of a delegate with weights of several tags, and nothing says whose it is.
@@ -131,18 +137,18 @@ def _owners(delegate: LoweredBackendModule, tags: dict[str, str]) -> set[str | N
 def _claims_by_content(
     delegate: LoweredBackendModule, output: NamedDataStoreOutput, tags: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of key and tag where a blob is a tagged weight as it is: a backend keeps one of two equal blobs, of any owner."""
+    """Keys of blobs that are a tagged weight as it is, with its tag: of equal blobs a backend keeps one."""
     program = delegate.original_module
     by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for _, name in weights(program):
-        tensor = program.state_dict.get(name, program.constants.get(name))
-        if name in tags and tensor is not None:
-            by_size.setdefault(tensor.nbytes, []).append((name, tensor))
+        if name in tags:
+            content = tensor(program, name)
+            by_size.setdefault(content.nbytes, []).append((name, content))
     for entries in (output.pte_data, *output.external_data.values()):
         for key, entry in entries.items():
             blob = output.buffers[entry.buffer_index]
-            for name, tensor in by_size.get(len(blob), ()):
-                if _content(blob) == _tensor_content(tensor):
+            for name, content in by_size.get(len(blob), ()):
+                if _content(blob) == _tensor_content(content):
                     yield key, tags[name]
 
 
@@ -150,8 +156,8 @@ def _content(blob: Any) -> bytes:
     return blob.to_bytes() if isinstance(blob, FileBackedData) else bytes(blob)
 
 
-def _tensor_content(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+def _tensor_content(content: torch.Tensor) -> bytes:
+    return bytes(content.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _check_untagged(
@@ -164,10 +170,10 @@ def _check_untagged(
     """In a delegate of several owners, what has no tag must come from weights without one."""
     program = delegate.original_module
     untagged = [
-        tensor
+        name
         for names in (program.state_dict, program.constants)
-        for name, tensor in names.items()
-        if name not in tags and isinstance(tensor, torch.Tensor)
+        for name, content in names.items()
+        if name not in tags and isinstance(content, torch.Tensor)
     ]
     if len(keys) > len(untagged):
         shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
@@ -201,7 +207,7 @@ def portable_weights(edge: EdgeProgramManager, tag: str) -> set[str]:
 
 
 def files_by_tag(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
-    """The content of each named-data file, its blobs in the order of their keys. ExecuTorch's own order is the graph's."""
+    """The content of each named-data file, with the blobs in the order of their keys, not of the graph."""
     alignments = {
         key: entry.alignment
         for entries in edge._named_data_store.external_data.values()

@@ -1,0 +1,56 @@
+# make build   builds the examples with Bazel and runs one program
+# make test    passes all tests
+# make venv    the driver and the developers' tools in .venv
+# make lint    what CI checks besides
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BAZEL = $$(tools/find_bazel.sh)
+BUILDIFIER := node_modules/.bin/buildifier
+STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
+
+.PHONY: build test venv lint format bench clean
+
+build: venv
+	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
+	bazel=$(BAZEL); $$bazel build //examples/...
+	@echo "== One of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
+	$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' 2>/dev/null
+
+test: venv
+	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m pytest
+
+venv: $(VENV)/ready
+
+# The versions are those of the lock, so that the command line and Bazel make the same key.
+$(VENV)/ready: toolchain/requirements.lock tests/requirements.txt pyproject.toml tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(VENV)
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' toolchain/requirements.lock > $(VENV)/constraints.txt
+	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
+	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable . --requirement tests/requirements.txt
+	touch $@
+
+lint: venv $(BUILDIFIER)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
+	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml')
+
+format: venv $(BUILDIFIER)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+	$(BUILDIFIER) -config=.buildifier.json -mode=fix $(STARLARK)
+
+$(BUILDIFIER):
+	tools/find_npm.sh install --no-save --no-audit --no-fund --silent @bazel/buildifier@8.2.1
+
+bench: venv
+	$(VENV)/bin/python benchmarks/overhead/run.py
+
+clean:
+	rm -rf $(VENV) node_modules
+	bazel=$(BAZEL); $$bazel clean
