@@ -32,6 +32,7 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each (default: 5)")
     runs = parser.parse_args().runs

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import logging
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from etbuild.errors import Problem
 from etbuild.index import index
 from etbuild.inputs import Inputs, describe, used_sources
 from etbuild.plan import Plan, canonical_json
+from etbuild.quiet import library_messages_off
 from etbuild.report import report
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -43,7 +41,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
     with stage("read the inputs"):
         described = describe(inputs, plan)
         used = used_sources(inputs, plan)
-    with _library_messages_off(used):
+    with library_messages_off(used):
         return _build(plan, inputs, described, used, directory, stage)
 
 
@@ -74,22 +72,6 @@ def _build(
             artifacts = [*emission.artifacts, _write_json(staged, plan, "report", facts)]
             artifacts.append(_write_json(staged, plan, "index", index(plan, described, artifacts)))
         return files.publish(artifacts, directory)
-
-
-@contextmanager
-def _library_messages_off(used: dict[str, Path]) -> Iterator[None]:
-    """Shows warnings of the user's own sources alone: nobody here can mend what torch and ExecuTorch warn of."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in used:
-            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 def _write_json(directory: Path, plan: Plan, kind: str, content: dict[str, Any]) -> files.Artifact:

@@ -289,8 +289,11 @@ def _positions_beside(plan: Path) -> Positions:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from etbuild import inspection, program_file
+    from etbuild.quiet import library_messages_off
 
-    facts = program_file.describe(options.file)
+    with library_messages_off():
+        from etbuild import inspection, program_file
+
+        facts = program_file.describe(options.file)
     print(json.dumps(facts, indent=2, sort_keys=True) if options.json else inspection.text(facts))
     return 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
-from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
@@ -61,7 +60,7 @@ def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: 
         raise _emission_error(error, methods) from error
     program = files.write(directory / f"{plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(plan, edge, manager, config.segment_alignment, directory)
-    parsed = deserialize_pte_binary(program.path.read_bytes())
+    parsed = program_file.read_program(program.path.read_bytes())
     blobs = {a.tag: program_file.named_data_facts(a.path.read_bytes()) for a in data if a.tag is not None}
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)

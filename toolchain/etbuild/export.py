@@ -140,7 +140,7 @@ def tag_parameters(plan: Plan, module: torch.nn.Module) -> dict[str, str]:
 def export_method(
     plan: Plan, name: str, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder
 ) -> torch.export.ExportedProgram:
-    """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the whole module.
+    """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
     Raises:
         BuildError: Tracing failed. Names the place in the manifest and the line of the model's source.

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executorch.exir._serialize._cord import Cord
-from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary
-from executorch.exir.scalar_type import ScalarType
+from executorch.exir._serialize._program import PTEFile, _get_extended_header, deserialize_pte_binary
 from executorch.exir.schema import (
     DelegateCall,
     ExecutionPlan,
@@ -18,7 +17,8 @@ from executorch.exir.schema import (
     TensorDataLocation,
     TensorShapeDynamism,
 )
-from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+from executorch.exir.tensor import get_scalar_type
+from executorch.extension.flat_tensor.serialize.serialize import FlatTensorHeader, FlatTensorSerializer
 
 from etbuild.errors import InputError, Problem
 
@@ -41,7 +41,7 @@ def describe(path: Path) -> dict[str, Any]:
     identifier = data[4:6]
     try:
         if identifier == b"ET":
-            return {"kind": "program", **facts, **program_facts(deserialize_pte_binary(data))}
+            return {"kind": "program", **facts, **program_facts(read_program(data))}
         if identifier == b"FT":
             return {"kind": "named_data", **facts, "named_data": named_data_facts(data)}
     except Exception as error:  # flatbuffers and struct have no common base of their errors
@@ -56,8 +56,29 @@ def describe(path: Path) -> dict[str, Any]:
     )
 
 
+def read_program(data: bytes) -> PTEFile:
+    """The content of a `.pte`.
+
+    Raises:
+        ValueError: It ends too early.
+        Exception: It is no program, or it is damaged; flatbuffers and struct have no common base of their errors.
+    """
+    header = _get_extended_header(data)
+    if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
+        raise ValueError("it ends too early")
+    return deserialize_pte_binary(data)
+
+
 def named_data_facts(data: bytes) -> dict[str, int]:
-    """The size in bytes of each blob of a named-data file, by key."""
+    """The size in bytes of each blob of a named-data file, by key.
+
+    Raises:
+        ValueError: It ends too early.
+        Exception: It is no named data, or it is damaged.
+    """
+    header = FlatTensorHeader.from_bytes(data[8:])
+    if header.segment_base_offset + header.segment_data_size > len(data):
+        raise ValueError("it ends too early")
     payload = FlatTensorSerializer().deserialize(Cord(data))
     return {key: len(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
 
@@ -121,7 +142,7 @@ def _value_facts(plan: ExecutionPlan, index: int) -> dict[str, Any]:
     value = plan.values[index].val
     if isinstance(value, Tensor):
         return {
-            "dtype": ScalarType(value.scalar_type).name.lower(),
+            "dtype": str(get_scalar_type(value.scalar_type)).removeprefix("torch."),
             "shape": list(value.sizes),
             "dynamic": value.shape_dynamism != TensorShapeDynamism.STATIC,
         }
