@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,39 @@ def test_weights_in_two_files_must_not_overlap(build: Build) -> None:
         2,
         "`linear.weight` is in `a.safetensors` and in `b.safetensors`",
     )
+
+
+def test_one_name_of_tied_weights_is_enough(build: Build) -> None:
+    model = MODEL.replace("Linear(8, 4)", "Linear(8, 8)").replace(
+        "    def forward", "        self.tied = self.linear\n\n    def forward"
+    )
+    state = {"linear.weight": torch.ones(8, 8), "linear.bias": torch.ones(8)}
+    outcome = build(WITH_WEIGHTS, model=model, files={"net.safetensors": save(state)})
+    assert outcome.code == 0, outcome.err
+
+
+def test_module_on_the_meta_device(build: Build) -> None:
+    model = MODEL.replace("return Net()", "return Net().to('meta')")
+    expect(build(model=model), 1, "`linear.weight` is on the meta device and has no content")
+
+
+def test_what_a_model_prints_is_no_result(build: Build) -> None:
+    model = MODEL.replace("return Net()", "print('hello'); __import__('os').system('echo native')\n    return Net()")
+    outcome = build(MANIFEST, "--json", model=model)
+    assert "hello" in outcome.err
+    assert [artifact["kind"] for artifact in json.loads(outcome.out)] == ["program", "report", "index"]
+
+
+def test_warnings_of_a_model_are_shown_and_those_of_libraries_not(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(MANIFEST)
+    warn = "warnings.warn('mind this')\n    return Net()"
+    (tmp_path / "model.py").write_text("import warnings\n" + MODEL.replace("return Net()", warn))
+    command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stderr.splitlines() == [
+        f"{tmp_path}/model.py:15: UserWarning: mind this",
+        "  warnings.warn('mind this')",
+    ]
 
 
 def test_missing_weights_file(build: Build) -> None:

@@ -14,7 +14,7 @@ from etbuild.errors import Problem
 from etbuild.index import index
 from etbuild.inputs import Inputs, describe, used_sources
 from etbuild.plan import Plan, canonical_json
-from etbuild.quiet import library_messages_off
+from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.report import report
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -41,7 +41,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
     with stage("read the inputs"):
         described = describe(inputs, plan)
         used = used_sources(inputs, plan)
-    with library_messages_off(used):
+    with library_messages_off(used), stdout_for_results():
         return _build(plan, inputs, described, used, directory, stage)
 
 

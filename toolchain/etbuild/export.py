@@ -39,6 +39,10 @@ def create_module(plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
     module.eval()
     if model["weights"]:
         _load_weights(module, {name: inputs.find_data(name, ("model", "weights")) for name in model["weights"]})
+    meta = [name for name, tensor in _tensors(module).items() if tensor.is_meta]
+    if meta:
+        hint = "make the module on the CPU, or name its weights in `model.weights`"
+        raise BuildError([Problem(f"`{meta[0]}` is on the meta device and has no content", path, hint)])
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # a mutable buffer beside a parameter that requires grad cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:
@@ -56,13 +60,16 @@ def _load_weights(module: torch.nn.Module, files: dict[str, Path]) -> None:
             if key in state:
                 problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
             state[key], owner[key] = tensor, name
-    expected = module.state_dict()
+    expected = module.state_dict(keep_vars=True)
+    # Of tied parameters one name is enough, as in the files that safetensors writes.
+    given = {id(expected[key]) for key in state.keys() & expected.keys()}
+    state |= {key: expected[key].detach() for key in expected.keys() - state.keys() if id(expected[key]) in given}
     for key in sorted(expected.keys() - state.keys()):
         problems.append(Problem(f"parameter `{key}` {_form(expected[key])} is missing in {_names(files)}", path))
     for key in sorted(state.keys() - expected.keys()):
         hint = did_you_mean(key, expected.keys() - state.keys()) if expected.keys() - state.keys() else None
         problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
-    for key in sorted(state.keys() & expected.keys()):
+    for key in sorted(owner.keys() & expected.keys()):
         if state[key].shape != expected[key].shape or state[key].dtype != expected[key].dtype:
             problems.append(
                 Problem(
@@ -73,7 +80,7 @@ def _load_weights(module: torch.nn.Module, files: dict[str, Path]) -> None:
             )
     if problems:
         raise InputError(problems)
-    module.load_state_dict(state, strict=True)
+    module.load_state_dict({key: state[key] for key in owner}, strict=False)  # strict is what was checked above
 
 
 def _names(files: dict[str, Path]) -> str:
@@ -99,19 +106,21 @@ def _read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.
     return loaded
 
 
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters and buffers by name; tied ones under each of their names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
 def tag_parameters(plan: Plan, module: torch.nn.Module) -> dict[str, str]:
     """The tag of each parameter and buffer that belongs to one, by name.
 
     Raises:
         InputError: A pattern matches nothing, or a parameter belongs to two tags.
     """
-    names = [
-        name
-        for name, _ in [
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ]
-    ]
+    names = list(_tensors(module))
     tags: dict[str, str] = {}
     problems = []
     for tag, entry in sorted(plan["named_data"].items()):

@@ -1,15 +1,17 @@
-"""Keeps what torch and ExecuTorch say to their own developers away from a user's diagnostics."""
+"""Keeps what libraries and models say out of results, and what is said to other developers out of diagnostics."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 
-@contextmanager
+@contextlib.contextmanager
 def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
     """Hides warnings, those of the named sources excepted, and log records below errors.
 
@@ -27,3 +29,17 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Sends to standard error what is printed inside, by Python or native code: standard output is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
