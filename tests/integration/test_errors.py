@@ -84,7 +84,7 @@ def test_warnings_of_a_model_are_shown_and_those_of_libraries_not(tmp_path: Path
     command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stderr.splitlines() == [
-        f"{tmp_path}/model.py:15: UserWarning: mind this",
+        f"{tmp_path}/model.py:13: UserWarning: mind this",
         "  warnings.warn('mind this')",
     ]
 
