@@ -1,6 +1,23 @@
 """Options and fixtures that all tests share."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+MANIFESTS = {
+    "mlp": EXAMPLES / "mlp/model.yaml",
+    "tiny_lm": EXAMPLES / "tiny_lm/model.yaml",
+    "vision": EXAMPLES / "vision/model.yaml",
+    "encoder_decoder": EXAMPLES / "encoder_decoder/model.yaml",
+    "embedder": EXAMPLES / "shared_weights/embedder.yaml",
+    "classifier": EXAMPLES / "shared_weights/classifier.yaml",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -10,3 +27,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+def build_with_cli(manifest: Path, directory: Path) -> None:
+    """Builds a manifest with the command line, in a process of its own."""
+    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "-o", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def cli_built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds an example with the command line at its first use, and returns the path of its program."""
+    programs: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in programs:
+            directory = tmp_path_factory.mktemp(name)
+            build_with_cli(MANIFESTS[name], directory)
+            programs[name] = directory / f"{name}.pte"
+        return programs[name]
+
+    return get

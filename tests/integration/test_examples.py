@@ -16,37 +16,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import EXAMPLES, FILES, contents, create
 
-MANIFESTS = {
-    "mlp": "mlp/model.yaml",
-    "tiny_lm": "tiny_lm/model.yaml",
-    "vision": "vision/model.yaml",
-    "encoder_decoder": "encoder_decoder/model.yaml",
-    "embedder": "shared_weights/embedder.yaml",
-    "classifier": "shared_weights/classifier.yaml",
-}
+from tests.conftest import MANIFESTS, build_with_cli
 
 Call = tuple[str, list[Tensor]]
-
-
-def build(manifest: Path, directory: Path) -> None:
-    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "-o", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """Builds an example at its first use and returns the path of its program."""
-    programs = {}
-
-    def get(name: str) -> Path:
-        if name not in programs:
-            directory = tmp_path_factory.mktemp(name)
-            build(EXAMPLES / MANIFESTS[name], directory)
-            programs[name] = directory / f"{name}.pte"
-        return programs[name]
-
-    return get
 
 
 def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[Tensor]]]:
@@ -61,7 +33,7 @@ def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[l
 
 def eager(name: str, sessions: list[list[Call]]) -> list[list[list[Tensor]]]:
     """The outputs of each call, from PyTorch."""
-    path = EXAMPLES / MANIFESTS[name]
+    path = MANIFESTS[name]
     manifest = yaml.safe_load(path.read_text())
     files = manifest["model"].get("weights", [])
     results = []
@@ -94,93 +66,93 @@ def tokens(length: int, vocab_size: int = 256, seed: int = 0) -> Tensor:
     return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-def test_mlp(built, tmp_path):
+def test_mlp(cli_built, tmp_path):
     sessions = [[("forward", [floats(1, 16, seed=seed)])] for seed in range(3)]
-    assert_as_eager("mlp", built("mlp"), sessions, tmp_path)
+    assert_as_eager("mlp", cli_built("mlp"), sessions, tmp_path)
 
 
 @pytest.mark.parametrize("method", ["features", "classify"])
-def test_vision(method, built, tmp_path):
+def test_vision(method, cli_built, tmp_path):
     sessions = [[(method, [floats(1, 3, 64, 64, seed=seed)])] for seed in range(3)]
-    assert_as_eager("vision", built("vision"), sessions, tmp_path)
+    assert_as_eager("vision", cli_built("vision"), sessions, tmp_path)
 
 
-def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(built, tmp_path):
+def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(cli_built, tmp_path):
     sessions = [[("prefill", [tokens(length)])] for length in (1, 2, 16, 17, 128)]
-    assert_as_eager("tiny_lm", built("tiny_lm"), sessions, tmp_path)
+    assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-def test_tiny_lm_prefill_twice_in_one_session(built, tmp_path):
+def test_tiny_lm_prefill_twice_in_one_session(cli_built, tmp_path):
     sessions = [[("prefill", [tokens(40)]), ("prefill", [tokens(7, seed=1)])]]
-    assert_as_eager("tiny_lm", built("tiny_lm"), sessions, tmp_path)
+    assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-def test_tiny_lm_decode_step_by_step_says_what_prefill_says(built, tmp_path):
+def test_tiny_lm_decode_step_by_step_says_what_prefill_says(cli_built, tmp_path):
     prompt = tokens(12, seed=2)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12)]
-    stepwise, at_once = assert_as_eager("tiny_lm", built("tiny_lm"), [steps, [("prefill", [prompt])]], tmp_path)
+    stepwise, at_once = assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps, [("prefill", [prompt])]], tmp_path)
     torch.testing.assert_close(stepwise[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-def test_tiny_lm_decode_at_the_last_position(built, tmp_path):
+def test_tiny_lm_decode_at_the_last_position(cli_built, tmp_path):
     steps = [("decode", [tokens(1, seed=i), torch.tensor([i])]) for i in range(128)]
-    assert_as_eager("tiny_lm", built("tiny_lm"), [steps], tmp_path)
+    assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
-def test_tiny_lm_answers_its_constants(built, tmp_path):
-    constants = yaml.safe_load((EXAMPLES / MANIFESTS["tiny_lm"]).read_text())["constant_methods"]
-    answers = run(built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]
+def test_tiny_lm_answers_its_constants(cli_built, tmp_path):
+    constants = yaml.safe_load(MANIFESTS["tiny_lm"].read_text())["constant_methods"]
+    answers = run(cli_built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]
     values = [[x.tolist() if isinstance(x, Tensor) else x for x in answer] for answer in answers]
     assert dict(zip(constants, values, strict=True)) == {
         name: value if isinstance(value, list) else [value] for name, value in constants.items()
     }
 
 
-def test_encoder_of_the_smallest_example_and_largest_length(built, tmp_path):
+def test_encoder_of_the_smallest_example_and_largest_length(cli_built, tmp_path):
     sessions = [[("encode", [floats(1, frames, 40)])] for frames in (4, 5, 64, 127, 128)]
-    assert_as_eager("encoder_decoder", built("encoder_decoder"), sessions, tmp_path)
+    assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-def test_decoder_of_the_smallest_example_and_largest_lengths(built, tmp_path):
+def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built, tmp_path):
     sessions = [
         [("decode", [tokens(length, 128), floats(1, seen, 64)])]
         for length, seen in ((1, 2), (1, 64), (8, 32), (32, 2), (32, 64))
     ]
-    assert_as_eager("encoder_decoder", built("encoder_decoder"), sessions, tmp_path)
+    assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-def test_decoder_takes_what_the_encoder_gives(built, tmp_path):
-    program = built("encoder_decoder")
+def test_decoder_takes_what_the_encoder_gives(cli_built, tmp_path):
+    program = cli_built("encoder_decoder")
     [[[encoded]]] = run(program, [[("encode", [floats(1, 50, 40)])]], tmp_path)
     assert_as_eager("encoder_decoder", program, [[("decode", [tokens(5, 128), encoded])]], tmp_path)
 
 
-def test_a_method_without_partitioners_is_all_portable(built):
-    report = json.loads(built("encoder_decoder").with_suffix(".report.json").read_text())
+def test_a_method_without_partitioners_is_all_portable(cli_built):
+    report = json.loads(cli_built("encoder_decoder").with_suffix(".report.json").read_text())
     assert report["methods"]["decode"]["delegates"] == {}
     assert report["methods"]["encode"]["delegates"].keys() == {"XnnpackBackend"}
 
 
 @pytest.mark.parametrize(("name", "method"), [("embedder", "embed"), ("classifier", "classify")])
-def test_shared_weights(name, method, built, tmp_path):
+def test_shared_weights(name, method, cli_built, tmp_path):
     sessions = [[(method, [tokens(length)])] for length in (1, 16, 32, 64)]
-    assert_as_eager(name, built(name), sessions, tmp_path)
+    assert_as_eager(name, cli_built(name), sessions, tmp_path)
 
 
-def test_both_programs_share_one_file_of_weights(built):
-    first, second = (built(name).with_suffix(".backbone.ptd").read_bytes() for name in ("embedder", "classifier"))
+def test_both_programs_share_one_file_of_weights(cli_built):
+    first, second = (cli_built(name).with_suffix(".backbone.ptd").read_bytes() for name in ("embedder", "classifier"))
     assert first == second
 
 
-def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(built, tmp_path):
+def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(cli_built, tmp_path):
     copy = tmp_path / "tiny_lm"
     shutil.copytree(EXAMPLES / "tiny_lm", copy, ignore=shutil.ignore_patterns("__pycache__"))
     model = copy / "model.py"
     before = model.read_text()
     model.write_text(before.replace("F.silu(", "F.gelu("))
     assert model.read_text() != before
-    build(copy / "model.yaml", tmp_path)
-    original, edited = built("tiny_lm"), tmp_path / "tiny_lm.pte"
+    build_with_cli(copy / "model.yaml", tmp_path)
+    original, edited = cli_built("tiny_lm"), tmp_path / "tiny_lm.pte"
     assert edited.read_bytes() != original.read_bytes()
     assert edited.with_suffix(".weights.ptd").read_bytes() == original.with_suffix(".weights.ptd").read_bytes()
 
@@ -195,15 +167,15 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_run_program_shows_the_outputs(built):
-    done = run_program(str(built("tiny_lm")), "prefill", "[[72, 101, 108, 108, 111]]")
+def test_run_program_shows_the_outputs(cli_built):
+    done = run_program(str(cli_built("tiny_lm")), "prefill", "[[72, 101, 108, 108, 111]]")
     assert done.returncode == 0, done.stderr
     assert "tiny_lm.pte prefill([1, 5])\nfloat32 [1, 256]\n" in done.stdout
 
 
-def test_run_program_names_a_missing_weights_file(built, tmp_path):
+def test_run_program_names_a_missing_weights_file(cli_built, tmp_path):
     for suffix in (".pte", ".index.json"):
-        shutil.copy(built("tiny_lm").with_suffix(suffix), tmp_path)
+        shutil.copy(cli_built("tiny_lm").with_suffix(suffix), tmp_path)
     done = run_program(str(tmp_path / "tiny_lm.pte"), "prefill")
     assert done.returncode == 1
     assert "tiny_lm.pte needs tiny_lm.weights.ptd, which is not beside it" in done.stderr

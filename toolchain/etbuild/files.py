@@ -52,10 +52,11 @@ def staging(directory: Path) -> Iterator[Path]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".etbuild-", dir=directory) as name:
-            yield Path(name)
+        staged = tempfile.TemporaryDirectory(prefix=".etbuild-", dir=directory)
     except OSError as error:
         raise _write_error(directory, error) from error
+    with staged as name:
+        yield Path(name)
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
