@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,7 +43,7 @@ class Artifact:
         return facts if self.tag is None else {**facts, "tag": self.tag}
 
 
-@contextmanager
+@contextlib.contextmanager
 def staging(directory: Path) -> Iterator[Path]:
     """A directory beside the final place. `publish` moves files out of it; what is left in it goes when a build fails.
 
@@ -60,8 +60,16 @@ def staging(directory: Path) -> Iterator[Path]:
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    """Moves the artifacts of one build to their place, each by one atomic rename."""
+    """Moves the artifacts of one build to their place, each by one atomic rename.
+
+    What stands in the place of the last one, the index, goes first: an index never describes files of another build.
+
+    Raises:
+        BuildError: A file cannot be moved there.
+    """
     published = []
+    with contextlib.suppress(OSError):
+        (directory / artifacts[-1].path.name).unlink(missing_ok=True)
     for artifact in artifacts:
         target = directory / artifact.path.name
         try:

@@ -1,0 +1,62 @@
+"""Files are written whole, read back, and published together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from etbuild import files
+from etbuild.errors import BuildError
+
+
+def test_what_is_staged_appears_when_published(tmp_path: Path) -> None:
+    with files.staging(tmp_path / "out") as staged:
+        artifact = files.write(staged / "a.pte", "program", lambda file: file.write(b"abc"))
+        assert not (tmp_path / "out" / "a.pte").exists()
+        (published,) = files.publish([artifact], tmp_path / "out")
+    assert published.path.read_bytes() == b"abc"
+    assert published.facts() == {
+        "file": "a.pte",
+        "kind": "program",
+        "size": 3,
+        "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+    }
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.pte"]
+
+
+def test_a_failed_build_leaves_the_files_of_the_last_one(tmp_path: Path) -> None:
+    (tmp_path / "a.pte").write_bytes(b"old")
+    with pytest.raises(RuntimeError), files.staging(tmp_path) as staged:
+        files.write(staged / "a.pte", "program", lambda file: file.write(b"new"))
+        raise RuntimeError
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.pte", b"old")]
+
+
+def test_an_index_never_stands_beside_files_of_another_build(tmp_path: Path) -> None:
+    (tmp_path / "a.index.json").write_bytes(b"old")
+    (tmp_path / "a.pte").mkdir()
+    with files.staging(tmp_path) as staged:
+        made = [files.write(staged / name, "x", lambda file: file.write(b"new")) for name in ("a.pte", "a.index.json")]
+        with pytest.raises(BuildError, match=r"a\.pte: cannot write the file: Is a directory"):
+            files.publish(made, tmp_path)
+    assert not (tmp_path / "a.index.json").exists()
+
+
+def test_a_write_that_fails_is_an_error(tmp_path: Path) -> None:
+    def fail(file: BinaryIO) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(BuildError, match=r"a: cannot write the file: No space left on device"):
+        files.write(tmp_path / "a", "x", fail)
+
+
+def test_a_writer_that_swallows_its_error_is_found_out(tmp_path: Path) -> None:
+    def lose(file: BinaryIO) -> None:
+        file.write(b"counted")
+        file.file.seek(0)  # type: ignore[attr-defined]
+        file.file.truncate()  # type: ignore[attr-defined]
+
+    with pytest.raises(BuildError, match="what was read back is not what was written"):
+        files.write(tmp_path / "a", "x", lose)
