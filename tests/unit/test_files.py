@@ -28,9 +28,14 @@ def test_what_is_staged_appears_when_published(tmp_path: Path) -> None:
 
 def test_a_failed_build_leaves_the_files_of_the_last_one(tmp_path: Path) -> None:
     (tmp_path / "a.pte").write_bytes(b"old")
-    with pytest.raises(RuntimeError), files.staging(tmp_path) as staged:
-        files.write(staged / "a.pte", "program", lambda file: file.write(b"new"))
-        raise RuntimeError
+
+    def build() -> None:
+        with files.staging(tmp_path) as staged:
+            files.write(staged / "a.pte", "program", lambda file: file.write(b"new"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        build()
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.pte", b"old")]
 
 
