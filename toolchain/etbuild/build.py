@@ -50,18 +50,18 @@ def _build(
 ) -> list[files.Artifact]:
     with stage("import ExecuTorch"):
         first = "executorch.exir" not in sys.modules
-        from etbuild import emit, export, lower
+        from etbuild import emit, export, lower, module
 
         if first:
             gc.freeze()  # a million objects that live as long as the process: the collector need not visit them again
     with sources.importable(used) as finder, files.staging(directory) as staged:
         with stage("create the module"):
-            module = export.create_module(plan, inputs, finder)
-            tags = export.tag_parameters(plan, module)
+            root = module.create(plan, inputs, finder)
+            tags = module.tags(plan, root)
         programs = {}
         for name in sorted(plan["methods"]):
             with stage(f"export {name}"):
-                programs[name] = export.export_method(plan, name, module, inputs, finder)
+                programs[name] = export.export_method(plan, name, root, inputs, finder)
         with stage(f"lower {', '.join(programs)}"):
             edge = lower.lower(plan, programs, tags, finder)
             operators = lower.operator_counts(edge)

@@ -1,4 +1,4 @@
-"""Export: the factory's module, its weights, and one `torch.export` program for each method."""
+"""Export: one `torch.export` program for each method of the module."""
 
 from __future__ import annotations
 
@@ -7,143 +7,15 @@ import functools
 import io
 import sys
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
+from etbuild.module import read_tensors
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
-
-
-def create_module(plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
-    """The module, in `eval()` mode, with its weights loaded and contiguous, and no gradients.
-
-    Raises:
-        InputError: The weights do not fit the module: each missing, unexpected or mis-shaped parameter is named.
-        BuildError: The factory failed, or returned something else.
-    """
-    model = plan["model"]
-    path = ("model", "factory")
-    factory = load_callable(model["factory"], finder, path)
-    torch.manual_seed(model["seed"])
-    with blame(path, f"`{model['factory']}`", finder):
-        module = factory(**model["kwargs"])
-    if not isinstance(module, torch.nn.Module):
-        raise BuildError(
-            [Problem(f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module", path)]
-        )
-    module.eval()
-    if model["weights"]:
-        _load_weights(module, {name: inputs.find_data(name, ("model", "weights")) for name in model["weights"]})
-    meta = [name for name, tensor in _tensors(module).items() if tensor.is_meta]
-    if meta:
-        hint = "make the module on the CPU, or name its weights in `model.weights`"
-        raise BuildError([Problem(f"`{meta[0]}` is on the meta device and has no content", path, hint)])
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)  # a mutable buffer beside a parameter that requires grad cannot be lowered
-    for tensor in [*module.parameters(), *module.buffers()]:
-        tensor.data = tensor.data.contiguous()  # XNNPACK refuses other layouts of weights
-    return module
-
-
-def _load_weights(module: torch.nn.Module, files: dict[str, Path]) -> None:
-    path: DocumentPath = ("model", "weights")
-    state: dict[str, torch.Tensor] = {}
-    owner: dict[str, str] = {}
-    problems = []
-    for name, file in files.items():
-        for key, tensor in _read_tensors(name, file, path).items():
-            if key in state:
-                problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
-            state[key], owner[key] = tensor, name
-    expected = module.state_dict(keep_vars=True)
-    # Of tied parameters one name is enough, as in the files that safetensors writes.
-    given = {id(expected[key]) for key in state.keys() & expected.keys()}
-    state |= {key: expected[key].detach() for key in expected.keys() - state.keys() if id(expected[key]) in given}
-    for key in sorted(expected.keys() - state.keys()):
-        problems.append(Problem(f"parameter `{key}` {_form(expected[key])} is missing in {_names(files)}", path))
-    for key in sorted(state.keys() - expected.keys()):
-        hint = did_you_mean(key, expected.keys() - state.keys()) if expected.keys() - state.keys() else None
-        problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
-    for key in sorted(owner.keys() & expected.keys()):
-        if state[key].shape != expected[key].shape or state[key].dtype != expected[key].dtype:
-            problems.append(
-                Problem(
-                    f"parameter `{key}` is {_form(expected[key])} in the module and "
-                    f"{_form(state[key])} in `{owner[key]}`",
-                    path,
-                )
-            )
-    if problems:
-        raise InputError(problems)
-    module.load_state_dict({key: state[key] for key in owner}, strict=False)  # strict is what was checked above
-
-
-def _names(files: dict[str, Path]) -> str:
-    return " and ".join(f"`{name}`" for name in files)
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def _read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
-    try:
-        if name.endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            return load_file(file)  # type: ignore[no-any-return]
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # safetensors, pickle and zip each have errors of their own
-        raise InputError([Problem(f"cannot read `{name}`: {summary(error)}", path)]) from error
-    loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise InputError([Problem(f"`{name}` does not hold a mapping of names to tensors", path)])
-    return loaded
-
-
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers by name; tied ones under each of their names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-
-
-def tag_parameters(plan: Plan, module: torch.nn.Module) -> dict[str, str]:
-    """The tag of each parameter and buffer that belongs to one, by name.
-
-    Raises:
-        InputError: A pattern matches nothing, or a parameter belongs to two tags.
-    """
-    names = list(_tensors(module))
-    tags: dict[str, str] = {}
-    problems = []
-    for tag, entry in sorted(plan["named_data"].items()):
-        for index, pattern in enumerate(entry["parameters"]):
-            path = ("named_data", tag, "parameters", index)
-            matching = [name for name in names if fnmatchcase(name, pattern)]
-            if not matching:
-                problems.append(
-                    Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))
-                )
-            for name in matching:
-                if tags.setdefault(name, tag) != tag:
-                    problems.append(
-                        Problem(
-                            f"`{pattern}` matches `{name}`, which belongs to the tag `{tags[name]}` already",
-                            path,
-                            "a parameter belongs to one tag",
-                        )
-                    )
-                    break
-    if problems:
-        raise InputError(problems)
-    return tags
 
 
 def export_method(
@@ -214,7 +86,7 @@ def _example_input(example: dict[str, Any], path: DocumentPath, inputs: Inputs, 
 
 def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
     file = inputs.find_data(example["file"], (*path, "file"))
-    tensors = _read_tensors(example["file"], file, (*path, "file"))
+    tensors = read_tensors(example["file"], file, (*path, "file"))
     key = example.get("key", "")
     if key not in tensors:
         raise InputError(
