@@ -1,0 +1,60 @@
+"""executorch_library: model code that several programs share."""
+
+load("//rules:providers.bzl", "ExecutorchLibraryInfo")
+load(":names.bzl", "relative_to", "repository_path")
+
+def _import_root(ctx):
+    root = ctx.attr.import_root
+    if root == None or root == "":
+        return ""
+    if root.startswith("/") or ".." in root.split("/"):
+        fail("'{}' is not a path below this package".format(root), attr = "import_root")
+    parts = [part for part in ctx.label.package.split("/") + root.split("/") if part not in ("", ".")]
+    return "/".join(parts)
+
+def _executorch_library_impl(ctx):
+    root = _import_root(ctx)
+    sources = []
+    for file in ctx.files.srcs:
+        name = relative_to(file, root)
+        if name == None:
+            fail("{} does not lie below the import root '{}'".format(repository_path(file), root), attr = "srcs")
+        sources.append(struct(name = name, file = file))
+    libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps]
+    files = depset(ctx.files.srcs, transitive = [library.files for library in libraries])
+    return [
+        DefaultInfo(files = depset(ctx.files.srcs), runfiles = ctx.runfiles(transitive_files = files)),
+        ExecutorchLibraryInfo(
+            files = files,
+            sources = depset(sources, transitive = [library.sources for library in libraries]),
+        ),
+    ]
+
+executorch_library = rule(
+    implementation = _executorch_library_impl,
+    doc = """Model code that several programs share.
+
+    executorch_library(
+        name = "backbone",
+        srcs = ["backbone.py"],
+    )
+
+A program that depends on this target of package `models/common` says `import models.common.backbone`.
+""",
+    attrs = {
+        "deps": attr.label_list(
+            doc = "Libraries that the sources import from.",
+            providers = [ExecutorchLibraryInfo],
+        ),
+        "import_root": attr.string(
+            doc = "The directory that import paths start from, relative to this package: `.` for the package itself. " +
+                  "Default: the root of the repository.",
+        ),
+        "srcs": attr.label_list(
+            doc = "Python sources.",
+            allow_files = [".py"],
+            mandatory = True,
+        ),
+    },
+    provides = [ExecutorchLibraryInfo],
+)

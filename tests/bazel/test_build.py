@@ -1,0 +1,114 @@
+"""What `bazel build` makes of the examples, what it runs again, and that a second checkout agrees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from .conftest import Result, Workspace
+
+PROGRAMS = {
+    "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
+    "mlp/mlp": [],
+    "shared_weights/classifier": ["backbone"],
+    "shared_weights/embedder": ["backbone"],
+    "tiny_lm/tiny_lm": ["weights"],
+    "vision/vision": [],
+}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def names(directory: Path) -> set[str]:
+    """The digests of a disk cache: under `ac` of actions, under `cas` of contents."""
+    return {path.name for path in directory.rglob("*") if path.is_file()}
+
+
+def test_every_example_builds_without_network(checkout: Workspace, built: Result) -> None:
+    assert built.mnemonics.count("ExecutorchLower") == len(PROGRAMS)
+    for program, tags in PROGRAMS.items():
+        path = checkout.output(f"examples/{program}")
+        index = json.loads(path.with_suffix(".index.json").read_text())
+        made = {artifact["file"]: artifact["sha256"] for artifact in index["artifacts"]}
+        wanted = {f"{path.name}.pte", f"{path.name}.report.json", *(f"{path.name}.{tag}.ptd" for tag in tags)}
+        assert wanted - {f"{path.name}.report.json"} <= set(made) <= wanted
+        assert made == {name: sha256(path.with_name(name)) for name in made}
+
+
+def test_nothing_made_holds_a_path_of_the_checkout(checkout: Workspace, built: Result) -> None:
+    for program in PROGRAMS:
+        path = checkout.output(f"examples/{program}")
+        for artifact in path.parent.glob(f"{path.name}.*"):
+            content = artifact.read_bytes()
+            assert str(checkout.directory).encode() not in content, artifact
+            assert str(checkout.output_root).encode() not in content, artifact
+
+
+def test_programs_over_one_backbone_have_one_ptd(checkout: Workspace, built: Result) -> None:
+    embedder, classifier = (
+        checkout.output(f"examples/shared_weights/{name}.backbone.ptd") for name in ("embedder", "classifier")
+    )
+    assert embedder.read_bytes() == classifier.read_bytes()
+
+
+def test_a_null_build_runs_nothing(checkout: Workspace, built: Result) -> None:
+    assert checkout.build("//examples/...").mnemonics == []
+
+
+def test_another_checkout_has_the_same_action_keys(other_checkout: Workspace, built: Result, disk_cache: Path) -> None:
+    result = other_checkout.build("//examples/...", f"--disk_cache={disk_cache}")
+    assert [name for name in result.mnemonics if name.startswith("Executorch")] == []
+
+
+def test_another_checkout_makes_the_same_bytes(
+    other_checkout: Workspace, built: Result, disk_cache: Path, tmp_path: Path
+) -> None:
+    other_checkout.run("clean")
+    targets = ["//examples/mlp", "//examples/tiny_lm"]
+    result = other_checkout.build(*targets, f"--disk_cache={tmp_path}")
+    assert result.mnemonics.count("ExecutorchLower") == len(targets)
+    keys, contents = names(tmp_path / "ac"), names(tmp_path / "cas")
+    assert len(keys) >= 2 * len(targets)
+    assert keys <= names(disk_cache / "ac")
+    assert contents <= names(disk_cache / "cas")
+
+
+def test_a_comment_or_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Result) -> None:
+    manifest = checkout.directory / "examples/mlp/model.yaml"
+    text = manifest.read_text("utf-8")
+    head, methods = text.split("methods:\n")
+    head, model = head.split("model:\n")
+    try:
+        manifest.write_text(f"{head}methods:\n{methods}\n# A remark.\nmodel:\n{model}", "utf-8")
+        assert checkout.build("//examples/mlp").mnemonics == ["ExecutorchPlan"]
+    finally:
+        manifest.write_text(text, "utf-8")
+
+
+def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Workspace, built: Result) -> None:
+    checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
+    try:
+        assert checkout.build("//examples/...").mnemonics == ["ExecutorchPlan", "ExecutorchLower"]
+    finally:
+        checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
+
+
+def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> None:
+    pte = checkout.output("examples/mlp/mlp.pte").resolve()
+    result = checkout.run("run", "//toolchain:etbuild", "--", "inspect", str(pte))
+    assert "forward" in result.out
+
+
+def test_providers_and_output_groups(checkout: Workspace) -> None:
+    checkout.run("test", "//tests/bazel/starlark/...")  # checks while it analyses
+    for group, files in {
+        "pte": ["net.pte"],
+        "named_data": ["net.down.ptd", "net.up.ptd"],
+        "report": ["net.report.json"],
+    }.items():
+        shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}").err
+        assert re.findall(r"starlark/(net\..*)", shown) == files

@@ -1,0 +1,145 @@
+"""What a user sees who got something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Workspace
+
+LOAD = 'load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")\n'
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward:
+    example_inputs: [{shape: [1, 8]}]
+named_data: {weights: {parameters: ["*"]}}
+"""
+PROGRAM = """
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+    named_data = ["weights"],
+)
+"""
+
+
+@pytest.fixture
+def package(checkout: Workspace) -> Iterator[Workspace]:
+    """A package `wrong` with one program, to be broken by the test."""
+    checkout.write("wrong/BUILD", LOAD + PROGRAM)
+    checkout.write("wrong/net.yaml", MANIFEST)
+    checkout.write("wrong/model.py", MODEL)
+    yield checkout
+    for path in (checkout.directory / "wrong").iterdir():
+        path.unlink()
+
+
+def errors(workspace: Workspace, target: str = "//wrong:net") -> str:
+    return workspace.build(target, expect=1).err
+
+
+def test_a_manifest_error_has_file_line_and_column(package: Workspace) -> None:
+    package.edit("wrong/net.yaml", "methods:", "method:")
+    message = errors(package)
+    assert "wrong/net.yaml:4:1" in message
+    assert "methods" in message
+
+
+def test_an_error_of_lowering_has_file_line_and_column(package: Workspace) -> None:
+    message = errors(package)  # model.py has no `create`
+    assert "wrong/net.yaml:3:" in message
+    assert "create" in message
+
+
+@pytest.mark.parametrize(
+    ("attribute", "wrong"),
+    [('named_data = ["weights"]', 'named_data = ["wieghts"]'), ('name = "net"', 'name = "network"'),
+     ('manifest = "net.yaml"', 'manifest = "net.yaml", methods = ["generate"]'),
+     ('manifest = "net.yaml"', 'manifest = "net.yaml", backends = ["vulkan"]')],
+)  # fmt: skip
+def test_a_target_that_contradicts_its_manifest(package: Workspace, attribute: str, wrong: str) -> None:
+    package.edit("wrong/BUILD", attribute, wrong)
+    message = errors(package, "//wrong:all")
+    assert "Planning //wrong:" in message
+    assert wrong.split('"')[-2] in message.split("error:", 1)[1], message
+
+
+def test_an_unknown_tag_names_those_there_are(package: Workspace) -> None:
+    target = 'executorch_named_data(name = "data", program = ":net", tag = "wieghts")\n'
+    package.write("wrong/BUILD", LOAD + PROGRAM + target)
+    assert "//wrong:net has no named data 'wieghts'. It has 'weights'" in errors(package, "//wrong:data")
+
+
+def test_a_tag_listed_twice(package: Workspace) -> None:
+    package.edit("wrong/BUILD", '["weights"]', '["weights", "weights"]')
+    assert "'weights' is listed twice" in errors(package)
+
+
+def test_a_dependency_that_is_no_library(package: Workspace) -> None:
+    package.edit("wrong/BUILD", 'manifest = "net.yaml"', 'manifest = "net.yaml", deps = ["model.py"]')
+    message = errors(package)
+    assert "ExecutorchLibraryInfo" in message or "deps" in message
+
+
+def test_sources_outside_the_import_root(package: Workspace) -> None:
+    library = 'executorch_library(name = "library", srcs = ["//examples/mlp:model.py"], import_root = ".")\n'
+    package.write("wrong/BUILD", LOAD + library)
+    package.edit("examples/mlp/BUILD", "load(", 'exports_files(["model.py"])\n\nload(')
+    try:
+        assert "examples/mlp/model.py does not lie below the import root 'wrong'" in errors(package, "//wrong:library")
+    finally:
+        package.edit("examples/mlp/BUILD", 'exports_files(["model.py"])\n\nload(', "load(")
+
+
+def test_an_undeclared_source_is_not_found(package: Workspace) -> None:
+    package.write("wrong/helper.py", "size = 4\n")
+    package.write("wrong/model.py", "import helper\n" + MODEL + "\ndef create():\n    return Net()\n")
+    message = errors(package)
+    assert "helper" in message
+    assert Path(package.directory / "wrong/helper.py").exists()  # it lies beside, and is not seen
+
+
+def test_no_network_in_an_action(package: Workspace) -> None:
+    package.write(
+        "wrong/model.py",
+        MODEL
+        + """
+def create():
+    import socket
+    names = [name for _, name in socket.if_nameindex()]
+    assert names == ["lo"], names
+    raise RuntimeError("only the loopback interface")
+""",
+    )
+    assert "only the loopback interface" in errors(package)
+
+
+def test_nothing_of_the_users_environment_in_an_action(package: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETBUILD_TEST_AMBIENT", "1")
+    package.write(
+        "wrong/model.py",
+        MODEL
+        + """
+def create():
+    import os
+    raise RuntimeError("home " + os.environ["HOME"] + " ambient " + str("ETBUILD_TEST_AMBIENT" in os.environ))
+""",
+    )
+    assert "home /nonexistent ambient False" in errors(package, "//wrong:net")

@@ -1,0 +1,130 @@
+"""Builds the packages that the driver runs on: one PEX of pinned, hashed requirements, and the same unpacked.
+
+    python3.11 build_packages.py --requirements LOCK --cuda LOCK --build LOCK --out DIR [-- PIP_ARGUMENT...]
+
+writes
+    DIR/packages.pex   what actions take as their input: its digest stands for every package. Byte-reproducible: the
+                       same locks give the same file on every machine, whatever its Python 3.11 and its paths are, so
+                       it holds no bytecode, which differs between patch versions of Python.
+    DIR/venv           the same files as a virtual environment of this machine, with bytecode. Nothing but a PEX that
+                       lies beside it uses it: local actions then need not unpack the PEX.
+
+Standard library only: it runs before anything is installed. pip's configuration holds, and PIP_ARGUMENT adds to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+# Zip entries know no time before this one. setuptools takes it for what it builds.
+SOURCE_DATE_EPOCH = "315532800"
+
+
+def main(arguments: list[str]) -> None:
+    """Build both forms in a directory."""
+    parser = argparse.ArgumentParser(description="Build the packages that the driver runs on.")
+    parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
+    parser.add_argument("--cuda", type=Path, required=True, help="lock of what a CUDA build of torch needs")
+    parser.add_argument("--build", type=Path, required=True, help="lock of pex and of what builds packages")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write to")
+    parser.add_argument("pip_arguments", nargs="*", help="further arguments of pip")
+    options = parser.parse_args(arguments)
+
+    out = options.out.resolve()
+    work = out / "work"
+    work.mkdir(parents=True)
+    tools = make_venv(work / "tools", with_pip=True)
+    pip = [str(tools), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    install = [*pip, "install", "--quiet", "--require-hashes", "--no-deps", *options.pip_arguments]
+    run([*install, "--requirement", str(options.build)])
+
+    site = site_packages(make_venv(out / "venv", with_pip=False))
+    into_site = [*install, "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site)]
+    torch, others = split_torch(options.requirements.read_text(encoding="utf-8"))
+    torch_lock, others_lock = work / "torch.lock", work / "others.lock"
+    torch_lock.write_text(torch, encoding="utf-8")
+    others_lock.write_text(others, encoding="utf-8")
+
+    # Of two builds with known hashes pip prefers the one whose link states its hash, which a plain directory of wheels
+    # cannot. So torch is chosen as pip always chooses, by version (2.13.0+cpu is above 2.13.0), and checked afterwards.
+    wheels = work / "wheels"
+    run([*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels),
+         *options.pip_arguments, torch.split()[0]])  # fmt: skip
+    run([*into_site, "--no-index", "--find-links", str(wheels), "--requirement", str(torch_lock)])
+    locks = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
+    # No cache: pip would take what another version of setuptools built from the same source.
+    run([*into_site, "--no-cache-dir", *(part for lock in locks for part in ("--requirement", str(lock)))])
+    shutil.rmtree(wheels)
+    drop_scripts(site)
+
+    compiling = compile_bytecode(site)  # meanwhile: the PEX leaves bytecode out
+    run([str(tools), "-m", "pex", "--sources-directory", str(site), "--output-file", str(out / "packages.pex"),
+         "--venv", "--include-tools", "--python-shebang", "/usr/bin/env python3.11",
+         "--interpreter-constraint", "CPython==3.11.*", "--pex-root", str(work / "pex_root"),
+         "--tmpdir", str(work)])  # fmt: skip
+    shutil.rmtree(work)
+    compiling.wait()
+
+
+def make_venv(path: Path, *, with_pip: bool) -> Path:
+    """Make a virtual environment and return its interpreter."""
+    run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(path)])
+    return path / "bin" / "python"
+
+
+def site_packages(interpreter: Path) -> Path:
+    """Return where the packages of a virtual environment lie."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return interpreter.parent.parent / "lib" / version / "site-packages"
+
+
+def split_torch(lock: str) -> tuple[str, str]:
+    """Split a lock into torch's pin and all others."""
+    pins = re.split(r"\n(?=\S)", lock.strip())
+    torch = [pin for pin in pins if pin.startswith("torch==")]
+    if len(torch) != 1:
+        sys.exit(f"the requirements must pin torch once, with `torch==`, and do it {len(torch)} times")
+    return torch[0] + "\n", "\n".join(pin for pin in pins if pin not in torch) + "\n"
+
+
+def needs_cuda(wheels: Path) -> bool:
+    """Say whether the only wheel of a directory asks for NVIDIA's packages here."""
+    (wheel,) = wheels.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+    return sys.platform == "linux" and re.search(r"^Requires-Dist: (nvidia|cuda|triton)", text, re.M) is not None
+
+
+def drop_scripts(site: Path) -> None:
+    """Remove the packages' commands: they name this machine's interpreter, and nothing runs them."""
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if not line.startswith("../")), encoding="utf-8")
+
+
+def compile_bytecode(site: Path) -> subprocess.Popen[bytes]:
+    """Start writing bytecode that stays valid wherever the files are copied to: sandboxes cannot write their own."""
+    # Some packages carry files for other versions of Python, which do not compile: hence no output and no status.
+    command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "--invalidation-mode", "unchecked-hash", str(site)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def run(command: list[str]) -> None:
+    """Run a command whose failure ends this one."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "PYTHONHASHSEED": "0"}
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status:
+        sys.exit(f"failed with status {status}: {' '.join(command)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

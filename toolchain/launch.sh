@@ -1,0 +1,34 @@
+#!/bin/sh
+# Runs a Python package of the runfiles on the packages of the PEX, in surroundings that are the same everywhere.
+# Beside the real PEX, in the repository that built it, lies the same unpacked: local actions use that. Elsewhere, on a
+# remote executor, the PEX unpacks itself once, below PEX_ROOT.
+set -eu
+
+runfiles=$0.runfiles
+[ -d "$runfiles" ] || runfiles=${RUNFILES_DIR:?"no runfiles beside $0, and RUNFILES_DIR does not name them"}
+case $runfiles in
+  /*) ;;
+  *) runfiles=$PWD/$runfiles ;;
+esac
+main=$runfiles/%{main}
+packages=$runfiles/%{packages}
+
+real=$(readlink -f -- "$packages")
+python=${real%/*}/venv/bin/python
+if [ -x "$python" ]; then
+  export PYTHONDONTWRITEBYTECODE=1
+else
+  export PEX_ROOT="${PEX_ROOT:-/tmp/rules_executorch-pex}"
+  python=$(PEX_INTERPRETER=1 python3.11 "$packages" -c 'import sys; print(sys.executable)')
+fi
+
+# torch makes a directory for its caches when it is imported: one that this run alone sees.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
+
+unset PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE
+package=${main%/*}
+export PYTHONPATH="${package%/*}" PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 PYTHONHASHSEED=0
+cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` starts elsewhere than its user
+"$python" -m "${package##*/}" "$@"

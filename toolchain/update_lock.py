@@ -1,0 +1,90 @@
+"""Pins what the toolchain is made of: every package, its version, and the sha256 of each of its files.
+
+    python toolchain/update_lock.py [PIP_ARGUMENT]...
+
+Needs `uv` and a `pip` on the PATH. Writes beside itself
+    requirements.lock        what the driver needs (its direct requirements are in pyproject.toml)
+    requirements-cuda.lock   what the registry's own Linux build of torch needs on top of that
+    requirements-build.lock  what builds the toolchain
+
+PyTorch publishes its CPU builds on an index of their own, where uv does not look. Their hashes come from the wheel that
+`pip download` gets with the arguments of this command: name that index in them, or in pip's configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PYTHON_VERSION = "3.11"
+PLATFORM = "x86_64-manylinux_2_28"
+BUILD_REQUIREMENTS = "pex\nsetuptools\n"
+CUDA = re.compile(r"(nvidia|cuda|triton)\b")
+HEADER = f"""\
+# {{purpose}}
+# Made by `python toolchain/update_lock.py` for Python {PYTHON_VERSION}, {PLATFORM}; do not edit.
+"""
+
+
+def main(pip_arguments: list[str]) -> None:
+    """Write the three lock files."""
+    pins = split(resolve(str(HERE.parent / "pyproject.toml")))
+    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    packages = [pin for pin in pins if not CUDA.match(pin)]
+    packages[packages.index(torch)] = with_hash(torch, cpu_build(torch, pip_arguments))
+    write("requirements.lock", "What the driver needs at run time.", packages)
+    write(
+        "requirements-cuda.lock",
+        "What the registry's own build of torch needs besides; a CPU build needs none of it.",
+        [pin for pin in pins if CUDA.match(pin)],
+    )
+    write(
+        "requirements-build.lock",
+        "What builds the toolchain.",
+        split(resolve("-", stdin=BUILD_REQUIREMENTS)),
+    )
+
+
+def resolve(source: str, stdin: str = "") -> str:
+    """Return uv's pins of everything that `source` needs."""
+    command = ["uv", "pip", "compile", source, "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+    command += ["--no-emit-index-url", "--python-version", PYTHON_VERSION, "--python-platform", PLATFORM]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout
+
+
+def split(lock: str) -> list[str]:
+    """Split a lock into its pins, each with the hashes on the lines after it."""
+    return re.split(r"\n(?=\S)", lock.strip())
+
+
+def cpu_build(torch: str, pip_arguments: list[str]) -> str:
+    """Return the sha256 of torch's CPU wheel."""
+    requirement = torch.split()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        command += ["--python-version", PYTHON_VERSION, "--platform", "manylinux_2_28_x86_64"]
+        subprocess.run([*command, "--dest", folder, requirement, *pip_arguments], check=True)
+        (wheel,) = Path(folder).iterdir()
+        if "+cpu" not in wheel.name:
+            sys.exit(f"pip found {wheel.name}, which is not a CPU build: name an index that has {requirement}+cpu")
+        return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
+def with_hash(pin: str, sha256: str) -> str:
+    """Add one more file to a pin."""
+    first, *hashes = pin.split(" \\\n    ")
+    return " \\\n    ".join([first, *sorted({*hashes, f"--hash=sha256:{sha256}"})])
+
+
+def write(name: str, purpose: str, pins: list[str]) -> None:
+    """Write one lock file."""
+    (HERE / name).write_text(HEADER.format(purpose=purpose) + "\n".join(pins) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
