@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from .conftest import Result, Workspace
@@ -112,3 +113,14 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
     }.items():
         shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}").err
         assert re.findall(r"starlark/(net\..*)", shown) == files
+
+
+def test_the_command_line_makes_the_same_bytes(
+    checkout: Workspace, built: Result, cli_built: Callable[[str], Path]
+) -> None:
+    for program, tags in PROGRAMS.items():
+        ours = cli_built(program.rpartition("/")[2])
+        for suffix in ("pte", "index.json", *(f"{tag}.ptd" for tag in tags)):
+            name = ours.with_suffix(f".{suffix}").name
+            made = checkout.output(f"examples/{program}").with_name(name)
+            assert made.read_bytes() == ours.with_name(name).read_bytes(), name
