@@ -18,7 +18,9 @@ build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build //examples/...
 	@echo "== One of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
-	$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' 2>/dev/null
+	@# The runtime's native libraries log to standard error what they look for on other machines.
+	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
+	  2> $(VENV)/run.log || { cat $(VENV)/run.log >&2; exit 1; }
 
 test: venv
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m pytest

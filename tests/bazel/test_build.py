@@ -116,11 +116,12 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
 
 
 def test_the_command_line_makes_the_same_bytes(
-    checkout: Workspace, built: Result, cli_built: Callable[[str], Path]
+    checkout: Workspace, built: Result, disk_cache: Path, cli_built: Callable[[str], Path]
 ) -> None:
+    checkout.build("//examples/...", f"--disk_cache={disk_cache}")  # the tests before have edited what was built
     for program, tags in PROGRAMS.items():
         ours = cli_built(program.rpartition("/")[2])
         for suffix in ("pte", "index.json", *(f"{tag}.ptd" for tag in tags)):
             name = ours.with_suffix(f".{suffix}").name
             made = checkout.output(f"examples/{program}").with_name(name)
-            assert made.read_bytes() == ours.with_name(name).read_bytes(), name
+            assert sha256(made) == sha256(ours.with_name(name)), name

@@ -48,3 +48,21 @@ def test_no_artifact_holds_a_path(tmp_path: Path) -> None:
     for name, content in build(tmp_path, 0o022).items():
         assert str(tmp_path).encode() not in content, name
         assert b"site-packages" not in content, name
+
+
+def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
+    model = (
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        "        for name in {'sin', 'cos', 'tanh', 'relu', 'abs', 'neg'}:\n            x = getattr(torch, name)(x)\n"
+        "        return x\n\ndef create():\n    return Net()\n"
+    )
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    manifest += "methods: {forward: {example_inputs: [{shape: [2]}]}}\n"
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "model.yaml").write_text(manifest)
+    made = set()
+    for seed in ("1", "2", "3"):
+        command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / seed)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
+        made.add((tmp_path / seed / "net.pte").read_bytes())
+    assert len(made) == 1

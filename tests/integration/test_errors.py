@@ -257,3 +257,62 @@ def test_output_directory_that_is_a_file(build: Build, tmp_path: Path) -> None:
     outcome = build(MANIFEST, "-o", str(tmp_path / "file"))
     expect(outcome, 1, "file: cannot write the file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["forward", "partition"])
+def test_a_model_that_exits_is_a_failed_build(build: Build, place: str) -> None:
+    manifest, source = MANIFEST, ""
+    model = MODEL
+    if place == "forward":
+        model = MODEL.replace(
+            "return self", "if torch.compiler.is_exporting(): raise SystemExit(0)\n        return self"
+        )
+    else:
+        manifest, source = custom(PARTITIONER.replace("BODY", "raise SystemExit(0)"))
+    expect(build(manifest, model=model, partitioner=source), 1, "SystemExit")
+
+
+def test_what_lies_beside_a_package_is_not_imported_undeclared(build: Build) -> None:
+    model = "import importlib\nplug = importlib.import_module('pkg.' + 'plug')\n" + MODEL
+    sources = {"pkg__net": model, "pkg____init__": "", "pkg__plug": "K = 1\n"}
+    expect(build(MANIFEST.replace("model:create", "pkg.net:create"), **sources), 1, "No module named 'pkg.plug'")
+
+
+def test_the_cause_of_a_failed_lowering_is_shown(build: Build) -> None:
+    model = MODEL.replace("self.linear(x).relu()", "torch.nn.functional.prelu(x, self.linear.bias[:1])")
+    model = model.replace("torch.nn.Linear(8, 4)", "torch.nn.Linear(8, 8)").replace(
+        "self.linear.bias[:1]", "self.weight"
+    )
+    model = model.replace(
+        "        self.linear =", "        self.weight = torch.nn.Parameter(torch.ones(8))\n        self.linear ="
+    )
+    outcome = build(model=model)
+    expect(outcome, 1, "methods.forward", "Cause: ")
+
+
+@pytest.mark.parametrize("fill", ["1.0e+300", "9" * 400])
+def test_a_fill_that_the_type_cannot_hold(build: Build, fill: str) -> None:
+    expect(build(MANIFEST.replace("[2, 8]", f"[2, 8], fill: {fill}")), 1, "methods.forward.example_inputs[0]")
+
+
+def test_inputs_larger_than_memory(build: Build) -> None:
+    expect(build(MANIFEST.replace("[2, 8]", "[1000000, 1000000, 8]")), 1, "methods.forward.example_inputs[0]")
+
+
+def test_a_lazy_module(build: Build) -> None:
+    model = MODEL.replace("torch.nn.Linear(8, 4)", "torch.nn.LazyLinear(4)")
+    expect(build(model=model), 1, "`linear.weight` has no shape yet")
+
+
+def test_a_terminated_build_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(MANIFEST)
+    (tmp_path / "model.py").write_text(
+        MODEL.replace("return Net()", "print('here', flush=True)\n    __import__('time').sleep(60)")
+    )
+    command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "here\n"
+        process.terminate()
+        assert process.wait(timeout=30) == 130
+    assert list((tmp_path / "out").iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Build
+from .conftest import Build, Outcome
 
 MODEL = """\
 import torch
@@ -198,3 +198,103 @@ def test_a_written_buffer_starts_with_what_the_module_has_in_it(build: Build) ->
     method = Runtime.get().load_program(outcome.directory / "net.pte").load_method("forward")
     assert [method.execute([torch.ones(2)])[0].tolist() for _ in range(2)] == [[7.0, 7.0], [9.0, 9.0]]
     assert outcome.json("net.report.json")["bytes"]["mutable"] == [8]
+
+
+def run(outcome: Outcome, method: str, *inputs: object) -> list[float]:
+    import torch
+    from executorch.runtime import Runtime
+
+    assert outcome.code == 0, outcome.err
+    loaded = Runtime.get().load_program(outcome.directory / "net.pte").load_method(method)
+    return loaded.execute([torch.tensor([1.0]), *inputs])[0].tolist()
+
+
+ONE = "{example_inputs: [{shape: [1], fill: 1}]}"
+SIMPLE = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = torch.nn.Parameter(torch.full((1,), 7.0))
+        self.calls = 0
+
+    def forward(self, x):
+        return x + 1
+
+    def fast(self, x):
+        return x + 100
+
+    def other(self, x):
+        return x * self.p
+
+    def write(self, x):
+        self.p.add_(x)
+        return self.p * 2
+
+    def count(self, x):
+        self.calls += 1
+        return x * self.calls
+"""
+
+
+def simple(methods: str, create: str) -> tuple[str, str]:
+    head = MANIFEST[: MANIFEST.index("methods")]
+    return head + f"methods: {methods}\n", SIMPLE + f"\ndef create():\n    net = Net()\n    {create}\n    return net\n"
+
+
+def test_a_forward_that_the_factory_set_is_kept(build: Build) -> None:
+    manifest, model = simple(f"{{a: {ONE[:-1]}, entry: other}}, forward: {ONE}}}", "net.forward = net.fast")
+    assert run(build(manifest, model=model), "forward") == [101.0]
+
+
+def test_hooks_of_forward_are_none_of_another_entry(build: Build) -> None:
+    hook = "net.register_forward_hook(lambda module, inputs, output: output * 1000)"
+    manifest, model = simple(f"{{other: {ONE}, forward: {ONE}}}", hook)
+    outcome = build(manifest, model=model)
+    assert run(outcome, "other") == [7.0]
+    assert run(outcome, "forward") == [2000.0]
+
+
+def test_the_driver_calls_the_model_no_more_than_export_does(build: Build) -> None:
+    manifest, model = simple(f"{{count: {ONE}}}", "pass")
+    assert run(build(manifest, model=model), "count") == [1.0]
+
+
+def test_a_method_that_writes_to_a_parameter_is_refused(build: Build) -> None:
+    manifest, model = simple(f"{{write: {ONE}}}", "pass")
+    outcome = build(manifest, model=model)
+    assert outcome.code == 1
+    assert "methods.write" in outcome.err
+    assert "writes to the parameter `p`" in outcome.err
+
+
+def test_the_order_of_kwargs_reaches_neither_key_nor_bytes(build: Build) -> None:
+    model = (
+        "import torch\n\nclass Net(torch.nn.Module):\n    def __init__(self, ops):\n        super().__init__()\n"
+        "        self.ops = ops\n\n    def forward(self, x):\n        for name, value in self.ops.items():\n"
+        "            x = x * value if name == 'mul' else x + value\n        return x\n\n"
+        "def create(ops):\n    return Net(ops)\n"
+    )
+    head = MANIFEST[: MANIFEST.index("methods")]
+    made = [
+        build(
+            head.replace('"model:create"', f'"model:create", kwargs: {{ops: {ops}}}')
+            + f"methods: {{forward: {ONE}}}\n",
+            model=model,
+        )
+        for ops in ("{mul: 2, add: 3}", "{add: 3, mul: 2}")
+    ]
+    assert made[0].read("net.pte") == made[1].read("net.pte")
+    assert made[0].read("net.index.json") == made[1].read("net.index.json")
+    assert run(made[0], "forward") == [8.0]
+
+
+def test_an_option_that_the_runtime_cannot_load_with_convolutions(build: Build) -> None:
+    model = "import torch\n\ndef create():\n    return torch.nn.Conv2d(1, 2, 3)\n"
+    options = "{backend: xnnpack, options: {force_non_static_weights_for_f32_linear: true}}"
+    head = MANIFEST[: MANIFEST.index("methods")]
+    entry = f"{{example_inputs: [{{shape: [1, 1, 8, 8]}}], partitioners: [{options}]}}"
+    outcome = build(head + f"methods: {{forward: {entry}}}\n", model=model)
+    assert outcome.code == 1
+    assert "and a convolution in one method" in outcome.err

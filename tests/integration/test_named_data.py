@@ -135,12 +135,12 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1))
-        self.norm = nn.BatchNorm2d(4)
+        self.norm = nn.BatchNorm2d(4)  # after a relu: XNNPACK makes a convolution of its own of it
         self.head = nn.Conv2d(4, 2, 1)
         self.backbone[1].running_mean += 0.25
 
     def forward(self, x):
-        return self.head(self.norm(self.backbone(x)))
+        return self.head(self.norm(self.backbone(x).relu()))
 
 def create():
     return Net()
@@ -155,6 +155,46 @@ def test_folded_batch_norms_keep_the_tag(build: Build) -> None:
     assert outcome.code == 0, outcome.err
     external = outcome.json("net.report.json")["bytes"]["external"]["backbone"]
     assert sorted(external.values(), reverse=True)[:2] == [4 * 3 * 3 * 3 * 4, 4 * 4 * 4]  # both convolutions, in bytes
+
+
+def test_weights_of_two_owners_are_not_folded_into_one_file(build: Build) -> None:
+    manifest = MANIFEST.replace("classify: {example_inputs: [{shape: [1, 4], dtype: int64}]}", "forward: *m").replace(
+        "*m", "{example_inputs: [{shape: [1, 3, 8, 8]}]}"
+    )
+    outcome = build(manifest, model=CNN.replace("self.backbone(x).relu()", "self.backbone(x)"))
+    assert outcome.code == 1
+    assert "XNNPACK folds weights of different tags into one" in outcome.err
+    assert "`backbone.3.weight` (backbone)" in outcome.err
+    assert "`norm.running_mean` (no tag)" in outcome.err
+
+
+def test_a_counter_that_nothing_reads_does_not_make_a_file(build: Build) -> None:
+    manifest = MANIFEST.replace("classify: {example_inputs: [{shape: [1, 4], dtype: int64}]}", "forward: *m").replace(
+        "*m", "{example_inputs: [{shape: [1, 3, 8, 8]}]}"
+    )
+    outcome = build(manifest.replace("backbone.*", "*.num_batches_tracked"), model=CNN)
+    assert outcome.code == 1
+    assert "no method reads a weight of this tag" in outcome.err
+
+
+def test_equal_weights_of_two_tags_are_refused(build: Build) -> None:
+    model = MODEL.replace("nn.Linear(8, 2)", "nn.Linear(8, 8)").replace(
+        "return Net()",
+        "net = Net()\n    net.head.bias.data.zero_()\n    net.backbone.first.bias.data.zero_()\n    return net",
+    )
+    outcome = build(MANIFEST + '  head: {parameters: ["head.*"]}\n', model=model)
+    assert outcome.code == 1
+    assert "the tags `backbone` and `head` have a weight of the same content (32 bytes" in outcome.err
+    assert build(MANIFEST + '  head: {parameters: ["head.weight"]}\n', model=model).code == 0
+
+
+def test_tied_weights_have_the_tag_of_any_of_their_names(build: Build) -> None:
+    model = MODEL.replace("nn.Linear(8, 2)", "nn.Linear(8, 16, bias=False)").replace(
+        "return Net()", "net = Net()\n    net.head.weight = net.backbone.table.weight\n    return net"
+    )
+    outcome = build(MANIFEST.replace("backbone.*", "head.*"), model=model)
+    assert outcome.code == 0, outcome.err
+    assert 512 in outcome.json("net.report.json")["bytes"]["external"]["backbone"].values()
 
 
 def test_two_tags_make_two_files(build: Build) -> None:

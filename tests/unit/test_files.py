@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,3 +66,22 @@ def test_a_writer_that_swallows_its_error_is_found_out(tmp_path: Path) -> None:
 
     with pytest.raises(BuildError, match="what was read back is not what was written"):
         files.write(tmp_path / "a", "x", lose)
+
+
+def test_files_of_a_renamed_tag_go_with_their_index(tmp_path: Path) -> None:
+    for tag in ("old", "new"):
+        with files.staging(tmp_path) as staged:
+            made = [files.write(staged / f"a.{tag}.ptd", "named_data", lambda file: file.write(b"x"), tag)]
+            index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
+            made.append(files.write(staged / "a.index.json", "index", lambda file, index=index: file.write(index)))
+            files.publish(made, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index.json", "a.new.ptd"]
+
+
+def test_an_index_that_names_files_elsewhere_removes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.index.json").write_text('{"artifacts": [{"file": "../precious"}]}')
+    with files.staging(tmp_path / "out") as staged:
+        files.publish([files.write(staged / "a.index.json", "index", lambda file: file.write(b"{}"))], tmp_path / "out")
+    assert (tmp_path / "precious").read_bytes() == b"mine"

@@ -28,7 +28,7 @@ def write(root: Path, **sources: str) -> Inputs:
 
 
 def used(found: Inputs, **arguments: Any) -> list[str]:
-    return list(inputs.used_sources(found, make_plan(**arguments)))
+    return list(inputs.used_sources(found, make_plan(**arguments)).sources)
 
 
 def test_imports_are_followed_and_others_left_out(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_declared_sources_come_before_searched_ones(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("")
     found.sources["model.py"] = other
-    assert inputs.used_sources(found, make_plan()) == {"model.py": other}
+    assert inputs.used_sources(found, make_plan()).sources == {"model.py": other}
 
 
 def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
@@ -93,18 +93,46 @@ def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -
         Inputs(roots=[tmp_path / "root"]).find_data("w.safetensors", ("model", "weights"))
 
 
+def key(found: Inputs) -> str:
+    return plan.digest(inputs.describe(found, make_plan(), inputs.used_sources(found, make_plan())))
+
+
 def test_the_key_depends_on_contents_and_not_on_places(tmp_path: Path) -> None:
     first = write(tmp_path / "a", model="import helper\n", helper="x = 1\n")
     second = write(tmp_path / "elsewhere" / "b", model="import helper\n", helper="x = 1\n")
-    key = plan.digest(inputs.describe(first, make_plan()))
-    assert key == plan.digest(inputs.describe(second, make_plan()))
+    before = key(first)
+    assert before == key(second)
     (tmp_path / "a" / "unrelated.py").write_text("y = 2\n")
-    assert key == plan.digest(inputs.describe(first, make_plan()))
+    assert before == key(first)
     (tmp_path / "a" / "helper.py").write_text("x = 2\n")
-    assert key != plan.digest(inputs.describe(first, make_plan()))
+    assert before != key(first)
 
 
 def test_the_toolchain_names_what_lowers() -> None:
     toolchain = inputs.toolchain()
     assert {"torch", "executorch", "torchao", "numpy", "safetensors"} <= toolchain["distributions"].keys()
     assert "pytest" not in toolchain["distributions"]
+
+
+def test_packages_that_sources_import_are_in_the_key(tmp_path: Path) -> None:
+    found = write(tmp_path, model="import pytest\nimport json\nimport not_installed_anywhere\n")
+    used = inputs.used_sources(found, make_plan())
+    assert used.packages == {"pytest", "not_installed_anywhere"}
+    assert "pytest" in inputs.describe(found, make_plan(), used)["toolchain"]["distributions"]
+
+
+def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site" / "loose").mkdir(parents=True)
+    (tmp_path / "site" / "loose" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    found = write(tmp_path / "in", model="import loose\n")
+    with pytest.raises(InputError, match="installed without a version"):
+        key(found)
+
+
+def test_a_link_that_leaves_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "w.pt").write_bytes(b"")
+    (tmp_path / "in" / "w.pt").symlink_to("../w.pt")
+    with pytest.raises(InputError, match="it is a link that leaves its directory"):
+        Inputs(roots=[tmp_path / "in"]).find_data("w.pt", ("model", "weights"))

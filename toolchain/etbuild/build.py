@@ -39,10 +39,10 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
         BuildError: The model cannot be exported, lowered or written.
     """
     with stage("read the inputs"):
-        described = describe(inputs, plan)
         used = used_sources(inputs, plan)
-    with library_messages_off(used), stdout_for_results():
-        return _build(plan, inputs, described, used, directory, stage)
+        described = describe(inputs, plan, used)
+    with library_messages_off(used.sources), stdout_for_results():
+        return _build(plan, inputs, described, used.sources, directory, stage)
 
 
 def _build(

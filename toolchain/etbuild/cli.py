@@ -6,8 +6,10 @@ Exit codes: 0 done; 1 the build failed; 2 bad input or usage.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,10 @@ from etbuild.errors import EtbuildError, InputError, Positions, Problem
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code. Only errors of ours leave it as exceptions."""
+    _mend_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _interrupt)
     try:
         options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
         return int(options.run(options))
@@ -31,6 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone: nothing is left to say
         return 1
+
+
+def _mend_streams() -> None:
+    """Closed streams take what is written and lose it; characters that a stream's encoding lacks are escaped."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            setattr(sys, name, os.fdopen(descriptor, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ends the command as Ctrl-C does, so that nothing half-made stays behind."""
+    raise KeyboardInterrupt
 
 
 def _complain(error: EtbuildError) -> None:
@@ -46,8 +68,8 @@ def _complain(error: EtbuildError) -> None:
 
 
 def _expand(arguments: list[str]) -> list[str]:
-    """Replaces a last argument `@FILE` by the lines of the file, as build systems pass long command lines."""
-    if not arguments or not arguments[-1].startswith("@"):
+    """Replaces an only argument `@FILE` after the verb by the file's lines: so build systems pass many."""
+    if len(arguments) != 2 or not arguments[1].startswith("@"):
         return arguments
     path = Path(arguments[-1][1:])
     try:
@@ -199,7 +221,8 @@ def _plan(options: argparse.Namespace) -> int:
         _check_expectations(plan, options)
         if options.plan is not None:
             return _write_plan(plan, loaded, options)
-        described = inputs.describe(_inputs(options, [options.manifest.parent, *options.root]), plan)
+        declared = _inputs(options, [options.manifest.parent, *options.root])
+        described = inputs.describe(declared, plan, inputs.used_sources(declared, plan))
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
     print(json.dumps({"key": plans.digest(described), "inputs": described, "plan": plan}, indent=2, sort_keys=True))

@@ -167,8 +167,11 @@ class _Reader:
         position = self._position(node)
         try:
             value = self.loader.construct_object(node)
-        except (yaml.constructor.ConstructorError, ValueError):
+        except yaml.constructor.ConstructorError:
             self._problem(f"`{node.tag}` is not a type that a manifest can hold", position, path)
+            return None
+        except ValueError:
+            self._problem(f"`{node.value[:40]}` is not a value of its type", position, path)
             return None
         if isinstance(value, float) and not math.isfinite(value):
             self._problem(f"`{node.value}` is not a finite number", position, path)

@@ -56,7 +56,7 @@ def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: 
     expected = {tag: named_data.portable_weights(edge, tag) for tag in plan_tags(plan)}
     try:
         manager = edge.to_executorch(config)
-    except Exception as error:  # ExecuTorch's passes and its emitter raise what they like
+    except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, methods) from error
     program = files.write(directory / f"{plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(plan, edge, manager, config.segment_alignment, directory)
@@ -162,5 +162,5 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
         raise BuildError(problems)
 
 
-def _emission_error(error: Exception, methods: list[str]) -> BuildError:
+def _emission_error(error: BaseException, methods: list[str]) -> BuildError:
     return BuildError([Problem(f"emitting {', '.join(methods)} failed: {summary(error)[:600]}", ("methods",))])

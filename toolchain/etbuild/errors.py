@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -94,7 +95,11 @@ def format_path(path: DocumentPath) -> str:
     """`("methods", "f", "example_inputs", 0)` as `methods.f.example_inputs[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            shown = part if part.isprintable() else json.dumps(part)
+            text += f".{shown}" if text else shown
     return text
 
 

@@ -33,30 +33,21 @@ def export_method(
         for index, example in enumerate(method["example_inputs"])
     )
     shapes = _dynamic_shapes(method["dynamic_shapes"], arguments, (*path, "dynamic_shapes"))
-    entry = _resolve(module, method["entry"], (*path, "entry"))
+    with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
+        entry = _resolve(module, method["entry"], (*path, "entry"))
     with torch.no_grad(), _entry_as_forward(module, entry):
-        # A wrong input is told apart from a wrong model by running the model as it is first.
-        with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
-            _run_on_copies(module, arguments)
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
                 program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=method["strict"])
-        except Exception as error:  # torch.export has no common base of its errors
+        except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
+            # What fails without being exported too is a matter of the inputs, or of the model alone.
+            with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
+                module(*arguments)
             raise _export_error(error, name, method, finder) from error
         sys.stderr.write(printed.getvalue())
     _check_ranges(program, shapes, (*path, "dynamic_shapes"))
     return program
-
-
-def _run_on_copies(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-    """One eager call that leaves buffers, such as a KV cache, as they were."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    try:
-        module(*(argument.clone() for argument in arguments))
-    finally:
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
 
 
 def _example_input(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder) -> torch.Tensor:
@@ -78,10 +69,10 @@ def _example_input(example: dict[str, Any], path: DocumentPath, inputs: Inputs, 
         return _tensor_from_file(example, path, inputs)
     dtype = getattr(torch, example["dtype"])
     shape, fill = example["shape"], example["fill"]
-    if fill == "arange":
-        count = torch.Size(shape).numel()
-        return torch.arange(count).reshape(shape).to(dtype)
-    return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
+    with blame(path, "making the example input", finder):
+        if fill == "arange":
+            return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+        return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
 
 
 def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
@@ -145,12 +136,17 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
     return value  # type: ignore[no-any-return]
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
 @contextlib.contextmanager
 def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Iterator[None]:
     """Lets `module(...)` call the entry. The module is exported whole, so that weights keep their names."""
     if entry == module.forward:
         yield
         return
+    own = vars(module).get("forward")  # a factory may have set one on the instance
+    hooks = {name: vars(module)[name] for name in _HOOKS}  # hooks of `forward` are none of another entry
     signature_of = entry.forward if isinstance(entry, torch.nn.Module) else entry
 
     @functools.wraps(signature_of)
@@ -159,10 +155,14 @@ def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Ite
 
     # A plain method keeps its own code, which strict export traces best; a submodule is called, so that its hooks run.
     module.forward = forward if isinstance(entry, torch.nn.Module) else entry
+    vars(module).update({name: type(value)() for name, value in hooks.items()})
     try:
         yield
     finally:
+        vars(module).update(hooks)
         del module.forward
+        if own is not None:
+            module.forward = own
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: Any, path: DocumentPath) -> None:
@@ -224,7 +224,7 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: Exception, name: str, method: dict[str, Any], finder: SourceFinder) -> BuildError:
+def _export_error(error: BaseException, name: str, method: dict[str, Any], finder: SourceFinder) -> BuildError:
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
@@ -233,7 +233,7 @@ def _export_error(error: Exception, name: str, method: dict[str, Any], finder: S
     return BuildError([Problem(message, ("methods", name, part), hint)])
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     """torch's message without its own pointers to logs and settings; of violated constraints the suggestions too."""
     text = str(error)
     if "Constraints violated" in text:

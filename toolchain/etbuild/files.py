@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -60,16 +62,44 @@ def staging(directory: Path) -> Iterator[Path]:
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    """Moves the artifacts of one build to their place, each by one atomic rename.
+    """Moves the artifacts of one build to their place, each by one atomic rename; two builds take turns.
 
-    What stands in the place of the last one, the index, goes first: an index never describes files of another build.
+    The index is the last one. The index of an earlier build goes first, with the files that it lists and this build
+    does not make: an index never describes files of another build, and a renamed tag leaves no old file behind.
 
     Raises:
         BuildError: A file cannot be moved there.
     """
-    published = []
+    with _turn(directory):
+        _withdraw(directory / artifacts[-1].path.name, {artifact.path.name for artifact in artifacts})
+        return _move(artifacts, directory)
+
+
+@contextlib.contextmanager
+def _turn(directory: Path) -> Iterator[None]:
+    """Waits until no other process publishes in the directory."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _withdraw(index: Path, kept: set[str]) -> None:
+    """Removes an index, and what it alone lists. What is not an index of ours lists nothing."""
+    listed: list[str] = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        listed = [artifact["file"] for artifact in json.loads(index.read_bytes())["artifacts"]]
     with contextlib.suppress(OSError):
-        (directory / artifacts[-1].path.name).unlink(missing_ok=True)
+        index.unlink(missing_ok=True)
+        for name in listed:
+            if name not in kept and Path(name).name == name:
+                index.with_name(name).unlink(missing_ok=True)
+
+
+def _move(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
+    published = []
     for artifact in artifacts:
         target = directory / artifact.path.name
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ class Inputs:
                 did_you_mean(name, self.data)
                 or f"looked in: {', '.join(map(str, self.roots)) or 'nothing is declared'}"
             )
+            if any((root / name).is_file() for root in self.roots):
+                hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
             raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
         return found
 
@@ -60,24 +63,37 @@ class Inputs:
         return None
 
 
-def used_sources(inputs: Inputs, plan: plans.Plan) -> dict[str, Path]:
-    """The sources that the plan's callables reach through import statements, by import path, sorted.
+@dataclass
+class Used:
+    """What a plan uses of its sources.
+
+    Attributes:
+        sources: Those that its callables reach through import statements, by import path, sorted.
+        packages: Top-level names that they import from elsewhere, Python's own left out.
+    """
+
+    sources: dict[str, Path]
+    packages: set[str]
+
+
+def used_sources(inputs: Inputs, plan: plans.Plan) -> Used:
+    """Follows the import statements of the plan's callables.
 
     Raises:
         InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
             Python's own.
     """
-    found: dict[str, Path] = {}
+    used = Used({}, set())
     problems = []
     roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(plan)]
     roots += [(name, ("model", "modules")) for name in plan["model"]["modules"]]
     for module, path in roots:
-        if not _follow(inputs, module, found):
+        if not _follow(inputs, module, used):
             known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
             where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
             hint = did_you_mean(module, known) or (f"there is no {where}" if where else None)
             problems.append(Problem(f"the module `{module}` is not among the declared sources", path, hint))
-    for name in found:
+    for name in used.sources:
         top = name.removesuffix(".py").split("/")[0]
         if top in sys.stdlib_module_names:
             problems.append(
@@ -89,34 +105,33 @@ def used_sources(inputs: Inputs, plan: plans.Plan) -> dict[str, Path]:
             )
     if problems:
         raise InputError(problems)
-    return dict(sorted(found.items()))
+    used.sources = dict(sorted(used.sources.items()))
+    return used
 
 
-def _follow(inputs: Inputs, module: str, found: dict[str, Path]) -> bool:
+def _follow(inputs: Inputs, module: str, used: Used) -> bool:
     """Adds a module, the packages it lies in and what it imports; False where it is not a declared source."""
     parts = module.split(".")
     name, path = _locate(inputs, parts)
     if path is None:
         return False
-    if name in found:
+    if name in used.sources:
         return True
-    found[name] = path
+    used.sources[name] = path
     for length in range(1, len(parts)):
-        _follow_package(inputs, parts[:length], found)
+        if inputs.source("/".join([*parts[:length], "__init__.py"])) is not None:
+            _follow(inputs, ".".join(parts[:length]), used)
     package = parts if name.endswith("/__init__.py") else parts[:-1]
     for imported in _imports(path, name, package):
         # `from a.b import c` may name a module a.b.c or a value in a.b, and imports a and a.b on the way.
         pieces = imported.split(".")
         for length in range(len(pieces), 0, -1):
-            if _follow(inputs, ".".join(pieces[:length]), found):
+            if _follow(inputs, ".".join(pieces[:length]), used):
                 break
+        else:
+            if pieces[0] not in sys.stdlib_module_names:
+                used.packages.add(pieces[0])
     return True
-
-
-def _follow_package(inputs: Inputs, parts: list[str], found: dict[str, Path]) -> None:
-    name = "/".join([*parts, "__init__.py"])
-    if name not in found and inputs.source(name) is not None:
-        _follow(inputs, ".".join(parts), found)
 
 
 def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
@@ -148,20 +163,25 @@ def _imports(path: Path, name: str, package: list[str]) -> Iterator[str]:
                 yield from (alias.name for alias in node.names)
 
 
-def describe(inputs: Inputs, plan: plans.Plan) -> dict[str, Any]:
+def describe(inputs: Inputs, plan: plans.Plan, used: Used) -> dict[str, Any]:
     """Digests of all that a build depends on: the plan, the sources and data it uses, and the toolchain.
 
+    Args:
+        inputs: What may be read.
+        plan: The plan.
+        used: What `used_sources` found.
+
     Raises:
-        InputError: Something that the plan names is not declared.
+        InputError: Something that the plan names is not declared, or a package cannot be told from others of its name.
     """
     return {
         "schema": KEY_SCHEMA,
         "plan": plans.digest(plan),
-        "sources": {name: file_digest(path) for name, path in used_sources(inputs, plan).items()},
+        "sources": {name: file_digest(path) for name, path in used.sources.items()},
         "data": {
             name: file_digest(inputs.find_data(name, path)) for name, path in sorted(plans.data_names(plan).items())
         },
-        "toolchain": toolchain(),
+        "toolchain": toolchain(used.packages),
     }
 
 
@@ -178,19 +198,18 @@ def _digest_3_10(file: Any) -> str:
     return state.hexdigest()
 
 
-def toolchain() -> dict[str, Any]:
-    """What lowers: the driver by its files, each distribution it needs by version and content, and Python's version.
+def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
-    The patch release of Python is left out: it does not reach the bytes, and executors of one build may differ in it.
+    In use is what the driver requires, and what owns the packages that the sources import. The patch release of Python
+    is left out: it does not reach the bytes, and executors of one build may differ in it.
     """
     return {
         "driver": _driver_digest(),
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": distribution.version, "sha256": _record_digest(distribution)}
-            for name, distribution in sorted(
-                _requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors")
-            )
+            for name, distribution in sorted(_distributions(packages).items())
         },
     }
 
@@ -200,6 +219,26 @@ def _driver_digest() -> str:
     files = [path for pattern in ("**/*.py", "schemas/*.json") for path in root.glob(pattern)]
     names = {path.relative_to(root).as_posix(): path for path in files}
     return plans.digest({name: file_digest(path) for name, path in names.items()})
+
+
+def _distributions(packages: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
+    found = dict(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
+    others = [name for name in sorted(packages) if name not in found]
+    owners = importlib.metadata.packages_distributions() if others else {}
+    for name in others:
+        if name in owners:
+            found |= dict(_requirements(*owners[name]))
+        elif importlib.util.find_spec(name) is not None:
+            raise InputError(
+                [
+                    Problem(
+                        f"the sources import `{name}`, which is installed without a version that the key could hold",
+                        ("model", "factory"),
+                        "declare it as a source, or install it as a distribution",
+                    )
+                ]
+            )
+    return found
 
 
 def _requirements(*roots: str) -> Iterator[tuple[str, importlib.metadata.Distribution]]:

@@ -66,16 +66,45 @@ def lower(
                 constant_methods=dict(sorted(plan["constant_methods"].items())) or None,
                 compile_config=EdgeCompileConfig(),
             )
-    except Exception as error:  # ExecuTorch and its backends raise what they like
+    except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
+    _check_written_parameters(edge)
+    _check_convolutions(plan, edge)
     named_data.assign_blobs(edge, tags)
     return edge
+
+
+def _check_written_parameters(edge: EdgeProgramManager) -> None:
+    """ExecuTorch would return what a method writes to a parameter as one more output, and forget it."""
+    problems = [
+        Problem(
+            f"the method writes to the parameter `{name}`",
+            ("methods", method, "entry"),
+            "register what a method writes to as a buffer",
+        )
+        for method in sorted(edge.methods)
+        for name in sorted(edge.exported_program(method).graph_signature.parameters_to_mutate.values())
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _check_convolutions(plan: Plan, edge: EdgeProgramManager) -> None:
+    """XNNPACK makes of a convolution under this option what its own runtime refuses to load (ExecuTorch 1.5)."""
+    option = "force_non_static_weights_for_f32_linear"
+    for name, method in plan["methods"].items():
+        for index, entry in enumerate(method["partitioners"]):
+            counts = _operator_counts(edge.exported_program(name).graph_module)["delegated"].get("XnnpackBackend", {})
+            if entry["options"].get(option) and "aten::convolution" in counts:
+                path = ("methods", name, "partitioners", index, "options", option)
+                message = f"the program could not be loaded: `{option}` and a convolution in one method"
+                raise BuildError([Problem(message, path, "leave the option out for this method")])
 
 
 def _partitioners(plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
     """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
-        name: [entry for entry in method["partitioners"] if entry["backend"] != "portable"]
+        name: [entry for entry in method["partitioners"] if backends.BACKENDS[entry["backend"]].create]
         for name, method in plan["methods"].items()
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
@@ -94,7 +123,9 @@ def _create(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
-        return backends.BACKENDS[entry["backend"]].create(entry["options"], load)
+        create = backends.BACKENDS[entry["backend"]].create
+        assert create is not None
+        return create(entry["options"], load)
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
@@ -134,22 +165,32 @@ _HINTS = (
         "was not found",
         "the partitioner names a backend that no imported module defines: import it in the partitioner's module",
     ),
-    ("was not decomposed or delegated", "the backend asked to keep this operator and then did not take it"),
+    (
+        "was not decomposed or delegated",
+        "the backend asked to keep this operator and did not take it, as XNNPACK does not inside torch.cond and map: "
+        "leave the backend out for this method",
+    ),
+    ("is mutated in the forward method", "a method writes to a tensor that is no buffer: register it as one"),
+    (
+        "GuardOnDataDependent",
+        "a value of a tensor decides over a shape or an index: use torch._check, or tensor operations",
+    ),
     (
         "is not Core ATen",
         "an operator outside core ATen is left: does a backend have to take it, or the model to avoid it?",
     ),
-    ("a leaf Variable", "a parameter requires gradients although the model was exported for inference"),
 )
 
 
-def _lowering_error(error: Exception, methods: list[str], finder: SourceFinder) -> BuildError:
-    text = str(error)
-    named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or f" {name} " in text]
+def _lowering_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = f"{type(error).__name__}: {error} {cause}"
+    named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
     hint = next((hint for word, hint in _HINTS if word in text), None)
     place = source_line(error, finder)
     where = f" at {place}" if place else ""
-    return BuildError(
-        [Problem(f"lowering {', '.join(named or methods)} failed{where}: {summary(error)[:600]}", path, hint)]
-    )
+    why = summary(error)[:500] + (f" Cause: {summary(cause)[:300]}" if cause is not error else "")
+    return BuildError([Problem(f"lowering {', '.join(named or methods)} failed{where}: {why}", path, hint)])

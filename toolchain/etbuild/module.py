@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
@@ -30,6 +31,10 @@ def create(plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
         raise BuildError(
             [Problem(f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module", path)]
         )
+    lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        hint = "run the module once in the factory, or give its layers their sizes"
+        raise BuildError([Problem(f"`{lazy[0]}` has no shape yet", path, hint)])
     module.eval()
     if model["weights"]:
         _load_weights(module, {name: inputs.find_data(name, ("model", "weights")) for name in model["weights"]})
@@ -54,7 +59,8 @@ def _load_weights(module: torch.nn.Module, files: dict[str, Path]) -> None:
             if key in state:
                 problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
             state[key], owner[key] = tensor, name
-    expected = module.state_dict(keep_vars=True)
+    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
+    expected = {key: x for key, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     # Of tied parameters one name is enough, as in the files that safetensors writes.
     given = {id(expected[key]) for key in state.keys() & expected.keys()}
     state |= {key: expected[key].detach() for key in expected.keys() - state.keys() if id(expected[key]) in given}
@@ -105,8 +111,13 @@ def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.T
     except Exception as error:  # safetensors, pickle and zip each have errors of their own
         raise InputError([Problem(f"cannot read `{name}`: {summary(error)}", path)]) from error
     loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict):
         raise InputError([Problem(f"`{name}` does not hold a mapping of names to tensors", path)])
+    others = [key for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise InputError(
+            [Problem(f"`{others[0]}` in `{name}` is no tensor", path, "save the module's state dict alone")]
+        )
     return loaded
 
 
@@ -124,13 +135,17 @@ def tags(plan: Plan, module: torch.nn.Module) -> dict[str, str]:
     Raises:
         InputError: A pattern matches nothing, or a parameter belongs to two tags.
     """
-    names = list(_tensors(module))
+    tensors = _tensors(module)
+    names = list(tensors)
+    aliases: dict[int, list[str]] = {}  # of tied weights: a tag of one name is the tag of all
+    for name, tensor in tensors.items():
+        aliases.setdefault(id(tensor), []).append(name)
     found: dict[str, str] = {}
     problems = []
     for tag, entry in sorted(plan["named_data"].items()):
         for index, pattern in enumerate(entry["parameters"]):
             path = ("named_data", tag, "parameters", index)
-            matching = [name for name in names if fnmatchcase(name, pattern)]
+            matching = [alias for name in names if fnmatchcase(name, pattern) for alias in aliases[id(tensors[name])]]
             if not matching:
                 problems.append(
                     Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))

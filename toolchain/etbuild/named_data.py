@@ -36,8 +36,8 @@ def tag_placeholders(program: ExportedProgram, tags: dict[str, str]) -> None:
 
 
 def tag_of(node: torch.fx.Node) -> str | None:
-    """The tag of a placeholder; ExecuTorch calls it for each constant that no backend took."""
-    return node.meta.get("custom", {}).get(_TAG)  # type: ignore[no-any-return]
+    """The tag of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
+    return node.meta.get("custom", {}).get(_TAG) if node.users else None
 
 
 def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
@@ -57,16 +57,24 @@ def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
 
 @contextmanager
 def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
-    """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one."""
-    by_node_name = {name.replace(".", "_"): tag for name, tag in tags.items()}
+    """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one.
+
+    Raises:
+        BuildError: At the end: what was folded together does not have one tag, so that a file would depend on other
+            weights too.
+    """
     modules = (fuse_batch_norm, decompose_batch_norm)
     originals = [module.create_constant_placeholder for module in modules]
+    mixed: list[set[str]] = []
 
-    def create(*args: Any, **kwargs: Any) -> torch.fx.Node:
-        node = originals[0](*args, **kwargs)
-        owners = [name for name in by_node_name if kwargs["name"].startswith(name)]
-        if owners:
-            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: by_node_name[max(owners, key=len)]}
+    def create(**kwargs: Any) -> torch.fx.Node:
+        folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
+        node = originals[0](**kwargs)
+        owners = {tags.get(name) for name in folded}
+        if len(owners) > 1:
+            mixed.append(folded)
+        elif owners and owners != {None}:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: min(filter(None, owners))}
         return node
 
     for module in modules:
@@ -76,6 +84,34 @@ def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
     finally:
         for module, original in zip(modules, originals, strict=True):
             module.create_constant_placeholder = original
+    if mixed:
+        shown = ", ".join(f"`{name}` ({tags.get(name, 'no tag')})" for name in sorted(mixed[0]))
+        raise BuildError(
+            [
+                Problem(
+                    f"XNNPACK folds weights of different tags into one: {shown}",
+                    ("named_data",),
+                    "put all of them under one tag",
+                )
+            ]
+        )
+
+
+def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> set[str]:
+    """Names of the weights that a new constant is made of: of the layer that it is named after, and its BatchNorm."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    sources = [
+        node
+        for node in graph.find_nodes(op="placeholder")
+        if node.name in names and name.startswith(names[node.name].replace(".", "_"))
+    ]
+    if not sources:
+        return set()
+    layers = list(max(sources, key=lambda node: len(names[node.name])).users)
+    norms = [user for layer in layers for user in layer.users if "batch_norm" in str(user.target)]
+    operands = {node for layer in [*layers, *norms] for node in layer.all_input_nodes}
+    return {names[node.name] for node in operands if node.name in names}
 
 
 def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModule]:
@@ -90,12 +126,12 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
 def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     """Gives each blob of the delegates its final place, whatever order they came in.
 
-    A blob that a tagged and an untagged weight have in common goes to the tag; one that several tags claim goes to the
-    first of them by name, since the runtime refuses a key that stands in two files. A blob of a delegate whose weights
-    all have one tag has that tag.
+    A blob that a tagged and an untagged weight have in common goes to the tag. XNNPACK stores weights alone: a blob of
+    one of its delegates whose weights all have one tag has that tag. Of other backends' blobs those go to a tag that
+    the backend puts there, or that are a tagged weight byte for byte; the rest may depend on the graph.
 
     Raises:
-        BuildError: A backend made a constant of a delegate with weights of several tags, and nothing says whose it is.
+        BuildError: Two tags claim a blob, or nothing says whose it is.
     """
     claims: dict[str, set[str | None]] = {}
     stores = []
@@ -109,11 +145,13 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
             for tag, entries in output.external_data.items():
                 for key in entries:
                     claims.setdefault(key, set()).add(tag)
+            weights_alone = delegate.backend_id == "XnnpackBackend"
             for key in output.pte_data:
-                claims.setdefault(key, set()).update(owners if len(owners) == 1 else ())
-            if len(owners) > 1:
+                claims.setdefault(key, set()).update(owners if weights_alone and len(owners) == 1 else ())
+            if not weights_alone or len(owners) > 1:
                 for key, tag in _claims_by_content(delegate, output, tags):
                     claims[key].add(tag)
+            if weights_alone and len(owners) > 1:
                 _check_untagged(method, delegate, output.pte_data, owners, tags)
     blobs = {
         key: (store.buffers[entry.buffer_index], entry)
@@ -124,9 +162,24 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     arranged = NamedDataStore()
     for key in sorted(blobs):
         data, entry = blobs[key]
-        tag = min((tag for tag in claims[key] if tag is not None), default=None)
-        arranged.add_named_data(key, data, entry.alignment, tag, entry.tensor_layout)
+        arranged.add_named_data(key, data, entry.alignment, _only_tag(claims[key], len(data)), entry.tensor_layout)
     edge._named_data_store = arranged
+
+
+def _only_tag(claims: set[str | None], size: int) -> str | None:
+    found = sorted(tag for tag in claims if tag is not None)
+    if len(found) > 1:
+        raise BuildError(
+            [
+                Problem(
+                    f"the tags {' and '.join(f'`{tag}`' for tag in found)} have a weight of the same content ({size} "
+                    "bytes; a bias of zeros?), and the runtime refuses a blob that is in two files",
+                    ("named_data", found[-1]),
+                    "leave that weight out of the patterns of one of them",
+                )
+            ]
+        )
+    return found[0] if found else None
 
 
 def _owners(delegate: LoweredBackendModule, tags: dict[str, str]) -> set[str | None]:
@@ -200,9 +253,7 @@ def portable_weights(edge: EdgeProgramManager, tag: str) -> set[str]:
         name
         for method in edge.methods
         for node, name in weights(edge.exported_program(method))
-        if tag_of(node) == tag
-        and name not in edge.exported_program(method).graph_signature.buffers_to_mutate.values()
-        and node.users
+        if tag_of(node) == tag and name not in edge.exported_program(method).graph_signature.buffers_to_mutate.values()
     }
 
 

@@ -14,11 +14,12 @@ Plan = dict[str, Any]
 def reduce(manifest: dict[str, Any]) -> Plan:
     """The plan of a checked manifest.
 
-    Every default is filled in, and what `defaults` says is written into each method.
+    Every default is filled in, what `defaults` says is written into each method, and mappings are sorted by key: a
+    factory gets its `kwargs` in that order, whatever the manifest's is.
     """
     model = manifest["model"]
     weights = model.get("weights", [])
-    return {
+    plan = {
         "schema": "executorch-plan/v1",
         "name": manifest["name"],
         "model": {
@@ -37,6 +38,7 @@ def reduce(manifest: dict[str, Any]) -> Plan:
             tag: {"parameters": sorted(entry["parameters"])} for tag, entry in manifest.get("named_data", {}).items()
         },
     }
+    return dict(json.loads(canonical_json(plan)))
 
 
 def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

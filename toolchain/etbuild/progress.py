@@ -1,4 +1,4 @@
-"""Progress on a terminal: a line for each stage with its time. Elsewhere nothing, unless asked for."""
+"""Progress on a terminal: a line for each stage with its time. Elsewhere nothing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ class Progress:
 
     Args:
         stream: Where to; standard error by default.
-        quiet: Report nothing, even on a terminal.
     """
 
-    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
-        self.live = self.stream.isatty() and not quiet
+        self.live = self.stream.isatty()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 
 @contextlib.contextmanager
 def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
-    """Hides warnings, those of the named sources excepted, and log records below errors.
+    """Hides warnings, those of the named sources excepted, and log records.
 
     Args:
         sources: Import paths of the user's own sources, such as `models/net.py`.
     """
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)  # what ends a build is raised as well
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in sources:

@@ -35,8 +35,16 @@ def validator(name: str) -> Draft202012Validator:
 
 
 # JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
+# `$` in a pattern is the end; Python's also matches before a final newline.
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    del validator, schema
+    if isinstance(instance, str) and not re.search(re.sub(r"\$\Z", r"\\Z", pattern), instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
 _Validator = extend(
     Draft202012Validator,
+    {"pattern": _pattern},
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
     ),

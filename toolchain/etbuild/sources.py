@@ -35,9 +35,12 @@ class SourceFinder:
         for candidate, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
             if candidate in self.sources:
                 location = str(self.sources[candidate].absolute())
-                return importlib.util.spec_from_file_location(
+                spec = importlib.util.spec_from_file_location(
                     name, location, submodule_search_locations=[] if is_package else None
                 )
+                if spec is not None and is_package:
+                    spec.submodule_search_locations = []  # or what lies beside could be imported undeclared
+                return spec
         if name in self.namespaces:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = []
@@ -106,7 +109,7 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
         value: Any = importlib.import_module(module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            known = [name for name in vars(value) if not name.startswith("_")]
+            known = [name for name in dir(value) if not name.startswith("_")]
             raise InputError([Problem(f"`{module_name}` has no `{attribute}`", path, did_you_mean(part, known))])
         value = getattr(value, part)
     if not callable(value):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etbuild import schema
-from etbuild.backends import custom, portable, xnnpack
+from etbuild.backends import custom, xnnpack
 from etbuild.errors import DocumentPath, Problem, did_you_mean
 
 
@@ -17,12 +17,12 @@ class Backend:
 
     Attributes:
         name: Its name in a manifest; `backend-NAME.schema.json` describes its options.
-        create: Makes ExecuTorch's `Partitioner` from the options, or None where the backend delegates nothing. The
-            second argument loads a `module:callable` of the declared sources.
+        create: Makes ExecuTorch's `Partitioner` from the options; its second argument loads a `module:callable` of the
+            declared sources. None: nothing is delegated, all runs on ExecuTorch's portable operators.
     """
 
     name: str
-    create: Callable[[dict[str, Any], Callable[[str], Any]], Any]
+    create: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None
 
     def check(self, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
@@ -33,7 +33,7 @@ BACKENDS = {
     backend.name: backend
     for backend in (
         Backend("custom", custom.create),
-        Backend("portable", portable.create),
+        Backend("portable", None),
         Backend("xnnpack", xnnpack.create),
     )
 }
