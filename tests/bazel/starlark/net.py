@@ -5,6 +5,6 @@ from torch import nn
 
 def create() -> nn.Module:
     net = nn.ModuleDict({"up": nn.Linear(2, 4), "down": nn.Linear(4, 2)})
-    for parameter in net.parameters():
-        nn.init.constant_(parameter, 0.5)
+    for value, parameter in enumerate(net.parameters(), start=1):
+        nn.init.constant_(parameter, value)  # no two alike: two tags cannot hold one blob
     return net
