@@ -66,6 +66,8 @@ def lower(
                 constant_methods=dict(sorted(plan["constant_methods"].items())) or None,
                 compile_config=EdgeCompileConfig(),
             )
+    except BuildError:
+        raise
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
     _check_written_parameters(edge)
@@ -94,8 +96,10 @@ def _check_convolutions(plan: Plan, edge: EdgeProgramManager) -> None:
     option = "force_non_static_weights_for_f32_linear"
     for name, method in plan["methods"].items():
         for index, entry in enumerate(method["partitioners"]):
-            counts = _operator_counts(edge.exported_program(name).graph_module)["delegated"].get("XnnpackBackend", {})
-            if entry["options"].get(option) and "aten::convolution" in counts:
+            if not entry["options"].get(option):
+                continue
+            delegated = _operator_counts(edge.exported_program(name).graph_module)["delegated"]
+            if "aten::convolution" in delegated.get("XnnpackBackend", {}):
                 path = ("methods", name, "partitioners", index, "options", option)
                 message = f"the program could not be loaded: `{option}` and a convolution in one method"
                 raise BuildError([Problem(message, path, "leave the option out for this method")])
