@@ -82,3 +82,19 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m etbuild plan {MLP} | head -c 1"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in result.stderr
+
+
+def test_a_full_standard_output_is_said() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "etbuild", "plan", MLP]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "etbuild: cannot write to standard output: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(closed: str) -> None:
+    result = subprocess.run(["sh", "-c", f"{sys.executable} -m etbuild validate {MLP} {closed}"], check=False)
+    assert result.returncode == 0

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the build failed; 2 bad input or usage.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -27,15 +28,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, _interrupt)
     try:
         options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except EtbuildError as error:
         _complain(error)
         return error.exit_code
     except KeyboardInterrupt:
         print("etbuild: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone: nothing is left to say
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO) or error.filename is not None:
+            raise
+        if error.errno != errno.EPIPE:  # a reader that has gone wants to hear nothing
+            print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
