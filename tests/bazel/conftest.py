@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+BAZEL = shlex.split(os.environ.get("BAZEL", "bazel"))
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What a build reads. The copies hold nothing else, so they also show that nothing else is needed.
 BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
@@ -41,7 +43,7 @@ class Workspace:
 
     def bazel(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs Bazel, whose exit code the caller looks at."""
-        command = ["bazel", f"--output_user_root={self.output_root}", *arguments]
+        command = [*BAZEL, f"--output_user_root={self.output_root}", *arguments]
         return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, check=False)
 
     @cached_property
@@ -107,7 +109,7 @@ def packages() -> Path:
     """The packages that the driver runs on, as the repository rule builds them in the developer's own output base."""
 
     def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bazel", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        return subprocess.run([*BAZEL, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
     built = bazel("build", "//toolchain:etbuild")
     assert built.returncode == 0, built.stderr
