@@ -37,7 +37,7 @@ class Progress:
         self._line(f"  {name} ...", end="")
         try:
             yield
-        except BaseException:
+        except BaseException:  # an interrupt ends the stage as well; all of it goes on
             self._line(f"{paint('✗', RED, self.stream)} {name}")
             raise
         self._line(

@@ -1,4 +1,9 @@
-"""Imports the declared sources, and them alone: a module that the key does not cover cannot be imported."""
+"""Imports the declared sources: of a user's own modules, only those that the key covers can be imported.
+
+What is installed can be imported as ever. The key holds the packages that import statements name, not those that a
+model imports by a computed name, nor files that it opens by itself; a sandbox keeps the latter out, the command line
+does not.
+"""
 
 from __future__ import annotations
 
