@@ -34,7 +34,7 @@ def named_data(program: Path) -> list[Path]:
     if not index.exists():
         return []
     artifacts = json.loads(index.read_text())["artifacts"]
-    files = [program.with_name(artifact["file"]) for artifact in artifacts if artifact["kind"] == "named_data"]
+    files = [program.parent / artifact["file"] for artifact in artifacts if artifact["kind"] == "named_data"]
     for file in files:
         if not file.exists():
             raise FileNotFoundError(f"{program.name} needs {file.name}, which is not beside it")

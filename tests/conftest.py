@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["tests.workspaces"]  # fixtures of tests/bazel and tests/remote
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MANIFESTS = {
@@ -24,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests leave the user's cache alone."""
+    os.environ["ETBUILD_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
@@ -31,7 +40,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 def build_with_cli(manifest: Path, directory: Path) -> None:
     """Builds a manifest with the command line, in a process of its own."""
-    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "-o", str(directory)]
+    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "--no-cache", "-o", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -14,7 +14,16 @@ SHARED_WEIGHTS = Path(__file__).parents[2] / "examples" / "shared_weights"
 def build(project: Path, umask: int, **environment: str) -> dict[str, bytes]:
     shutil.copytree(SHARED_WEIGHTS, project / "in")
     subprocess.run(
-        [sys.executable, "-m", "etbuild", "build", str(project / "in" / "classifier.yaml"), "-o", str(project / "out")],
+        [
+            sys.executable,
+            "-m",
+            "etbuild",
+            "build",
+            str(project / "in" / "classifier.yaml"),
+            "--no-cache",
+            "-o",
+            str(project / "out"),
+        ],
         env={**os.environ, **environment},
         check=True,
         capture_output=True,

@@ -58,7 +58,7 @@ def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", MLP]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["key"]) == 64
-    assert printed["plan"]["name"] == "mlp"
+    assert printed["inputs"]["plan"]["name"] == "mlp"
 
 
 def test_arguments_may_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def write(root: Path, **sources: str) -> Inputs:
 
 
 def used(found: Inputs, **arguments: Any) -> list[str]:
-    return list(inputs.used_sources(found, make_plan(**arguments)).sources)
+    return list(inputs.used_sources(found, plan.export_plan(make_plan(**arguments))).sources)
 
 
 def test_imports_are_followed_and_others_left_out(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_declared_sources_come_before_searched_ones(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("")
     found.sources["model.py"] = other
-    assert inputs.used_sources(found, make_plan()).sources == {"model.py": other}
+    assert inputs.used_sources(found, plan.export_plan(make_plan())).sources == {"model.py": other}
 
 
 def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "modle.py").write_text("")
     with pytest.raises(InputError, match="did you mean `modle`"):
-        inputs.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), make_plan())
+        inputs.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), plan.export_plan(make_plan()))
 
 
 def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
@@ -94,7 +94,9 @@ def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -
 
 
 def key(found: Inputs) -> str:
-    return plan.digest(inputs.describe(found, make_plan(), inputs.used_sources(found, make_plan())))
+    return plan.digest(
+        inputs.describe_inputs(make_plan(), found, inputs.used_sources(found, plan.export_plan(make_plan())))
+    )
 
 
 def test_the_key_depends_on_contents_and_not_on_places(tmp_path: Path) -> None:
@@ -116,9 +118,9 @@ def test_the_toolchain_names_what_lowers() -> None:
 
 def test_packages_that_sources_import_are_in_the_key(tmp_path: Path) -> None:
     found = write(tmp_path, model="import pytest\nimport json\nimport not_installed_anywhere\n")
-    used = inputs.used_sources(found, make_plan())
+    used = inputs.used_sources(found, plan.export_plan(make_plan()))
     assert used.packages == {"pytest", "not_installed_anywhere"}
-    assert "pytest" in inputs.describe(found, make_plan(), used)["toolchain"]["distributions"]
+    assert "pytest" in inputs.describe_inputs(make_plan(), found, used)["toolchain"]["distributions"]
 
 
 def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,61 @@
-"""The whole road for one plan: export, lower, emit, report and index."""
+"""The whole road on one machine: export, lower and report, each from the cache where nothing that it reads changed."""
 
 from __future__ import annotations
 
-import gc
-import sys
+import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etbuild import files, schema, sources
-from etbuild.errors import Problem
-from etbuild.index import index
-from etbuild.inputs import Inputs, describe, used_sources
-from etbuild.plan import Plan, canonical_json
-from etbuild.quiet import library_messages_off, stdout_for_results
-from etbuild.report import report
+from etbuild import files, steps
+from etbuild.inputs import Inputs, Used, describe_inputs, file_digest, used_sources
+from etbuild.plan import Plan, digest, example_names, export_plan, lower_plan, weights_names
+from etbuild.steps import Stage
 
-Stage = Callable[[str], AbstractContextManager[Any]]
-"""Called with the name of a stage when it starts; the context ends with it."""
+if TYPE_CHECKING:
+    from etbuild.cache import Cache
 
 
-def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[files.Artifact]:
-    """Builds a program.
+@dataclass(frozen=True)
+class Built:
+    """A build that ended well.
+
+    Attributes:
+        key: Of the program.
+        artifacts: The program, the named data, the report and the index.
+        steps: What was done: `run` or `cached`, by step.
+    """
+
+    key: str
+    artifacts: list[files.Artifact]
+    steps: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is to be built, and everything that it depends on."""
+
+    plan: Plan
+    inputs: Inputs
+    used: Used
+    described: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        return digest(self.described)
+
+
+def build(
+    plan: Plan,
+    inputs: Inputs,
+    directory: Path,
+    stage: Stage,
+    cache: Cache | None = None,
+    settle: Callable[[], None] = lambda: None,
+    verify_reproducible: bool = False,
+) -> Built:
+    """Builds a program, or takes it from the cache.
 
     Args:
         plan: What to build.
@@ -30,54 +63,133 @@ def build(plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[fil
         directory: Where `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json` go. They appear there when
             all of them are written and checked, and not before.
         stage: Is told of each stage, for progress.
-
-    Returns:
-        The artifacts, in that order.
+        cache: Where results are looked for and kept.
+        settle: Called before the first step runs, which needs surroundings that are the same each time.
+        verify_reproducible: Build twice, both times from nothing, and compare.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The model cannot be exported, lowered or written.
+        CheckError: The program breaks a bound that the manifest sets.
     """
     with stage("read the inputs"):
-        used = used_sources(inputs, plan)
-        described = describe(inputs, plan, used)
-    with library_messages_off(used.sources), stdout_for_results():
-        return _build(plan, inputs, described, used.sources, directory, stage)
+        used = used_sources(inputs, export_plan(plan))
+        request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
+    if cache is None or verify_reproducible:
+        settle()
+        return _build(request, directory, stage, cache, _verifying(request, stage) if verify_reproducible else None)
+    found = _cached(request, directory, stage, cache)
+    if found is None:
+        settle()
+        with cache.building("program", request.key):
+            found = _cached(request, directory, stage, cache) or _build(request, directory, stage, cache)
+    return found
+
+
+def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> Built | None:
+    with files.staging(directory) as staged:
+        with stage("look into the cache"):
+            if cache.fetch("program", request.key, staged) is None:
+                return None
+        name = f"{request.plan['name']}.index.json"
+        index = staged / name
+        artifacts = [files.Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
+        artifacts.append(files.Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
+        return Built(request.key, files.publish(artifacts, directory), {"program": "cached"})
+
+
+def _verifying(request: _Request, stage: Stage) -> Callable[[list[files.Artifact]], None]:
+    def verify(artifacts: list[files.Artifact]) -> None:
+        from etbuild import reproducibility
+
+        top = {artifact.directory / artifact.file.partition("/")[0] for artifact in artifacts}
+        exporting, lowering = export_plan(request.plan), lower_plan(request.plan)
+        with stage("build again and compare"):
+            reproducibility.verify(exporting, lowering, request.inputs, request.used, sorted(top))
+
+    return verify
 
 
 def _build(
-    plan: Plan, inputs: Inputs, described: dict[str, Any], used: dict[str, Path], directory: Path, stage: Stage
-) -> list[files.Artifact]:
-    with stage("import ExecuTorch"):
-        first = "executorch.exir" not in sys.modules
-        from etbuild import emit, export, lower, module
+    request: _Request,
+    directory: Path,
+    stage: Stage,
+    cache: Cache | None,
+    verify: Callable[[list[files.Artifact]], None] | None = None,
+) -> Built:
+    plan, name = request.plan, request.plan["name"]
+    with files.staging(directory) as staged:
+        exported, made = staged / "export", staged / "program"
+        done = {}
+        done["export"] = _step(
+            "export",
+            _export_key(request),
+            exported,
+            lambda: steps.export(export_plan(plan), request.inputs, request.used, exported, stage),
+            None if verify else cache,
+        )
+        done["lower"] = _step(
+            "lower",
+            _lower_key(request, exported),
+            made,
+            lambda: steps.lower(lower_plan(plan), exported, request.inputs, made, stage),
+            None if verify else cache,
+        )
+        with stage("check and report"):
+            lowering = steps.read_lowering(made / f"{name}.lowering.json")
+            lowered = [files.Artifact(made, **facts) for facts in lowering["artifacts"]]
+            artifacts = [*lowered, *steps.check_and_report(plan, request.described, lowering, made)]
+        if verify is not None:
+            verify(lowered)
+        if cache is not None:
+            cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
+        return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"})
 
-        if first:
-            gc.freeze()  # a million objects that live as long as the process: the collector need not visit them again
-    with sources.importable(used) as finder, files.staging(directory) as staged:
-        with stage("create the module"):
-            root = module.create(plan, inputs, finder)
-            tags = module.tags(plan, root)
-        programs = {}
-        for name in sorted(plan["methods"]):
-            with stage(f"export {name}"):
-                programs[name] = export.export_method(plan, name, root, inputs, finder)
-        with stage(f"lower {', '.join(programs)}"):
-            edge = lower.lower(plan, programs, tags, finder)
-            operators = lower.operator_counts(edge)
-        with stage("emit"):
-            emission = emit.emit(plan, edge, tags, staged)
-        with stage("report"):
-            facts = report(plan, emission.program, operators, emission.named_data)
-            artifacts = [*emission.artifacts, _write_json(staged, plan, "report", facts)]
-            artifacts.append(_write_json(staged, plan, "index", index(plan, described, artifacts)))
-        return files.publish(artifacts, directory)
+
+def _step(step: str, key: str, directory: Path, run: Callable[[], object], cache: Cache | None) -> str:
+    """Fills a directory from the cache, or by running the step and keeping what it made."""
+    directory.mkdir()
+    if cache is None:
+        run()
+        return "run"
+    if cache.fetch(step, key, directory) is not None:
+        return "cached"
+    with cache.building(step, key):
+        if cache.fetch(step, key, directory) is not None:
+            return "cached"
+        run()
+        cache.store(step, key, directory, _files_below(directory))
+    return "run"
 
 
-def _write_json(directory: Path, plan: Plan, kind: str, content: dict[str, Any]) -> files.Artifact:
-    """Writes the index or the report, once it fits its schema. That it might not is a bug of ours."""
-    wrong: list[Problem] = schema.problems(kind, content)
-    assert not wrong, "\n".join(map(str, wrong))
-    return files.write(
-        directory / f"{plan['name']}.{kind}.json", kind, lambda file: file.write(canonical_json(content))
+def _files_below(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def _export_key(request: _Request) -> str:
+    """Over what the export reads: its part of the plan, sources, example inputs, and the toolchain."""
+    exporting = export_plan(request.plan)
+    return digest(
+        {
+            "schema": "executorch-export-key/v1",
+            "plan": exporting,
+            "sources": request.described["sources"],
+            "data": {name: request.described["data"][name] for name in example_names(exporting)},
+            "toolchain": request.described["toolchain"],
+        }
+    )
+
+
+def _lower_key(request: _Request, exported: Path) -> str:
+    """Over what lowering reads: its part of the plan, the export's files, the data, and the toolchain."""
+    lowering = lower_plan(request.plan)
+    names = {*weights_names(lowering), *example_names(export_plan(request.plan))}
+    return digest(
+        {
+            "schema": "executorch-lower-key/v1",
+            "plan": lowering,
+            "export": {name: file_digest(exported / name) for name in _files_below(exported)},
+            "data": {name: request.described["data"][name] for name in sorted(names)},
+            "toolchain": request.described["toolchain"],
+        }
     )

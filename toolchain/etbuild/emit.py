@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
@@ -16,6 +17,7 @@ from etbuild.errors import BuildError, Problem
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
 from etbuild.sources import summary
+from etbuild.tensors import tag_of_shard
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,9 @@ class Emission:
     """What was emitted.
 
     Attributes:
-        artifacts: The program, then the named data in the order of the tags.
+        artifacts: The program, then the named data in the order of the tags and their shards.
         program: The facts of the program, read from its file.
-        named_data: By tag, the size in bytes of each blob by key, read from its file.
+        named_data: By tag, the size in bytes of each blob by key, read from its files.
     """
 
     artifacts: list[files.Artifact]
@@ -33,13 +35,13 @@ class Emission:
     named_data: dict[str, dict[str, int]]
 
 
-def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: Path) -> Emission:
+def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], directory: Path) -> Emission:
     """Writes the program and its named data, and reads them back.
 
     Args:
-        plan: The plan.
+        lower_plan: The lower plan.
         edge: The lowered methods.
-        tags: The tag of each parameter that has one, by name.
+        shards: The shard of each parameter that has a tag, by name.
         directory: Where the files go.
 
     Raises:
@@ -50,21 +52,24 @@ def emit(plan: Plan, edge: EdgeProgramManager, tags: dict[str, str], directory: 
     config = ExecutorchBackendConfig(
         passes=[InitializedMutableBufferPass(initialized)] if initialized else [],
         memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
-        external_constants=named_data.tag_of if tags else False,
+        external_constants=named_data.shard_of if shards else False,
     )
     methods = sorted(edge.methods)
-    expected = {tag: named_data.portable_weights(edge, tag) for tag in plan_tags(plan)}
+    expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
         manager = edge.to_executorch(config)
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, methods) from error
-    program = files.write(directory / f"{plan['name']}.pte", "program", manager.write_to_file)
-    data = _write_named_data(plan, edge, manager, config.segment_alignment, directory)
+    program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
+    data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
-    blobs = {a.tag: program_file.named_data_facts(a.path.read_bytes()) for a in data if a.tag is not None}
+    blobs = {shard: program_file.named_data_facts(file.path.read_bytes()) for shard, file in data.items()}
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)
-    return Emission([program, *data], program_file.program_facts(parsed), blobs)
+    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}
+    for shard, keys in blobs.items():
+        by_tag[tag_of_shard(shard)].update(keys)
+    return Emission([program, *data.values()], program_file.program_facts(parsed), by_tag)
 
 
 def _initialized_buffers(edge: EdgeProgramManager) -> list[str]:
@@ -82,11 +87,9 @@ def _initialized_buffers(edge: EdgeProgramManager) -> list[str]:
     return sorted(found)
 
 
-def _write_named_data(
-    plan: Plan, edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int, directory: Path
-) -> list[files.Artifact]:
-    written = named_data.files_by_tag(edge, manager, alignment)
-    missing = [tag for tag in plan_tags(plan) if tag not in written]
+def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
+    """The file of each shard, in order. Those of a tag that is split are called after their content."""
+    missing = set(plan_tags(lower_plan)) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(
             [
@@ -95,13 +98,26 @@ def _write_named_data(
                     ("named_data", tag),
                     "remove the tag, or change its patterns",
                 )
-                for tag in missing
+                for tag in sorted(missing)
             ]
         )
-    return [
-        files.write(directory / f"{plan['name']}.{tag}.ptd", "named_data", cord.write_to_file, tag)
-        for tag, cord in sorted(written.items())
-    ]
+    made = {}
+    for shard, cord in written.items():
+        tag = tag_of_shard(shard)
+        if tag == shard:
+            name = f"{lower_plan['name']}.{tag}.ptd"
+            made[shard] = files.write(directory, name, "named_data", cord.write_to_file, tag)
+        else:
+            made[shard] = _write_shard(directory, f"{lower_plan['name']}.{tag}", tag, cord)
+    return made
+
+
+def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> files.Artifact:
+    (directory / shards).mkdir(exist_ok=True)
+    written = files.write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
+    named = replace(written, file=f"{shards}/{tag}-{written.sha256}.ptd")
+    written.path.rename(named.path)
+    return named
 
 
 def _check_names(edge: EdgeProgramManager) -> None:
@@ -110,7 +126,7 @@ def _check_names(edge: EdgeProgramManager) -> None:
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
         for node, name in named_data.weights(program):
-            if named_data.tag_of(node) is None:
+            if named_data.shard_of(node) is None:
                 continue
             tensor = named_data.tensor(program, name)
             first, known = seen.setdefault(name, (method, tensor))
@@ -131,9 +147,9 @@ def _check_keys(
 ) -> None:
     """Every key that the program asks for is in one place. Without it the runtime ends with a segmentation fault."""
     places: dict[str, list[str]] = {key: [".pte"] for key in inside}
-    for tag, keys in blobs.items():
+    for shard, keys in blobs.items():
         for key in keys:
-            places.setdefault(key, []).append(f".{tag}.ptd")
+            places.setdefault(key, []).append(f".{shard}.ptd")
     wanted = set(external)
     for method in edge.methods:
         for delegate in named_data.delegates(edge.exported_program(method).graph_module):
@@ -155,8 +171,9 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
     """Every tagged weight that a portable operator reads is in its tag's file."""
     problems = [
         Problem(f"`{name}` did not reach the file of its tag `{tag}`", ("named_data", tag))
-        for tag, names in expected.items()
-        for name in sorted(names - blobs[tag].keys())
+        for shard, names in expected.items()
+        for tag in [tag_of_shard(shard)]
+        for name in sorted(names - blobs.get(shard, {}).keys())
     ]
     if problems:
         raise BuildError(problems)

@@ -91,6 +91,12 @@ class BuildError(EtbuildError):
     exit_code = 1
 
 
+class CheckError(EtbuildError):
+    """The program is sound, and breaks a bound that the manifest sets."""
+
+    exit_code = 3
+
+
 def format_path(path: DocumentPath) -> str:
     """`("methods", "f", "example_inputs", 0)` as `methods.f.example_inputs[0]`."""
     text = ""

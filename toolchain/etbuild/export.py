@@ -13,20 +13,20 @@ import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
-from etbuild.module import read_tensors
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+from etbuild.tensors import read_tensors
 
 
 def export_method(
-    plan: Plan, name: str, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder
+    export_plan: Plan, name: str, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder
 ) -> torch.export.ExportedProgram:
     """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
     Raises:
         BuildError: Tracing failed. Names the place in the manifest and the line of the model's source.
     """
-    method = plan["methods"][name]
+    method = export_plan["methods"][name]
     path: DocumentPath = ("methods", name)
     arguments = tuple(
         _example_input(example, (*path, "example_inputs", index), inputs, finder)
@@ -229,7 +229,7 @@ def _export_error(error: BaseException, name: str, method: dict[str, Any], finde
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
     where = f" at {place}" if place else ""
-    message = f"exporting `{method['entry']}` failed{where}: {_message(error)}"
+    message = f"export_plan `{method['entry']}` failed{where}: {_message(error)}"
     return BuildError([Problem(message, ("methods", name, part), hint)])
 
 

@@ -7,13 +7,16 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, InputError, Problem
 
 
 @dataclass(frozen=True)
@@ -21,27 +24,29 @@ class Artifact:
     """A file that was written and read back.
 
     Attributes:
-        path: Where it is.
-        kind: `program`, `named_data`, `index` or `report`.
+        directory: Where the build's artifacts are.
+        file: Its name there; of a shard with the shards' own directory in front.
+        kind: `program`, `named_data`, `report`, `index` or `lowering`.
         size: In bytes.
         sha256: In hex.
         tag: Of named data.
     """
 
-    path: Path
+    directory: Path
+    file: str
     kind: str
     size: int
     sha256: str
     tag: str | None = None
 
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.directory / self.file
+
     def facts(self) -> dict[str, Any]:
-        """As it stands in the index."""
-        facts: dict[str, Any] = {
-            "file": self.path.name,
-            "kind": self.kind,
-            "size": self.size,
-            "sha256": self.sha256,
-        }
+        """As it stands in the index, which the constructor takes by name."""
+        facts: dict[str, Any] = {"file": self.file, "kind": self.kind, "size": self.size, "sha256": self.sha256}
         return facts if self.tag is None else {**facts, "tag": self.tag}
 
 
@@ -61,6 +66,25 @@ def staging(directory: Path) -> Iterator[Path]:
         yield Path(name)
 
 
+@contextlib.contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """A directory that appears with everything in it, or stays as it is. What was in it before goes.
+
+    Raises:
+        BuildError: It cannot be made.
+    """
+    with staging(directory.parent) as staged:
+        content = staged / directory.name
+        content.mkdir()
+        yield content
+        try:
+            if directory.exists():  # a build system makes the directories that it declares
+                shutil.rmtree(directory)
+            content.rename(directory)
+        except OSError as error:
+            raise _write_error(directory, error) from error
+
+
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
     """Moves the artifacts of one build to their place, each by one atomic rename; two builds take turns.
 
@@ -71,7 +95,7 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
         BuildError: A file cannot be moved there.
     """
     with _turn(directory):
-        _withdraw(directory / artifacts[-1].path.name, {artifact.path.name for artifact in artifacts})
+        _withdraw(directory / artifacts[-1].file, {artifact.file for artifact in artifacts})
         return _move(artifacts, directory)
 
 
@@ -91,32 +115,39 @@ def _withdraw(index: Path, kept: set[str]) -> None:
     listed: list[str] = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         listed = [artifact["file"] for artifact in json.loads(index.read_bytes())["artifacts"]]
+    ours = re.compile(re.escape(index.name.partition(".")[0]) + r"\.[^/]+(/[^/]+\.ptd)?")
+    gone = [index, *(index.parent / name for name in listed if name not in kept and ours.fullmatch(name))]
     with contextlib.suppress(OSError):
-        index.unlink(missing_ok=True)
-        for name in listed:
-            if name not in kept and Path(name).name == name:
-                index.with_name(name).unlink(missing_ok=True)
+        for path in gone:
+            path.unlink(missing_ok=True)
+    for directory in {path.parent for path in gone} - {index.parent}:
+        with contextlib.suppress(OSError):  # another shard is in it
+            directory.rmdir()
 
 
 def _move(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
     published = []
     for artifact in artifacts:
-        target = directory / artifact.path.name
+        target = directory / artifact.file
         try:
+            target.parent.mkdir(exist_ok=True)
             artifact.path.replace(target)
         except OSError as error:
             raise _write_error(target, error) from error
-        published.append(Artifact(target, artifact.kind, artifact.size, artifact.sha256, artifact.tag))
+        published.append(replace_fields(artifact, directory=directory))
     return published
 
 
-def write(path: Path, kind: str, write_to: Callable[[BinaryIO], object], tag: str | None = None) -> Artifact:
+def write(
+    directory: Path, file: str, kind: str, write_to: Callable[[BinaryIO], object], tag: str | None = None
+) -> Artifact:
     """Writes a file and reads it back.
 
     ExecuTorch's own `save` logs a failed write and goes on, so files are opened here.
 
     Args:
-        path: The file.
+        directory: Where the build's artifacts are.
+        file: The file's name there.
         kind: The artifact's kind.
         write_to: Writes the content to an open binary file.
         tag: The artifact's tag.
@@ -124,12 +155,13 @@ def write(path: Path, kind: str, write_to: Callable[[BinaryIO], object], tag: st
     Raises:
         BuildError: It could not be written, or what can be read is not what was written.
     """
+    path = directory / file
     try:
-        with path.open("xb") as file:
-            hashing = _HashingFile(file)
+        with path.open("xb") as opened:
+            hashing = _HashingFile(opened)
             write_to(hashing)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
+            opened.flush()
+            os.fsync(opened.fileno())
         read = path.read_bytes()
     except OSError as error:
         raise _write_error(path, error) from error
@@ -138,7 +170,7 @@ def write(path: Path, kind: str, write_to: Callable[[BinaryIO], object], tag: st
         raise BuildError(
             [Problem(f"{path.name}: what was read back is not what was written", hint="is the disk sound?")]
         )
-    return Artifact(path, kind, len(read), digest, tag)
+    return Artifact(directory, file, kind, len(read), digest, tag)
 
 
 class _HashingFile:
@@ -164,4 +196,16 @@ def replace(path: Path, content: bytes) -> None:
         BuildError: It could not be written.
     """
     with staging(path.parent) as directory:
-        publish([write(directory / path.name, "file", lambda file: file.write(content))], path.parent)
+        publish([write(directory, path.name, "file", lambda file: file.write(content))], path.parent)
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The content of a JSON file that another step wrote.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(f"{path}: not {what}: {error}")]) from None

@@ -8,15 +8,16 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from etbuild import __version__
 from etbuild import plan as plans
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
-KEY_SCHEMA = "executorch-key/v1"
+KEY_SCHEMA = "executorch-key/v2"
 
 
 @dataclass
@@ -76,8 +77,8 @@ class Used:
     packages: set[str]
 
 
-def used_sources(inputs: Inputs, plan: plans.Plan) -> Used:
-    """Follows the import statements of the plan's callables.
+def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
+    """Follows the import statements of an export plan's callables.
 
     Raises:
         InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
@@ -85,8 +86,8 @@ def used_sources(inputs: Inputs, plan: plans.Plan) -> Used:
     """
     used = Used({}, set())
     problems = []
-    roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(plan)]
-    roots += [(name, ("model", "modules")) for name in plan["model"]["modules"]]
+    roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(export_plan)]
+    roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]
     for module, path in roots:
         if not _follow(inputs, module, used):
             known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
@@ -106,6 +107,14 @@ def used_sources(inputs: Inputs, plan: plans.Plan) -> Used:
     if problems:
         raise InputError(problems)
     used.sources = dict(sorted(used.sources.items()))
+    return used
+
+
+def reached_sources(inputs: Inputs, modules: Iterable[str]) -> Used:
+    """What the import statements of some modules reach, those modules among it."""
+    used = Used({}, set())
+    for module in modules:
+        _follow(inputs, module, used)
     return used
 
 
@@ -163,25 +172,50 @@ def _imports(path: Path, name: str, package: list[str]) -> Iterator[str]:
                 yield from (alias.name for alias in node.names)
 
 
-def describe(inputs: Inputs, plan: plans.Plan, used: Used) -> dict[str, Any]:
-    """Digests of all that a build depends on: the plan, the sources and data it uses, and the toolchain.
-
-    Args:
-        inputs: What may be read.
-        plan: The plan.
-        used: What `used_sources` found.
+def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
+    """`describe` of a whole plan, with the files that it uses.
 
     Raises:
-        InputError: Something that the plan names is not declared, or a package cannot be told from others of its name.
+        InputError: As the functions that it calls.
+    """
+    names = {**plans.weights_names(plans.lower_plan(plan)), **plans.example_names(plans.export_plan(plan))}
+    return describe(plan, describe_files(inputs, used, names))
+
+
+def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
+    """All that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
+
+    Args:
+        plan: The plan.
+        read: What `describe_files` found.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
     """
     return {
         "schema": KEY_SCHEMA,
-        "plan": plans.digest(plan),
-        "sources": {name: file_digest(path) for name, path in used.sources.items()},
-        "data": {
-            name: file_digest(inputs.find_data(name, path)) for name, path in sorted(plans.data_names(plan).items())
-        },
-        "toolchain": toolchain(used.packages),
+        "plan": plan,
+        "sources": read["sources"],
+        "data": read["data"],
+        "toolchain": toolchain(read["packages"]),
+    }
+
+
+def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> dict[str, Any]:
+    """Digests of files, as JSON data: `sources` by import path, `data` by name, and the `packages` that are imported.
+
+    Args:
+        inputs: What may be read.
+        used: The sources.
+        names: The data, each with the place in the manifest that names it.
+
+    Raises:
+        InputError: Something that the plan names is not declared.
+    """
+    return {
+        "sources": {name: file_digest(path) for name, path in sorted(used.sources.items())},
+        "data": {name: file_digest(inputs.find_data(name, path)) for name, path in sorted(names.items())},
+        "packages": sorted(used.packages),
     }
 
 
@@ -205,7 +239,7 @@ def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
     is left out: it does not reach the bytes, and executors of one build may differ in it.
     """
     return {
-        "driver": _driver_digest(),
+        "driver": {"version": __version__, "sha256": _driver_digest()},
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": distribution.version, "sha256": _record_digest(distribution)}

@@ -41,14 +41,14 @@ class _NoPartition(Partitioner):  # type: ignore[misc]
 
 
 def lower(
-    plan: Plan, programs: dict[str, ExportedProgram], tags: dict[str, str], finder: SourceFinder
+    lower_plan: Plan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
     """Lowers all methods together.
 
     Args:
-        plan: The plan.
+        lower_plan: The lower plan.
         programs: The exported program of each method.
-        tags: The named-data tag of each parameter that has one, by name.
+        shards: The named-data shard of each parameter that has a tag, by name.
         finder: The declared sources, for partitioners that come from there.
 
     Raises:
@@ -56,14 +56,14 @@ def lower(
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
     for name in methods:
-        named_data.tag_placeholders(programs[name], tags)
-    partitioners = _partitioners(plan, finder)
+        named_data.tag_placeholders(programs[name], shards)
+    partitioners = _partitioners(lower_plan, finder)
     try:
-        with named_data.tag_folded_constants(tags):
+        with named_data.tag_folded_constants(shards):
             edge = to_edge_transform_and_lower(
                 {name: programs[name] for name in methods},
                 partitioner={name: partitioners[name] for name in methods},
-                constant_methods=dict(sorted(plan["constant_methods"].items())) or None,
+                constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
                 compile_config=EdgeCompileConfig(),
             )
     except BuildError:
@@ -71,8 +71,8 @@ def lower(
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
     _check_written_parameters(edge)
-    _check_convolutions(plan, edge)
-    named_data.assign_blobs(edge, tags)
+    _check_convolutions(lower_plan, edge)
+    named_data.assign_blobs(edge, shards)
     return edge
 
 
@@ -91,10 +91,10 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         raise BuildError(problems)
 
 
-def _check_convolutions(plan: Plan, edge: EdgeProgramManager) -> None:
+def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
     """XNNPACK makes of a convolution under this option what its own runtime refuses to load (ExecuTorch 1.5)."""
     option = "force_non_static_weights_for_f32_linear"
-    for name, method in plan["methods"].items():
+    for name, method in lower_plan["methods"].items():
         for index, entry in enumerate(method["partitioners"]):
             if not entry["options"].get(option):
                 continue
@@ -105,11 +105,11 @@ def _check_convolutions(plan: Plan, edge: EdgeProgramManager) -> None:
                 raise BuildError([Problem(message, path, "leave the option out for this method")])
 
 
-def _partitioners(plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
+def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
     """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
         name: [entry for entry in method["partitioners"] if backends.BACKENDS[entry["backend"]].create]
-        for name, method in plan["methods"].items()
+        for name, method in lower_plan["methods"].items()
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):

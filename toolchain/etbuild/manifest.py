@@ -64,6 +64,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
             yield from _check_method(method, ("methods", name))
     yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
     yield from _check_named_data(_mapping(data, "named_data"))
+    yield from _check_checks(data, methods)
 
 
 def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -274,3 +275,17 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
                     ("named_data", tag, "parameters", index),
                     "a parameter belongs to one tag",
                 )
+
+
+def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    """What a bound is for: a method or a tag of the manifest."""
+    checks, tags = _mapping(data, "checks"), _mapping(data, "named_data")
+    for check, kind, known in (
+        ("max_memory_bytes", "method", methods),
+        ("min_delegated", "method", methods),
+        ("max_named_data_bytes", "tag", tags),
+    ):
+        for name in _mapping(checks, check):
+            if name not in known:
+                hint = did_you_mean(name, known) or "the manifest has no `named_data`"
+                yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)

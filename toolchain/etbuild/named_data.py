@@ -3,6 +3,9 @@
 ExecuTorch decides blob by blob, in the order in which it meets them. Three things need help: backends lose the tag
 where a pass makes a new constant; a blob that a tagged and an untagged parameter have in common lands where it was met
 first; and the order of blobs in a file follows the graph. Written against ExecuTorch 1.5.
+
+A tag that is split over several files has several shards, each of which is a tag to ExecuTorch. What is said here of
+shards holds for a whole tag too, which is its own only shard.
 """
 
 from __future__ import annotations
@@ -24,19 +27,20 @@ from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfi
 from torch.export import ExportedProgram
 
 from etbuild.errors import BuildError, Problem
+from etbuild.tensors import tag_of_shard
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
 
 
-def tag_placeholders(program: ExportedProgram, tags: dict[str, str]) -> None:
+def tag_placeholders(program: ExportedProgram, shards: dict[str, str]) -> None:
     """Marks the placeholders of tagged parameters and buffers, by the names that they have in the module."""
     for node, name in weights(program):
-        if name in tags:
-            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: tags[name]}
+        if name in shards:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: shards[name]}
 
 
-def tag_of(node: torch.fx.Node) -> str | None:
-    """The tag of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
+def shard_of(node: torch.fx.Node) -> str | None:
+    """The shard of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
     return node.meta.get("custom", {}).get(_TAG) if node.users else None
 
 
@@ -56,7 +60,7 @@ def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
 
 
 @contextmanager
-def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
+def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one.
 
     Raises:
@@ -70,8 +74,8 @@ def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
     def create(**kwargs: Any) -> torch.fx.Node:
         folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
         node = originals[0](**kwargs)
-        owners = {tags.get(name) for name in folded}
-        if len(owners) > 1:
+        owners = {shards.get(name) for name in folded}
+        if len(_tags_of(owners)) > 1:
             mixed.append(folded)
         elif owners and owners != {None}:
             node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: min(filter(None, owners))}
@@ -85,7 +89,8 @@ def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
         for module, original in zip(modules, originals, strict=True):
             module.create_constant_placeholder = original
     if mixed:
-        shown = ", ".join(f"`{name}` ({tags.get(name, 'no tag')})" for name in sorted(mixed[0]))
+        names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
+        shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
         raise BuildError(
             [
                 Problem(
@@ -95,6 +100,11 @@ def tag_folded_constants(tags: dict[str, str]) -> Iterator[None]:
                 )
             ]
         )
+
+
+def _tags_of(shards: set[str | None]) -> set[str | None]:
+    """The tags of some shards; None for what has no tag."""
+    return {None if shard is None else tag_of_shard(shard) for shard in shards}
 
 
 def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> set[str]:
@@ -123,12 +133,13 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
         yield from delegates(submodule)
 
 
-def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
+def assign_blobs(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
     """Gives each blob of the delegates its final place, whatever order they came in.
 
-    A blob that a tagged and an untagged weight have in common goes to the tag. XNNPACK stores weights alone: a blob of
-    one of its delegates whose weights all have one tag has that tag. Of other backends' blobs those go to a tag that
-    the backend puts there, or that are a tagged weight byte for byte; the rest may depend on the graph.
+    A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
+    to the first of them. XNNPACK stores weights alone: a blob of one of its delegates whose weights all have one tag
+    has that tag. Of other backends' blobs those go to a tag that the backend puts there, or that are a tagged weight
+    byte for byte; the rest may depend on the graph.
 
     Raises:
         BuildError: Two tags claim a blob, or nothing says whose it is.
@@ -141,18 +152,19 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
             if output is None:
                 continue
             stores.append(output)
-            owners = _owners(delegate, tags)
-            for tag, entries in output.external_data.items():
+            owners = _owners(delegate, shards)
+            one_owner = len(_tags_of(owners)) == 1
+            for shard, entries in output.external_data.items():
                 for key in entries:
-                    claims.setdefault(key, set()).add(tag)
+                    claims.setdefault(key, set()).add(shard)
             weights_alone = delegate.backend_id == "XnnpackBackend"
             for key in output.pte_data:
-                claims.setdefault(key, set()).update(owners if weights_alone and len(owners) == 1 else ())
-            if not weights_alone or len(owners) > 1:
-                for key, tag in _claims_by_content(delegate, output, tags):
-                    claims[key].add(tag)
-            if weights_alone and len(owners) > 1:
-                _check_untagged(method, delegate, output.pte_data, owners, tags)
+                claims.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
+            if not (weights_alone and one_owner):
+                for key, shard in _claims_by_content(delegate, output, shards):
+                    claims[key].add(shard)
+            if weights_alone and not one_owner:
+                _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
     blobs = {
         key: (store.buffers[entry.buffer_index], entry)
         for store in stores
@@ -162,12 +174,13 @@ def assign_blobs(edge: EdgeProgramManager, tags: dict[str, str]) -> None:
     arranged = NamedDataStore()
     for key in sorted(blobs):
         data, entry = blobs[key]
-        arranged.add_named_data(key, data, entry.alignment, _only_tag(claims[key], len(data)), entry.tensor_layout)
+        arranged.add_named_data(key, data, entry.alignment, _only_shard(claims[key], len(data)), entry.tensor_layout)
     edge._named_data_store = arranged
 
 
-def _only_tag(claims: set[str | None], size: int) -> str | None:
-    found = sorted(tag for tag in claims if tag is not None)
+def _only_shard(claims: set[str | None], size: int) -> str | None:
+    shards = sorted(shard for shard in claims if shard is not None)
+    found = sorted({tag_of_shard(shard) for shard in shards})
     if len(found) > 1:
         raise BuildError(
             [
@@ -179,22 +192,22 @@ def _only_tag(claims: set[str | None], size: int) -> str | None:
                 )
             ]
         )
-    return found[0] if found else None
+    return shards[0] if shards else None
 
 
-def _owners(delegate: LoweredBackendModule, tags: dict[str, str]) -> set[str | None]:
-    """The tags of the weights that a delegate took; None for weights without one."""
-    return {tags.get(name) for _, name in weights(delegate.original_module)}
+def _owners(delegate: LoweredBackendModule, shards: dict[str, str]) -> set[str | None]:
+    """The shards of the weights that a delegate took; None for weights without one."""
+    return {shards.get(name) for _, name in weights(delegate.original_module)}
 
 
 def _claims_by_content(
-    delegate: LoweredBackendModule, output: NamedDataStoreOutput, tags: dict[str, str]
+    delegate: LoweredBackendModule, output: NamedDataStoreOutput, shards: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Keys of blobs that are a tagged weight as it is, with its tag: of equal blobs a backend keeps one."""
+    """Keys of blobs that are a tagged weight as it is, with its shard: of equal blobs a backend keeps one."""
     program = delegate.original_module
     by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for _, name in weights(program):
-        if name in tags:
+        if name in shards:
             content = tensor(program, name)
             by_size.setdefault(content.nbytes, []).append((name, content))
     for entries in (output.pte_data, *output.external_data.values()):
@@ -202,7 +215,7 @@ def _claims_by_content(
             blob = output.buffers[entry.buffer_index]
             for name, content in by_size.get(len(blob), ()):
                 if _content(blob) == _tensor_content(content):
-                    yield key, tags[name]
+                    yield key, shards[name]
 
 
 def _content(blob: Any) -> bytes:
@@ -218,7 +231,7 @@ def _check_untagged(
     delegate: LoweredBackendModule,
     keys: dict[str, Any],
     owners: set[str | None],
-    tags: dict[str, str],
+    shards: dict[str, str],
 ) -> None:
     """In a delegate of several owners, what has no tag must come from weights without one."""
     program = delegate.original_module
@@ -226,7 +239,7 @@ def _check_untagged(
         name
         for names in (program.state_dict, program.constants)
         for name, content in names.items()
-        if name not in tags and isinstance(content, torch.Tensor)
+        if name not in shards and isinstance(content, torch.Tensor)
     ]
     if len(keys) > len(untagged):
         shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
@@ -247,17 +260,18 @@ def keys(delegate: LoweredBackendModule) -> set[str]:
     return set() if output is None else set(output.pte_data).union(*output.external_data.values())
 
 
-def portable_weights(edge: EdgeProgramManager, tag: str) -> set[str]:
-    """Names of the tagged constants that no delegate took. What a method writes to, such as a cache, is no constant."""
+def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
+    """Names of a shard's constants that no delegate took. What a method writes to, such as a cache, is no constant."""
+    programs = [edge.exported_program(method) for method in edge.methods]
     return {
         name
-        for method in edge.methods
-        for node, name in weights(edge.exported_program(method))
-        if tag_of(node) == tag and name not in edge.exported_program(method).graph_signature.buffers_to_mutate.values()
+        for program in programs
+        for node, name in weights(program)
+        if shard_of(node) == shard and name not in program.graph_signature.buffers_to_mutate.values()
     }
 
 
-def files_by_tag(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
+def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
     """The content of each named-data file, with the blobs in the order of their keys, not of the graph."""
     alignments = {
         key: entry.alignment
@@ -266,11 +280,11 @@ def files_by_tag(edge: EdgeProgramManager, manager: ExecutorchProgramManager, al
     }
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=alignment))
     files = {}
-    for tag, file in (manager._tensor_data or {}).items():
+    for shard, file in sorted((manager._tensor_data or {}).items()):
         payload = serializer.deserialize(file)
         entries = {
             key: DataEntry(entry.buffer_index, alignments.get(key, 1), entry.tensor_layout)
             for key, entry in sorted(payload.named_data.items())
         }
-        files[tag] = serializer.serialize(DataPayload(payload.buffers, entries))
+        files[shard] = serializer.serialize(DataPayload(payload.buffers, entries))
     return files

@@ -1,4 +1,8 @@
-"""The plan: what a manifest asks for, as canonical JSON. No comment, order or default of the manifest is left in it."""
+"""The plan: what a manifest asks for, as canonical JSON. No comment, order or default of the manifest is left in it.
+
+Two parts of it are plans of their own: what the export depends on, and what lowering depends on. What is in neither,
+the report's options and the checks, is read at the end and lowers nothing again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def reduce(manifest: dict[str, Any]) -> Plan:
     model = manifest["model"]
     weights = model.get("weights", [])
     plan = {
-        "schema": "executorch-plan/v1",
+        "schema": "executorch-plan/v2",
         "name": manifest["name"],
         "model": {
             "factory": model["factory"],
@@ -35,8 +39,11 @@ def reduce(manifest: dict[str, Any]) -> Plan:
         },
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
-            tag: {"parameters": sorted(entry["parameters"])} for tag, entry in manifest.get("named_data", {}).items()
+            tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
+            for tag, entry in manifest.get("named_data", {}).items()
         },
+        "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
+        "checks": manifest.get("checks", {}),
     }
     return dict(json.loads(canonical_json(plan)))
 
@@ -73,6 +80,40 @@ def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
     return {"backend": entry["backend"], "options": entry.get("options", {})}
 
 
+def export_plan(plan: Plan) -> Plan:
+    """The part that the export depends on.
+
+    `weights` says whether the weights come from files: lowering then brings them, and the export leaves them out.
+    `custom_partitioners` are the callables whose sources lowering needs.
+    """
+    model = plan["model"]
+    keys = ("entry", "example_inputs", "dynamic_shapes", "strict")
+    return {
+        "schema": "executorch-export-plan/v1",
+        "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
+        "weights": bool(model["weights"]),
+        "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
+        "custom_partitioners": _custom_partitioners(plan),
+    }
+
+
+def lower_plan(plan: Plan) -> Plan:
+    """The part that lowering depends on, besides what was exported."""
+    return {
+        "schema": "executorch-lower-plan/v1",
+        "name": plan["name"],
+        "weights": plan["model"]["weights"],
+        "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},
+        "constant_methods": plan["constant_methods"],
+        "named_data": plan["named_data"],
+    }
+
+
+def _custom_partitioners(plan: Plan) -> list[str]:
+    entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
+    return sorted({entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"})
+
+
 def tags(plan: Plan) -> list[str]:
     """The plan's named-data tags, sorted."""
     return sorted(plan["named_data"])
@@ -83,21 +124,31 @@ def backends(plan: Plan) -> list[str]:
     return sorted({entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]})
 
 
-def callables(plan: Plan) -> list[str]:
-    """Every `module:callable` of the plan, sorted: the roots of the sources that it uses."""
-    found = {plan["model"]["factory"]}
-    for method in plan["methods"].values():
+def sharded_tags(plan: Plan) -> list[str]:
+    """Those of them whose weights are split over several files, sorted."""
+    return [tag for tag in tags(plan) if plan["named_data"][tag]["shard_size"] is not None]
+
+
+def callables(export_plan: Plan) -> list[str]:
+    """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
+    found = {export_plan["model"]["factory"], *export_plan["custom_partitioners"]}
+    for method in export_plan["methods"].values():
         found.update(example["factory"] for example in method["example_inputs"] if "factory" in example)
-        found.update(entry["options"]["factory"] for entry in method["partitioners"] if entry["backend"] == "custom")
     return sorted(found)
 
 
-def data_names(plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that the plan reads, each with the place that names it first."""
+def weights_names(lower_plan: Plan) -> dict[str, DocumentPath]:
+    """The declared inputs that hold the weights, each with the place that names it first."""
     found: dict[str, DocumentPath] = {}
-    for index, name in enumerate(plan["model"]["weights"]):
+    for index, name in enumerate(lower_plan["weights"]):
         found.setdefault(name, ("model", "weights", index))
-    for method_name, method in plan["methods"].items():
+    return found
+
+
+def example_names(export_plan: Plan) -> dict[str, DocumentPath]:
+    """The declared inputs that hold example inputs, each with the place that names it first."""
+    found: dict[str, DocumentPath] = {}
+    for method_name, method in export_plan["methods"].items():
         for index, example in enumerate(method["example_inputs"]):
             if "file" in example:
                 found.setdefault(example["file"], ("methods", method_name, "example_inputs", index, "file"))
@@ -109,7 +160,8 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
 
     Args:
         plan: The plan.
-        expected: By attribute of the rule (`name`, `methods`, `backends`, `named_data`) its values; None: not said.
+        expected: By attribute of the rule (`name`, `methods`, `backends`, `named_data`, `sharded_named_data`) its
+            values; None: not said.
 
     Raises:
         InputError: They differ. Says what to write into the BUILD file.
@@ -118,13 +170,14 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
         "name": [plan["name"]],
         "methods": sorted(plan["methods"]),
         "backends": backends(plan),
-        "named_data": tags(plan),
+        "named_data": [tag for tag in tags(plan) if tag not in sharded_tags(plan)],
+        "sharded_named_data": sharded_tags(plan),
     }
     problems = []
     for attribute, values in expected.items():
         if values is not None and sorted(values) != actual[attribute]:
             wanted = json.dumps(actual[attribute][0] if attribute == "name" else actual[attribute])
-            path: DocumentPath = () if attribute == "backends" else (attribute,)
+            path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
             said = json.dumps(values[0] if attribute == "name" else sorted(values))
             problems.append(
                 Problem(

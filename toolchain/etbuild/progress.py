@@ -1,4 +1,4 @@
-"""Progress on a terminal: a line for each stage with its time. Elsewhere nothing."""
+"""What people see while they wait and when something is wrong: stages with their times, errors, tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from etbuild.errors import EtbuildError
+
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 
 
@@ -17,6 +19,17 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"{colour}{text}{RESET}"
+
+
+def complain(error: EtbuildError) -> None:
+    """Prints what is wrong to standard error, one problem after the other."""
+    for problem in error.problems:
+        head, _, hint = str(problem).partition("\n")
+        mark = paint("error:", RED + BOLD, sys.stderr)
+        print(f"{mark} {head}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
+    count = len(error.problems)
+    if count > 1:
+        print(f"{count} errors", file=sys.stderr)
 
 
 class Progress:

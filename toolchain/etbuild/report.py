@@ -7,34 +7,42 @@ from typing import Any
 from etbuild.plan import Plan
 
 
-def report(
-    plan: Plan,
-    program: dict[str, Any],
-    operators: dict[str, dict[str, Any]],
-    named_data: dict[str, dict[str, int]],
-) -> dict[str, Any]:
+def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -> dict[str, Any]:
     """The content of `NAME.report.json`.
 
     Args:
-        plan: The plan.
-        program: The facts of the `.pte`, from `program_file.program_facts`.
-        operators: By method, the counts of `delegated` operators (by backend and operator) and of `fallback` ones.
-        named_data: By tag, the size in bytes of each blob by key.
+        plan: The plan. Its `report` says what is listed.
+        lowering: The facts of the lowering: `program`, from `program_file.program_facts`; `operators`, by method the
+            counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
+            size in bytes of each blob by key.
+        checks: What `checks.measure` found.
     """
-    methods = program["methods"]
+    program = lowering["program"]
+    sizes = {**program["bytes"], "external": lowering["named_data"]}
     return {
-        "schema": "executorch-report/v1",
+        "schema": "executorch-report/v2",
         "name": plan["name"],
         "methods": {
-            name: {
-                "inputs": methods[name]["inputs"],
-                "outputs": methods[name]["outputs"],
-                "delegates": methods[name]["delegates"],
-                "operators": operators[name],
-                "memory": methods[name]["memory"],
-            }
+            name: _method(program["methods"][name], lowering["operators"][name], plan["report"]["operators"])
             for name in sorted(plan["methods"])
         },
         "constant_methods": dict(sorted(plan["constant_methods"].items())),
-        "bytes": {**program["bytes"], "external": named_data},
+        "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
+        "checks": checks,
     }
+
+
+def _method(method: dict[str, Any], operators: dict[str, Any], listed: bool) -> dict[str, Any]:
+    facts = {key: method[key] for key in ("inputs", "outputs", "delegates", "memory")}
+    return {**facts, "operators": operators} if listed else facts
+
+
+def _totals(sizes: dict[str, Any]) -> dict[str, Any]:
+    """The number and the total of the blobs of each kind."""
+
+    def total(blobs: Any) -> dict[str, int]:
+        listed = list(blobs.values() if isinstance(blobs, dict) else blobs)
+        return {"blobs": len(listed), "bytes": sum(listed)}
+
+    external = {tag: total(blobs) for tag, blobs in sizes["external"].items()}
+    return {**{kind: total(blobs) for kind, blobs in sizes.items() if kind != "external"}, "external": external}

@@ -110,8 +110,7 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
         BuildError: Importing the module failed; names the source line.
     """
     module_name, _, attribute = reference.partition(":")
-    with blame(path, f"importing `{module_name}`", finder):
-        value: Any = importlib.import_module(module_name)
+    value: Any = import_module(module_name, finder, path)
     for part in attribute.split("."):
         if not hasattr(value, part):
             known = [name for name in dir(value) if not name.startswith("_")]
@@ -120,6 +119,16 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
     if not callable(value):
         raise InputError([Problem(f"`{reference}` is not callable", path)])
     return value  # type: ignore[no-any-return]
+
+
+def import_module(name: str, finder: SourceFinder, path: DocumentPath) -> ModuleType:
+    """A module of the declared sources, imported.
+
+    Raises:
+        BuildError: Importing it failed; names the source line.
+    """
+    with blame(path, f"importing `{name}`", finder):
+        return importlib.import_module(name)
 
 
 @contextmanager

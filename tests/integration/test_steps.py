@@ -1,0 +1,223 @@
+"""The steps one by one, as build rules run them: what each depends on, and that they give what `build` gives."""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild import cli
+
+from .conftest import MANIFEST, MODEL, Build
+
+WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: w.safetensors')
+
+
+class Project:
+    """A directory with a manifest, a model and weights, on which the steps are run."""
+
+    def __init__(self, root: Path, manifest: str = MANIFEST, model: str = MODEL) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "model.yaml").write_text(textwrap.dedent(manifest), "utf-8")
+        (root / "model.py").write_text(textwrap.dedent(model), "utf-8")
+        self.data: dict[str, Path] = {}
+
+    def weights(self, name: str, content: dict[str, torch.Tensor]) -> None:
+        self.data[name] = self.root / name
+        save_file(content, self.data[name])
+
+    def run(self, verb: str, *arguments: object) -> None:
+        assert cli.main([verb, *map(str, arguments)]) == 0
+
+    def plan(self) -> None:
+        plans = [f"--{part}={self.root / part}.json" for part in ("plan", "export-plan", "lower-plan")]
+        self.run("plan", self.root / "model.yaml", *plans)
+
+    def export(self) -> dict[str, str]:
+        """Exports, and returns the digest of each file of the export."""
+        self.plan()
+        source = f"--source=model.py={self.root / 'model.py'}"
+        inputs = f"--inputs={self.root / 'inputs.json'}"
+        self.run("export", self.root / "export-plan.json", source, inputs, "-o", self.root / "export")
+        files = [path for path in sorted((self.root / "export").rglob("*")) if path.is_file()]
+        return {
+            path.relative_to(self.root / "export").as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }
+
+    def finish(self) -> dict[str, bytes]:
+        """Lowers and reports, and returns the artifacts."""
+        out, data = self.root / "out", [f"--data={name}={path}" for name, path in self.data.items()]
+        export = f"--export={self.root / 'export'}"
+        self.run("lower", self.root / "lower-plan.json", export, *data, "-o", out)
+        lowering = f"--lowering={out / 'net.lowering.json'}"
+        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'inputs.json'}", lowering, "-o", out)
+        return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "net.lowering.json"}
+
+    def built(self) -> dict[str, bytes]:
+        """What `etbuild build` makes of the same."""
+        data = [f"--data={name}={path}" for name, path in self.data.items()]
+        self.run("build", self.root / "model.yaml", "--no-cache", *data, "-o", self.root / "built")
+        return {path.name: path.read_bytes() for path in (self.root / "built").iterdir()}
+
+
+def linear(value: float) -> dict[str, torch.Tensor]:
+    return {"linear.weight": torch.full((4, 8), value), "linear.bias": torch.full((4,), -value)}
+
+
+def test_steps_one_by_one_make_what_build_makes(tmp_path: Path) -> None:
+    project = Project(tmp_path / "one", WITH_WEIGHTS)
+    project.weights("w.safetensors", linear(0.5))
+    project.export()
+    made = project.finish()
+    assert sorted(made) == ["net.index.json", "net.pte", "net.report.json"]
+    assert made == project.built()
+
+
+def test_an_export_depends_on_graphs_alone(tmp_path: Path) -> None:
+    first = Project(tmp_path / "one", WITH_WEIGHTS).export()
+    assert sorted(first) == ["methods/forward.pt2", "module.json"]
+    elsewhere = Project(tmp_path / "two" / "elsewhere", WITH_WEIGHTS, "# A remark.\n\n" + MODEL)
+    assert elsewhere.export() == first
+    edited = Project(tmp_path / "three", WITH_WEIGHTS, MODEL.replace(".relu()", ".sigmoid()"))
+    assert edited.export()["methods/forward.pt2"] != first["methods/forward.pt2"]
+
+
+def test_options_of_lowering_and_checks_do_not_reach_the_export_plan(tmp_path: Path) -> None:
+    Project(tmp_path / "one").plan()
+    edits = {
+        "partitioners: [xnnpack]": "partitioners: []",
+        "name: net": 'name: net\nnamed_data: {w: {parameters: ["*"]}}\nconstant_methods: {n: 1}',
+        "schema": "checks: {max_program_bytes: 1}\nreport: {blobs: false}\nschema",
+    }
+    for number, (old, new) in enumerate(edits.items()):
+        project = Project(tmp_path / str(number), MANIFEST.replace(old, new, 1))
+        project.plan()
+        for part, same in (("export-plan.json", True), ("lower-plan.json", number == 2), ("plan.json", False)):
+            equal = (project.root / part).read_bytes() == (tmp_path / "one" / part).read_bytes()
+            assert equal is same, (old, part)
+
+
+def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
+    project = Project(tmp_path / "one")
+    assert sorted(project.export()) == ["made.safetensors", "methods/forward.pt2", "module.json"]
+    assert project.finish() == project.built()
+
+
+@pytest.mark.parametrize("shape", ["[2, 8]", "[3, 8]"])
+def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: str) -> None:
+    """What such code does may change the graph, so that lowering exports; the export only hands the sources on."""
+    model = MODEL.replace("    def forward", "    scale = 1.0\n\n    def forward").replace(
+        "x).relu", "x).mul(self.scale).relu"
+    )
+    hook = (
+        "    def _load_from_state_dict(self, state, *rest):\n"
+        "        self.scale = float(state['linear.bias'][0])\n"
+        "        super()._load_from_state_dict(state, *rest)\n\n"
+    )
+    manifest = WITH_WEIGHTS.replace("[2, 8]", shape)
+    project = Project(tmp_path / "one", manifest, model.replace("    scale", hook + "    scale"))
+    project.weights("w.safetensors", linear(2.0))
+    assert sorted(project.export()) == ["export_plan.json", "module.json", "sources/model.py"]
+    made = project.finish()
+    by_hand = Project(tmp_path / "two", manifest, model.replace("scale = 1.0", "scale = -2.0"))
+    by_hand.weights("w.safetensors", linear(2.0))
+    by_hand.export()
+    assert made["net.pte"] == by_hand.finish()["net.pte"]
+    assert made["net.pte"] == project.built()["net.pte"]
+
+
+def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_path: Path) -> None:
+    model = """\
+        import torch
+
+        library = torch.library.Library("steps_test", "DEF")
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        library.define("thrice(Tensor x) -> Tensor")
+        library.define("thrice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+        library.impl("thrice", lambda x: x * 3, "CompositeExplicitAutograd")
+        library.impl("thrice.out", lambda x, out: out.copy_(x * 3), "CompositeExplicitAutograd")
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.ops.steps_test.thrice(x)
+
+        def create():
+            return Net()
+    """
+    project = Project(tmp_path / "one", MANIFEST, model)
+    files = project.export()
+    assert "sources/model.py" in files
+    # The operator is known to this process by now; a step is a process of its own.
+    assert b"steps_test" in (tmp_path / "one/export/methods/forward.pt2").read_bytes()
+
+
+def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> None:
+    partitioner = """\
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+        def create():
+            return XnnpackPartitioner()
+    """
+    manifest = MANIFEST.replace("[xnnpack]", '[{backend: custom, options: {factory: "partitioner:create"}}]')
+    project = Project(tmp_path / "one", manifest)
+    (project.root / "partitioner.py").write_text(textwrap.dedent(partitioner))
+    project.plan()
+    sources = [f"--source={name}={project.root / name}" for name in ("model.py", "partitioner.py")]
+    export = project.root / "export"
+    project.run(
+        "export", project.root / "export-plan.json", *sources, f"--inputs={project.root / 'inputs.json'}", "-o", export
+    )
+    assert [path.name for path in (export / "sources").iterdir()] == ["partitioner.py"]
+    assert project.finish()["net.pte"] == project.built()["net.pte"]
+
+
+def test_tensors_keep_their_identity(build: Build) -> None:
+    """Tied weights are one, and two caches of zeros are two."""
+    model = """\
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(8, 8, bias=False)
+                self.b = nn.Linear(8, 8, bias=False)
+                self.b.weight = self.a.weight
+                self.register_buffer("k", torch.zeros(2, 8), persistent=False)
+                self.register_buffer("v", torch.zeros(2, 8), persistent=False)
+
+            def forward(self, x):
+                self.k.add_(self.a(x))
+                self.v.sub_(self.b(x))
+                return self.k + self.v
+
+        def create():
+            return Net()
+    """
+    made = build(MANIFEST, model=model)
+    assert made.code == 0
+    blobs = made.json("net.report.json")["bytes"]["named_data"]
+    assert list(blobs.values()) == [8 * 8 * 4]
+
+
+def test_tied_weights_that_differ_in_the_file_are_refused(build: Build) -> None:
+    model = MODEL.replace("def forward", "def tie(self):\n        pass\n\n    def forward").replace(
+        "        self.linear = torch.nn.Linear(8, 4)\n",
+        "        self.linear = torch.nn.Linear(8, 4)\n        self.twin = torch.nn.Linear(8, 4)\n"
+        "        self.twin.weight = self.linear.weight\n",
+    )
+    import io
+
+    content = {**linear(1.0), "twin.weight": torch.full((4, 8), 2.0), "twin.bias": torch.zeros(4)}
+    file = io.BytesIO()
+    torch.save(content, file)
+    made = build(WITH_WEIGHTS.replace("w.safetensors", "w.pt"), model=model, files={"w.pt": file.getvalue()})
+    assert made.code == 2
+    assert "are one parameter of the module, and differ in `w.pt`" in made.err

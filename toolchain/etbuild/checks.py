@@ -1,0 +1,103 @@
+"""The manifest's checks: bounds on sizes, memory and delegation, measured on what was lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from etbuild.errors import CheckError, DocumentPath, Problem
+from etbuild.plan import Plan
+
+_WORDS = {
+    "max_program_bytes": "the program has {actual:,} bytes, at most {limit:,} are allowed",
+    "max_named_data_bytes": "the named data{of} has {actual:,} bytes, at most {limit:,} are allowed",
+    "max_memory_bytes": "{of} plans {actual:,} bytes of memory, at most {limit:,} are allowed",
+    "min_delegated": "backends take {actual:.4g} of the operators of{of}, at least {limit:g} are asked for",
+}
+_HINTS = {
+    "max_program_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_named_data_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_memory_bytes": "the upper bounds of dynamic shapes decide how much is planned",
+    "min_delegated": "the report lists under `fallback` what no backend took",
+}
+
+
+def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each check with its limit and what was measured, in the order of their names.
+
+    Args:
+        plan: The plan.
+        lowering: The facts of the lowering.
+
+    Raises:
+        CheckError: A bound is broken. Every broken one is named.
+    """
+    measured = [entry for check in sorted(plan["checks"]) for entry in _measure(check, plan["checks"][check], lowering)]
+    broken = [entry for entry in measured if not _holds(entry)]
+    if broken:
+        raise CheckError([_problem(entry, plan) for entry in broken])
+    return measured
+
+
+def _measure(check: str, limit: Any, lowering: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    actual = _MEASURES[check](lowering)
+    if isinstance(limit, dict):
+        for name, bound in sorted(limit.items()):
+            yield {"check": check, "of": name, "limit": bound, "actual": actual[name]}
+    elif check.startswith("max_named_data"):
+        yield {"check": check, "limit": limit, "actual": sum(actual.values())}
+    elif isinstance(actual, dict):
+        for name, value in sorted(actual.items()):
+            yield {"check": check, "of": name, "limit": limit, "actual": value}
+    else:
+        yield {"check": check, "limit": limit, "actual": actual}
+
+
+def _holds(entry: dict[str, Any]) -> bool:
+    if entry["check"].startswith("max_"):
+        return bool(entry["actual"] <= entry["limit"])
+    return bool(entry["actual"] >= entry["limit"])
+
+
+def _problem(entry: dict[str, Any], plan: Plan) -> Problem:
+    check, of = entry["check"], entry.get("of")
+    by_name = isinstance(plan["checks"][check], dict)
+    path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
+    named = f"`{of}`" if check == "max_memory_bytes" else f" `{of}`" if of else ""
+    message = _WORDS[check].format(of=named, actual=entry["actual"], limit=entry["limit"])
+    return Problem(message, path, _HINTS[check])
+
+
+def _program_bytes(lowering: dict[str, Any]) -> int:
+    return sum(int(artifact["size"]) for artifact in lowering["artifacts"] if artifact["kind"] == "program")
+
+
+def _named_data_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for artifact in lowering["artifacts"]:
+        if "tag" in artifact:
+            sizes[artifact["tag"]] = sizes.get(artifact["tag"], 0) + artifact["size"]
+    return sizes
+
+
+def _memory_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+    methods = lowering["program"]["methods"]
+    return {name: sum(methods[name]["memory"]) for name in lowering["operators"]}
+
+
+def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
+    """The fraction of each method's operators that backends took; 1 where there are none."""
+    fractions = {}
+    for name, operators in lowering["operators"].items():
+        taken = sum(sum(counts.values()) for counts in operators["delegated"].values())
+        total = taken + sum(operators["fallback"].values())
+        fractions[name] = taken / total if total else 1.0
+    return fractions
+
+
+_MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "max_program_bytes": _program_bytes,
+    "max_named_data_bytes": _named_data_bytes,
+    "max_memory_bytes": _memory_bytes,
+    "min_delegated": _delegated,
+}

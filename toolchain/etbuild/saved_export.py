@@ -1,0 +1,276 @@
+"""An export as a directory: every method without its weights, and what else lowering has to know of the module.
+
+    module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
+    methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
+    made.safetensors      what the factory made and no file of weights brings; all zeros are left out
+    sources/              sources that lowering has to import: those of custom partitioners and custom operators
+    export_plan.json      only where the methods cannot be saved without weights; lowering then exports
+
+The same graphs give the same bytes, whatever the weights, the place of the sources, or a comment in them: lowering then
+has nothing to do. Written against torch 2.13, whose `.pt2` holds stack traces and a random identifier otherwise.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from etbuild import files
+from etbuild.errors import InputError, Problem
+from etbuild.inputs import Inputs, Used, reached_sources
+from etbuild.module import loading_code, named_tensors, row_major
+from etbuild.plan import Plan, canonical_json
+from etbuild.sources import summary
+from etbuild.tensors import TensorFacts, describe
+
+_SCHEMA = "executorch-export/v1"
+_MODULE, _MADE, _PLAN = "module.json", "made.safetensors", "export_plan.json"
+_TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
+_PLAIN_CONTAINERS = (tuple, list, dict)
+
+
+@dataclass(frozen=True)
+class SavedExport:
+    """An export that was read.
+
+    Attributes:
+        directory: Where it is.
+        tensors: The module's parameters and buffers.
+        zeros: Those that the factory made and that hold nothing but zeros.
+        imports: Modules that have to be imported before a method is loaded.
+        sources: The sources that it brings, by import path.
+        export_plan: What lowering has to export by itself; None where the methods are here.
+    """
+
+    directory: Path
+    tensors: list[TensorFacts]
+    zeros: list[str]
+    imports: list[str]
+    sources: dict[str, Path]
+    export_plan: Plan | None
+
+
+class CannotSave(Exception):
+    """Why methods cannot be saved without weights, in a user's words."""
+
+
+def write(
+    directory: Path,
+    export_plan: Plan,
+    module: torch.nn.Module,
+    programs: dict[str, ExportedProgram],
+    inputs: Inputs,
+    used: Used,
+) -> None:
+    """Saves an export.
+
+    Args:
+        directory: An existing directory, empty.
+        export_plan: The export plan.
+        module: The module.
+        programs: Its methods. Their content is taken out of them.
+        inputs: What may be read.
+        used: The sources that the export used.
+
+    Raises:
+        CannotSave: A method, or what the factory made, has no form in which it could be saved.
+        BuildError: A file cannot be written.
+    """
+    tensors = describe(module, export_plan["weights"])
+    imports = _imports(export_plan, programs)
+    (directory / "methods").mkdir()
+    for name, program in programs.items():
+        content = _without_weights(program, {entry.name for entry in tensors})
+        _write(directory, f"methods/{name}.pt2", content)
+    zeros = _save_made(directory, module, tensors)
+    roots = [name.partition(":")[0] for name in export_plan["custom_partitioners"]]
+    roots += export_plan["model"]["modules"] if roots else []
+    _copy_sources(directory, used if imports else reached_sources(inputs, roots))
+    _write_module(directory, {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "imports": imports})
+
+
+def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
+    """Saves what lowering needs to export by itself.
+
+    Raises:
+        BuildError: A file cannot be written.
+    """
+    _copy_sources(directory, used)
+    _write(directory, _PLAN, canonical_json(export_plan))
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
+
+
+def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
+    """Why the module has to be exported with its weights; None where it has not."""
+    code = loading_code(module) if export_plan["weights"] else None
+    return None if code is None else f"{code} takes part in loading its weights"
+
+
+def _write_module(directory: Path, content: dict[str, Any]) -> None:
+    _write(directory, _MODULE, canonical_json({"schema": _SCHEMA, **content}))
+
+
+def _write(directory: Path, file: str, content: bytes) -> None:
+    files.write(directory, file, "export", lambda opened: opened.write(content))
+
+
+def _copy_sources(directory: Path, used: Used) -> None:
+    for name, path in used.sources.items():
+        target = directory / "sources" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+def _imports(export_plan: Plan, programs: dict[str, ExportedProgram]) -> list[str]:
+    """The modules that define what is in the graphs and is not PyTorch's: operators, and types of results."""
+    own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
+    return [export_plan["model"]["factory"].partition(":")[0], *export_plan["model"]["modules"]] if own else []
+
+
+def _operators_of_others(graph_module: torch.nn.Module) -> bool:
+    return any(
+        isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in _TORCH_NAMESPACES
+        for child in graph_module.modules()
+        if isinstance(child, torch.fx.GraphModule)
+        for node in child.graph.nodes
+    )
+
+
+def _types_of_others(program: ExportedProgram) -> bool:
+    def foreign(spec: pytree.TreeSpec) -> bool:
+        plain = spec.is_leaf() or spec.type in _PLAIN_CONTAINERS
+        return not plain or any(map(foreign, spec.children()))
+
+    return foreign(program.call_spec.out_spec)
+
+
+def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
+    """The method as a `.pt2`, with the content of the named tensors taken out."""
+    for child in program.graph_module.modules():
+        if isinstance(child, torch.fx.GraphModule):
+            for node in child.graph.nodes:
+                node.meta.pop("stack_trace", None)  # it holds paths and line numbers
+    for content in (program._state_dict, program._constants):
+        for name in names & content.keys():
+            empty = torch.empty(0, dtype=content[name].dtype)
+            parameter = isinstance(content[name], torch.nn.Parameter)
+            content[name] = torch.nn.Parameter(empty, requires_grad=False) if parameter else empty
+    program._example_inputs = None  # their values do not reach the program
+    saved = io.BytesIO()
+    try:
+        torch.export.save(program, saved)
+    except Exception as error:  # torch's serializer has no common base of its errors
+        raise CannotSave(f"torch.export cannot save it: {summary(error)[:300]}") from error
+    return _canonical_archive(saved)
+
+
+def _canonical_archive(saved: io.BytesIO) -> bytes:
+    """A zip archive without times and without the identifier that torch draws."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as canonical:
+        for name in sorted(archive.namelist()):
+            if not name.endswith("/.data/serialization_id"):
+                canonical.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), archive.read(name))
+    return written.getvalue()
+
+
+def _save_made(directory: Path, module: torch.nn.Module, tensors: list[TensorFacts]) -> list[str]:
+    """Saves what the factory made and returns the names of what is all zeros, such as caches."""
+    from safetensors.torch import save
+
+    content = named_tensors(module)
+    made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
+    zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
+    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}  # it refuses shared memory
+    if kept:
+        try:
+            data = save(kept)
+        except Exception as error:  # safetensors has errors of its own, and KeyError for a dtype that it lacks
+            raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)[:300]}") from error
+        _write(directory, _MADE, data)
+    return zeros
+
+
+def _all_zero_bytes(tensor: torch.Tensor) -> bool:
+    """Whether every bit is zero: -0.0 is not."""
+    return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
+
+
+def read(directory: Path) -> SavedExport:
+    """Reads an export, without its methods.
+
+    Raises:
+        InputError: It is none, or it is damaged.
+    """
+    try:
+        content = json.loads((directory / _MODULE).read_bytes())
+        if content["schema"] != _SCHEMA:
+            raise ValueError(f"its schema is {content['schema']}, not {_SCHEMA}")
+        plan = directory / _PLAN
+        root = directory / "sources"
+        return SavedExport(
+            directory,
+            [TensorFacts(**entry) for entry in content["tensors"]],
+            content["zeros"],
+            content["imports"],
+            {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
+            json.loads(plan.read_bytes()) if plan.exists() else None,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError([Problem(f"{directory}: not an export that `etbuild export` wrote: {error}")]) from error
+
+
+def load_methods(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, ExportedProgram]:
+    """The methods, with the content of their parameters and buffers.
+
+    Args:
+        saved: What `read` gave. Its `imports` have been imported.
+        weights: The content of those that the weights' files bring, by name.
+
+    Raises:
+        InputError: A method cannot be read.
+    """
+    content = _content(saved, weights)
+    programs = {}
+    for path in sorted((saved.directory / "methods").glob("*.pt2")):
+        try:
+            program = torch.export.load(path)
+        except Exception as error:  # torch's deserializer has no common base of its errors
+            raise InputError([Problem(f"{path}: cannot load the method: {summary(error)}")]) from error
+        for tensors in (program._state_dict, program._constants):
+            tensors.update({name: content[name] for name in tensors.keys() & content.keys()})
+        programs[path.stem] = program
+    return programs
+
+
+def _content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer: one tensor for each, whatever the methods and names that it has. Never one for two
+    of equal content: ExecuTorch would take two caches of zeros for one."""
+    from safetensors.torch import load_file
+
+    path = saved.directory / _MADE
+    made = load_file(path) if path.exists() else {}
+    found: dict[str, torch.Tensor] = {}
+    for entry in saved.tensors:
+        if entry.same_as is not None:
+            found[entry.name] = found[entry.same_as]
+        elif entry.in_weights:
+            found[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+        elif entry.name in saved.zeros:
+            found[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+        else:
+            found[entry.name] = _as_declared(entry, made[entry.name])
+    return found
+
+
+def _as_declared(entry: TensorFacts, content: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content

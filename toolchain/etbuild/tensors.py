@@ -1,0 +1,232 @@
+"""A module's parameters and buffers apart from the module: their names and shapes, their tags, and their content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs import Inputs
+from etbuild.module import named_tensors
+from etbuild.plan import Plan, weights_names
+from etbuild.sources import summary
+
+_SHARD = "#"  # no tag of a manifest has this character
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What is known of a parameter or buffer without its content.
+
+    Attributes:
+        name: In the module.
+        dtype: By PyTorch's name, such as `float32`.
+        shape: Its sizes.
+        parameter: A parameter, not a buffer.
+        same_as: The first name of the same tensor, where it has several.
+        in_weights: Its content comes from the weights' files; else the factory made it.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    parameter: bool
+    same_as: str | None
+    in_weights: bool
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{self.shape}"
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return int(torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON data, which the constructor takes by name."""
+        return asdict(self)
+
+
+def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
+    """The parameters and buffers of a module, in its own order.
+
+    Args:
+        module: The module.
+        weights: Whether files bring what is in its state dict.
+    """
+    tensors = named_tensors(module)
+    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
+    stored = module.state_dict(keep_vars=True) if weights else {}
+    first: dict[int, str] = {}
+    loaded = {id(tensor) for tensor in stored.values()}
+    return [
+        TensorFacts(
+            name,
+            _dtype(tensor),
+            list(tensor.shape),
+            isinstance(tensor, torch.nn.Parameter),
+            None if first.setdefault(id(tensor), name) == name else first[id(tensor)],
+            id(tensor) in loaded,
+        )
+        for name, tensor in tensors.items()
+    ]
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def read_weights(lower_plan: Plan, inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
+    """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
+
+    Raises:
+        InputError: They do not fit the module: each missing, unexpected or mis-shaped parameter is named.
+    """
+    path: DocumentPath = ("model", "weights")
+    state: dict[str, torch.Tensor] = {}
+    owner: dict[str, str] = {}
+    problems = []
+    files = {name: inputs.find_data(name, place) for name, place in weights_names(lower_plan).items()}
+    for name, file in files.items():
+        for key, tensor in read_tensors(name, file, path).items():
+            if key in state:
+                problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
+            state[key], owner[key] = tensor, name
+    expected = {entry.name: entry for entry in facts if entry.in_weights}
+    given = {_first_name(expected[key]): key for key in reversed(list(state)) if key in expected}
+    for key in sorted(expected):
+        # Of tied parameters one name is enough, as in the files that safetensors writes.
+        if _first_name(expected[key]) not in given:
+            names = " and ".join(f"`{name}`" for name in files)
+            problems.append(Problem(f"parameter `{key}` {expected[key]} is missing in {names}", path))
+    unused = expected.keys() - state.keys()
+    for key in sorted(state.keys() - expected.keys()):
+        hint = did_you_mean(key, unused) if unused else None
+        problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
+    problems += _misfits(state, owner, expected, given)
+    if problems:
+        raise InputError(problems)
+    return {key: state[given[_first_name(entry)]] for key, entry in expected.items()}
+
+
+def _misfits(
+    state: dict[str, torch.Tensor], owner: dict[str, str], expected: dict[str, TensorFacts], given: dict[str, str]
+) -> list[Problem]:
+    path: DocumentPath = ("model", "weights")
+    problems = []
+    for key in sorted(state.keys() & expected.keys()):
+        form = f"{_dtype(state[key])}{list(state[key].shape)}"
+        twin = given[_first_name(expected[key])]
+        if form != str(expected[key]):
+            message = f"parameter `{key}` is {expected[key]} in the module and {form} in `{owner[key]}`"
+            problems.append(Problem(message, path))
+        elif twin != key and state[twin].shape == state[key].shape and not torch.equal(state[twin], state[key]):
+            message = f"`{twin}` and `{key}` are one parameter of the module, and differ in `{owner[key]}`"
+            problems.append(Problem(message, path, "keep one of them"))
+    return problems
+
+
+def _first_name(entry: TensorFacts) -> str:
+    return entry.same_as or entry.name
+
+
+def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors or torch.save file, by name; a file that holds one tensor alone has it under "".
+
+    Args:
+        name: What the manifest calls the file.
+        file: The file.
+        path: Where the manifest says so.
+
+    Raises:
+        InputError: It cannot be read, or holds something else.
+    """
+    try:
+        if name.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(file)  # type: ignore[no-any-return]
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # safetensors, pickle and zip each have errors of their own
+        raise InputError([Problem(f"cannot read `{name}`: {summary(error)}", path)]) from error
+    loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
+    if not isinstance(loaded, dict):
+        raise InputError([Problem(f"`{name}` does not hold a mapping of names to tensors", path)])
+    others = [key for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise InputError(
+            [Problem(f"`{others[0]}` in `{name}` is no tensor", path, "save the module's state dict alone")]
+        )
+    return loaded
+
+
+def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
+    """The tag of each parameter and buffer that belongs to one, by name.
+
+    Raises:
+        InputError: A pattern matches nothing, or a parameter belongs to two tags.
+    """
+    entries = {entry.name: entry for entry in facts}
+    names = list(entries)
+    aliases: dict[str, list[str]] = {}  # of tied weights: a tag of one name is the tag of all
+    for entry in entries.values():
+        aliases.setdefault(_first_name(entry), []).append(entry.name)
+    found: dict[str, str] = {}
+    problems = []
+    for tag, content in sorted(lower_plan["named_data"].items()):
+        for index, pattern in enumerate(content["parameters"]):
+            path = ("named_data", tag, "parameters", index)
+            matching = [alias for n in names if fnmatchcase(n, pattern) for alias in aliases[_first_name(entries[n])]]
+            if not matching:
+                problems.append(
+                    Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))
+                )
+            for name in matching:
+                if found.setdefault(name, tag) != tag:
+                    problems.append(
+                        Problem(
+                            f"`{pattern}` matches `{name}`, which belongs to the tag `{found[name]}` already",
+                            path,
+                            "a parameter belongs to one tag",
+                        )
+                    )
+                    break
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:
+    """The shard of each tagged parameter and buffer, by name: a tag that is not split is its own only shard.
+
+    Weights are put into shards in the order of the module, by their sizes: their content and the graph have no say, so
+    that a changed weight changes its own shard, and another method none.
+    """
+    found: dict[str, str] = {}
+    filled: dict[str, tuple[int, int]] = {}  # by tag: the number of its last shard, and the bytes in it
+    for entry in facts:
+        if entry.name not in tags:
+            continue
+        tag = tags[entry.name]
+        limit = lower_plan["named_data"][tag]["shard_size"]
+        if limit is None:
+            found[entry.name] = tag
+        elif entry.same_as is not None:
+            found[entry.name] = found[entry.same_as]
+        else:
+            number, held = filled.get(tag, (0, 0))
+            if held and held + entry.nbytes > limit:
+                number, held = number + 1, 0
+            filled[tag] = (number, held + entry.nbytes)
+            found[entry.name] = f"{tag}{_SHARD}{number:05}"
+    return found
+
+
+def tag_of_shard(shard: str) -> str:
+    """The tag that a shard belongs to."""
+    return shard.partition(_SHARD)[0]

@@ -1,0 +1,73 @@
+"""`etbuild build`: a program from a manifest, on this machine, without a build system."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import EtbuildError
+from etbuild.verbs.options import add_cache_directory, add_inputs, add_parser, cache, inputs
+
+if TYPE_CHECKING:
+    from etbuild.build import Built
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "build", "build a program on this machine")
+    add_inputs(parser)
+    parser.add_argument(
+        "-o",
+        dest="directory",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where the artifacts go (default: the current directory)",
+    )
+    where = parser.add_mutually_exclusive_group()
+    add_cache_directory(where)
+    where.add_argument("--no-cache", action="store_true", help="build everything, and keep nothing for the next time")
+    parser.add_argument(
+        "--verify-reproducible",
+        action="store_true",
+        help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
+    )
+    parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds a program and lists its artifacts."""
+    from etbuild import manifest
+    from etbuild import plan as plans
+    from etbuild.build import build
+    from etbuild.progress import Progress
+
+    loaded = manifest.load(options.manifest)
+    plan = plans.reduce(loaded.data)
+    try:
+        declared = inputs(options, [options.manifest.parent, *options.root])
+        kept = None if options.no_cache else cache(options.cache_dir)
+        built = build(
+            plan, declared, options.directory, Progress().stage, kept, options.settle, options.verify_reproducible
+        )
+    except EtbuildError as error:
+        raise error.located(loaded.positions) from error
+    print(json.dumps(_facts(built), indent=2) if options.json else _table(built))
+    return 0
+
+
+def _facts(built: Built) -> dict[str, Any]:
+    artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
+    return {"key": built.key, "steps": built.steps, "artifacts": artifacts}
+
+
+def _table(built: Built) -> str:
+    from etbuild.progress import size, table
+
+    rows = [("artifact", "size", "sha256")]
+    rows += [(str(artifact.path), size(artifact.size), artifact.sha256[:16]) for artifact in built.artifacts]
+    cached = [step for step, how in built.steps.items() if how == "cached"]
+    return table(rows) + (f"\nfrom the cache: {', '.join(cached)}" if cached else "")

@@ -1,0 +1,41 @@
+"""`etbuild export`: the first step of a build, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import EtbuildError
+from etbuild.verbs.options import add_declared, add_parser, inputs, positions_beside
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "export", "export an export plan's methods, for build rules")
+    parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN")
+    add_declared(parser)
+    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="write digests of what is read here")
+    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exports, and writes down what was read."""
+    from etbuild import files, steps
+    from etbuild.inputs import describe_files, used_sources
+    from etbuild.plan import canonical_json, example_names
+    from etbuild.progress import Progress
+
+    options.settle()
+    plan = files.read_json(options.plan, "an export plan")
+    declared = inputs(options, [])
+    try:
+        used = used_sources(declared, plan)
+        read = describe_files(declared, used, example_names(plan))
+        with files.whole_directory(options.directory) as staged:
+            steps.export(plan, declared, used, staged, Progress().stage)
+        files.replace(options.inputs, canonical_json(read))
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.plan)) from error
+    return 0

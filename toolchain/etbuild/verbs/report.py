@@ -1,0 +1,38 @@
+"""`etbuild report`: the last step of a build, for build rules. It runs the manifest's checks."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import EtbuildError
+from etbuild.verbs.options import add_parser, positions_beside
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "report", "check a lowering and write its report and index, for build rules")
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="what `etbuild export` read")
+    parser.add_argument("--lowering", type=Path, required=True, metavar="FILE", help="the facts of `etbuild lower`")
+    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Checks, and writes the report and the index."""
+    from etbuild import files, steps
+    from etbuild.inputs import describe
+
+    plan = files.read_json(options.plan, "a plan")
+    read = files.read_json(options.inputs, "what an export read")
+    lowering = steps.read_lowering(options.lowering)
+    read["data"] = {**read["data"], **lowering["data"]}
+    try:
+        with files.staging(options.directory) as staged:
+            artifacts = steps.check_and_report(plan, describe(plan, read), lowering, staged)
+            files.publish(artifacts, options.directory)
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.plan)) from error
+    return 0

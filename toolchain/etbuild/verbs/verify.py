@@ -1,0 +1,45 @@
+"""`etbuild verify`: builds a second time and compares, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import EtbuildError
+from etbuild.verbs.options import add_declared, add_parser, inputs, positions_beside
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "verify", "build a second time and compare, for build rules")
+    parser.add_argument("export_plan", type=Path, metavar="EXPORT_PLAN")
+    parser.add_argument("lower_plan", type=Path, metavar="LOWER_PLAN")
+    add_declared(parser)
+    parser.add_argument(
+        "--against",
+        action="append",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="what the first build made: a file, or a directory of shards (may be repeated)",
+    )
+    parser.add_argument("--stamp", type=Path, required=True, metavar="FILE", help="write this when all is the same")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds, compares, and writes the stamp."""
+    from etbuild import files, reproducibility
+    from etbuild.inputs import used_sources
+
+    export_plan = files.read_json(options.export_plan, "an export plan")
+    lower_plan = files.read_json(options.lower_plan, "a lower plan")
+    declared = inputs(options, [])
+    try:
+        used = used_sources(declared, export_plan)
+        reproducibility.verify(export_plan, lower_plan, declared, used, options.against)
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.export_plan)) from error
+    files.replace(options.stamp, b"")
+    return 0
