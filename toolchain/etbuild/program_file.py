@@ -73,6 +73,15 @@ def named_data_facts(data: bytes) -> dict[str, int]:
     """The size in bytes of each blob of a named-data file, by key.
 
     Raises:
+        Exception: As `named_data_blobs`.
+    """
+    return {key: len(blob) for key, blob in named_data_blobs(data).items()}
+
+
+def named_data_blobs(data: bytes) -> dict[str, bytes]:
+    """The blobs of a named-data file, by key.
+
+    Raises:
         ValueError: It ends too early.
         Exception: It is no named data, or it is damaged.
     """
@@ -80,7 +89,7 @@ def named_data_facts(data: bytes) -> dict[str, int]:
     if header.segment_base_offset + header.segment_data_size > len(data):
         raise ValueError("it ends too early")
     payload = FlatTensorSerializer().deserialize(Cord(data))
-    return {key: len(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
+    return {key: bytes(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
 
 
 def program_facts(file: PTEFile) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""What differs between two pieces of JSON data, leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from etbuild.errors import DocumentPath
+
+
+class Absent:
+    """Stands for what is not there, where None may be a value."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference.
+
+    Attributes:
+        path: Where it is.
+        before: What was there, or `ABSENT`.
+        after: What is there now, or `ABSENT`.
+    """
+
+    path: DocumentPath
+    before: Any
+    after: Any
+
+    @property
+    def kind(self) -> str:
+        """`added`, `removed` or `changed`."""
+        return "added" if self.before is ABSENT else "removed" if self.after is ABSENT else "changed"
+
+
+def changes(before: Any, after: Any, path: DocumentPath = ()) -> Iterator[Change]:
+    """The differences between two values, in the order of their paths.
+
+    Mappings are compared key by key, lists of one length entry by entry; a list of numbers, such as a shape, is one
+    value, and so is a list whose length changed.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted(before.keys() | after.keys()):
+            yield from changes(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
+    elif _comparable_lists(before, after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from changes(old, new, (*path, index))
+    elif before != after or type(before) is not type(after):
+        yield Change(path, before, after)
+
+
+def _comparable_lists(before: Any, after: Any) -> bool:
+    if not (isinstance(before, list) and isinstance(after, list) and len(before) == len(after)):
+        return False
+    return any(isinstance(value, (dict, list)) for value in [*before, *after])
+
+
+def show(value: Any, path: DocumentPath = ()) -> str:
+    """A value in a line: shapes as `1x16`, long digests and long values shortened."""
+    if value is ABSENT:
+        return "nothing"
+    if isinstance(value, list) and path and path[-1] == "shape":
+        return "x".join(map(str, value)) or "a scalar"
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{key}: {show(item, (key,))}" for key, item in value.items()) + "}"
+    elif isinstance(value, list):
+        text = "[" + ", ".join(map(show, value)) + "]"
+    elif isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
+        return value[:16]
+    else:
+        text = {None: "null", True: "true", False: "false"}.get(value, str(value)) if _plain(value) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool)

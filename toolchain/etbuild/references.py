@@ -1,0 +1,76 @@
+"""How a user names a build: by its index, a directory, one of its artifacts, a manifest, or a key of the cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild import schema
+from etbuild.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from etbuild.cache import Cache
+
+_SCHEMA = "executorch-index/v2"
+
+
+def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The index that a path leads to, and where it is.
+
+    Args:
+        path: An index, a directory that holds one, or an artifact beside it.
+
+    Raises:
+        InputError: There is none, or several, or it is damaged.
+    """
+    found = _locate(path)
+    try:
+        content = json.loads(found.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(f"{found}: not an index: {error}")]) from None
+    if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
+        said = content.get("schema") if isinstance(content, dict) else None
+        hint = "build it again with this version of the driver" if str(said).startswith("executorch-index/") else None
+        raise InputError([Problem(f"{found}: its schema is {said or 'none'}, not {_SCHEMA}", hint=hint)])
+    wrong = schema.problems("index", content)
+    if wrong:
+        raise InputError([Problem(f"{found}: not an index: {wrong[0]}")])
+    return found, content
+
+
+def _locate(path: Path) -> Path:
+    if path.is_dir():
+        found = sorted(path.glob("*.index.json"))
+        if len(found) != 1:
+            listing = ", ".join(file.name for file in found) or "it has no *.index.json"
+            raise InputError([Problem(f"{path}: name one index of the directory", hint=f"found: {listing}")])
+        return found[0]
+    if path.suffix in (".pte", ".ptd"):
+        beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
+        if not beside.exists():
+            raise InputError([Problem(f"{path}: its index {beside.name} is not beside it")])
+        return beside
+    if not path.exists():
+        raise InputError([Problem(f"{path}: no such file or directory")])
+    return path
+
+
+def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
+    """The index of a program in the cache.
+
+    Raises:
+        InputError: The cache does not have it.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        names = cache.fetch("program", key, Path(scratch))
+        if names is None:
+            raise InputError([Problem(f"{key}: no program of this key in the cache {cache.directory}")])
+        return read_index(Path(scratch))[1]
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is a whole key."""
+    return re.fullmatch("[0-9a-f]{64}", text) is not None

@@ -1,0 +1,34 @@
+"""`etbuild diff`: what differs between two programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from etbuild.verbs.options import add_parser
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "diff", "show what differs between two programs")
+    for name in ("before", "after"):
+        parser.add_argument(
+            name, type=Path, metavar=name.upper(), help="a .pte, a .ptd, an index, or a directory with one index"
+        )
+    parser.add_argument("--exit-code", action="store_true", help="end with 1 where the two differ")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the differences."""
+    from etbuild import comparison
+
+    found = comparison.compare(comparison.facts(options.before), comparison.facts(options.after))
+    if options.json:
+        print(json.dumps(comparison.as_json(found), indent=2))
+    else:
+        print("\n".join(comparison.text(found)) or "no differences")
+    return 1 if found and options.exit_code else 0
