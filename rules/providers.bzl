@@ -6,7 +6,7 @@ ExecutorchProgramInfo = provider(
         "backends": "list of string: the backends, where the target declares them; else empty.",
         "index": "File: `NAME.index.json`, the digests of the artifacts and of what they were made from.",
         "methods": "list of string: the methods, where the target declares them; else empty.",
-        "named_data": "dict of tag to File: `NAME.TAG.ptd` for each tag.",
+        "named_data": "dict of tag to File: `NAME.TAG.ptd` for each tag; of a tag in shards the directory `NAME.TAG`.",
         "pte": "File: `NAME.pte`, the program.",
         "report": "File: `NAME.report.json`, facts about each method.",
     },

@@ -1,8 +1,15 @@
 """executorch_program: one manifest becomes one program.
 
-Two actions. ExecutorchPlan reduces the manifest to canonical JSON, without torch. ExecutorchLower exports and lowers
-from that JSON, not from the YAML: a comment or the order of keys changes what the first reads but not what it writes, so
-Bazel does not run the second again.
+Four actions, each of which Bazel runs again only when something that it reads has changed:
+
+    ExecutorchPlan     the manifest           -> the plan, and its parts for the next two        no torch
+    ExecutorchExport   its part, sources      -> every method without its weights                torch
+    ExecutorchLower    its part, the export,  -> the program and its named data                  torch, ExecuTorch
+                       weights
+    ExecutorchReport   the plan, facts        -> the report and the index; the manifest's checks  no torch
+
+A comment in the manifest ends after the first, since the plan stays as it is; one in a source after the second, since the
+graphs do; a changed check runs the first and the last.
 """
 
 load("//rules:providers.bzl", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
@@ -20,94 +27,252 @@ def _check_distinct(values, attribute):
         seen[value] = True
 
 def _plan(ctx):
-    """Declares ExecutorchPlan and returns its plan."""
-    manifest = ctx.file.manifest
-    plan = ctx.actions.declare_file(ctx.label.name + ".plan.json")
+    """Declares ExecutorchPlan.
 
-    # Line numbers for the messages of later actions, which look for them beside the plan. No input of theirs.
-    positions = ctx.actions.declare_file(ctx.label.name + ".positions.json")
+    Args:
+      ctx: the rule's context.
+
+    Returns:
+      struct(whole, export, lower): the plan, and its parts for the steps of these names.
+    """
+    manifest = ctx.file.manifest
+    name = ctx.label.name
+    plans = struct(
+        export = ctx.actions.declare_file(name + ".export.plan.json"),
+        lower = ctx.actions.declare_file(name + ".lower.plan.json"),
+        whole = ctx.actions.declare_file(name + ".plan.json"),
+    )
+
+    # Line numbers for the messages of later actions, which look for them beside their plan. No input of theirs.
+    positions = ctx.actions.declare_file(name + ".positions.json")
 
     arguments = driver_arguments(ctx)
     arguments.add(manifest)
     arguments.add("--manifest-name=" + repository_path(manifest))
-    arguments.add("--expect-name=" + ctx.label.name)
+    arguments.add("--expect-name=" + name)
     if ctx.attr.methods:
         arguments.add("--expect-methods=" + ",".join(ctx.attr.methods))
     if ctx.attr.backends:
         arguments.add("--expect-backends=" + ",".join(ctx.attr.backends))
-    arguments.add("--expect-named-data=" + ",".join(ctx.attr.named_data))
-    arguments.add(plan, format = "--plan=%s")
+    arguments.add("--expect-named-data=" + ",".join(ctx.attr.named_data + ctx.attr.sharded_named_data))
+    arguments.add("--expect-sharded=" + ",".join(ctx.attr.sharded_named_data))
+    arguments.add(plans.whole, format = "--plan=%s")
+    arguments.add(plans.export, format = "--export-plan=%s")
+    arguments.add(plans.lower, format = "--lower-plan=%s")
     arguments.add(positions, format = "--positions=%s")
     run_driver(
         ctx,
         "plan",
         arguments,
         inputs = [manifest],
-        outputs = [plan, positions],
+        outputs = [plans.whole, plans.export, plans.lower, positions],
         mnemonic = "ExecutorchPlan",
         progress = "Planning",
     )
-    return plan
+    return plans
+
+def _named(ctx, attribute):
+    """The files of an attribute, each with the name that it has in the program."""
+    files = getattr(ctx.files, attribute)
+    named = [struct(name = name_beside(file, ctx.file.manifest), file = file) for file in files]
+    check_unique(named, attribute)
+    return named
+
+def _argument(option, entry):
+    return "--{}={}={}".format(option, entry.name, entry.file.path)
 
 def _source_argument(source):
-    return "--source={}={}".format(source.name, source.file.path)
+    return _argument("source", source)
 
-def _lower(ctx, plan, outputs):
-    """Declares ExecutorchLower."""
-    sources = [struct(name = name_beside(file, ctx.file.manifest), file = file) for file in ctx.files.srcs]
-    data = [struct(name = name_beside(file, ctx.file.manifest), file = file) for file in ctx.files.data]
-    check_unique(sources, "srcs")
-    check_unique(data, "data")
+def _data_argument(data):
+    return _argument("data", data)
+
+def _inputs(ctx):
+    """What the program is made from.
+
+    Args:
+      ctx: the rule's context.
+
+    Returns:
+      struct(sources, data, weights): depset and lists of struct(name, file).
+    """
     libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps]
+    data = _named(ctx, "data")
+    weights = _named(ctx, "weights")
+    check_unique(data + weights, "weights")
+    return struct(
+        data = data,
+        sources = depset(_named(ctx, "srcs"), transitive = [library.sources for library in libraries]),
+        source_files = depset(ctx.files.srcs, transitive = [library.files for library in libraries]),
+        weights = weights,
+    )
 
+def _export(ctx, plan, inputs):
+    """Declares ExecutorchExport.
+
+    Args:
+      ctx: the rule's context.
+      plan: its plan.
+      inputs: of `_inputs`.
+
+    Returns:
+      struct(directory, inputs): the export, and the digests of what it was made from. No digest of a source is in the
+      export itself: an edit that leaves the graphs as they are ends here.
+    """
+    directory = ctx.actions.declare_directory(ctx.label.name + ".export")
+    read = ctx.actions.declare_file(ctx.label.name + ".export_inputs.json")
     arguments = driver_arguments(ctx)
     arguments.add(plan)
-    arguments.add_all(
-        depset(sources, transitive = [library.sources for library in libraries]),
-        map_each = _source_argument,
+    arguments.add_all(inputs.sources, map_each = _source_argument)
+    arguments.add_all(inputs.data, map_each = _data_argument)
+    arguments.add(read, format = "--inputs=%s")
+    arguments.add_all("-o", [directory], expand_directories = False)
+    run_driver(
+        ctx,
+        "export",
+        arguments,
+        inputs = depset([plan] + ctx.files.data, transitive = [inputs.source_files]),
+        outputs = [directory, read],
+        mnemonic = "ExecutorchExport",
+        progress = "Exporting",
     )
-    for entry in data:
-        arguments.add("--data={}={}".format(entry.name, entry.file.path))
-    arguments.add("-o", outputs[0].dirname)
+    return struct(directory = directory, inputs = read)
+
+def _lower(ctx, plan, export, inputs, outputs):
+    """Declares ExecutorchLower.
+
+    Args:
+      ctx: the rule's context.
+      plan: its plan.
+      export: the export's directory.
+      inputs: of `_inputs`.
+      outputs: the program and its named data.
+
+    Returns:
+      File: the facts of what was lowered.
+    """
+    facts = ctx.actions.declare_file(ctx.label.name + ".lowering.json")
+    arguments = driver_arguments(ctx)
+    arguments.add(plan)
+    arguments.add_all([export], before_each = "--export", expand_directories = False)
+    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add("-o", facts.dirname)
     run_driver(
         ctx,
         "lower",
         arguments,
-        inputs = depset(
-            [plan] + ctx.files.srcs + ctx.files.data,
-            transitive = [library.files for library in libraries],
-        ),
-        outputs = outputs,
+        inputs = [plan, export] + ctx.files.data + ctx.files.weights,
+        outputs = outputs + [facts],
         mnemonic = "ExecutorchLower",
         progress = "Lowering",
     )
+    return facts
+
+def _verify(ctx, plans, inputs, outputs):
+    """Declares ExecutorchVerify, which builds a second time and compares.
+
+    Args:
+      ctx: the rule's context.
+      plans: of `_plan`.
+      inputs: of `_inputs`.
+      outputs: what the first build lowered.
+
+    Returns:
+      File: an empty file, which is there if nothing differs.
+    """
+    stamp = ctx.actions.declare_file(ctx.label.name + ".verified")
+    arguments = driver_arguments(ctx)
+    arguments.add_all([plans.export, plans.lower])
+    arguments.add_all(inputs.sources, map_each = _source_argument)
+    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add_all(outputs, format_each = "--against=%s", expand_directories = False)
+    arguments.add(stamp, format = "--stamp=%s")
+    run_driver(
+        ctx,
+        "verify",
+        arguments,
+        inputs = depset(
+            [plans.export, plans.lower] + ctx.files.data + ctx.files.weights + outputs,
+            transitive = [inputs.source_files],
+        ),
+        outputs = [stamp],
+        mnemonic = "ExecutorchVerify",
+        progress = "Building again and comparing",
+    )
+    return stamp
+
+def _report(ctx, plan, export_inputs, facts, verified):
+    """Declares ExecutorchReport.
+
+    Args:
+      ctx: the rule's context.
+      plan: the whole plan.
+      export_inputs: the digests of what was exported.
+      facts: those of the lowering.
+      verified: what has to be there besides.
+
+    Returns:
+      struct(index, report): its outputs.
+    """
+    index = ctx.actions.declare_file(ctx.label.name + ".index.json")
+    report = ctx.actions.declare_file(ctx.label.name + ".report.json")
+    arguments = driver_arguments(ctx)
+    arguments.add(plan)
+    arguments.add(export_inputs, format = "--inputs=%s")
+    arguments.add(facts, format = "--lowering=%s")
+    arguments.add("-o", index.dirname)
+    run_driver(
+        ctx,
+        "report",
+        arguments,
+        inputs = [plan, export_inputs, facts] + verified,
+        outputs = [index, report],
+        mnemonic = "ExecutorchReport",
+        progress = "Checking",
+    )
+    return struct(index = index, report = report)
+
+def _declare_named_data(ctx):
+    """The output of each tag: a file, or a directory of shards."""
+    name = ctx.label.name
+    files = {tag: ctx.actions.declare_file("{}.{}.ptd".format(name, tag)) for tag in ctx.attr.named_data}
+    files.update({tag: ctx.actions.declare_directory("{}.{}".format(name, tag)) for tag in ctx.attr.sharded_named_data})
+    return files
 
 def _executorch_program_impl(ctx):
-    for attribute in ["methods", "backends", "named_data"]:
+    for attribute in ["methods", "backends", "named_data", "sharded_named_data"]:
         _check_distinct(getattr(ctx.attr, attribute), attribute)
-    name = ctx.label.name
-    pte = ctx.actions.declare_file(name + ".pte")
-    named_data = {tag: ctx.actions.declare_file("{}.{}.ptd".format(name, tag)) for tag in ctx.attr.named_data}
-    index = ctx.actions.declare_file(name + ".index.json")
-    report = ctx.actions.declare_file(name + ".report.json")
-    _lower(ctx, _plan(ctx), [pte] + named_data.values() + [index, report])
+    _check_distinct(ctx.attr.named_data + ctx.attr.sharded_named_data, "sharded_named_data")
+    inputs = _inputs(ctx)
+    pte = ctx.actions.declare_file(ctx.label.name + ".pte")
+    named_data = _declare_named_data(ctx)
+    lowered = [pte] + named_data.values()
 
-    shipped = [pte] + named_data.values() + [index]
+    plans = _plan(ctx)
+    export = _export(ctx, plans.export, inputs)
+    facts = _lower(ctx, plans.lower, export.directory, inputs, lowered)
+    verified = [_verify(ctx, plans, inputs, lowered + [facts])] if ctx.attr.verify_reproducible else []
+    made = _report(ctx, plans.whole, export.inputs, facts, verified)
+
+    shipped = lowered + [made.index]
     return [
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
-            index = depset([index]),
+            # Later Bazels build this one whatever is asked for: who builds the program alone still has its checks run.
+            _validation = depset([made.report]),
+            export = depset([export.directory]),
+            index = depset([made.index]),
             named_data = depset(named_data.values()),
             pte = depset([pte]),
-            report = depset([report]),
+            report = depset([made.report]),
         ),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
-            index = index,
+            index = made.index,
             methods = ctx.attr.methods,
             named_data = named_data,
             pte = pte,
-            report = report,
+            report = made.report,
         ),
     ]
 
@@ -119,17 +284,18 @@ executorch_program = rule(
         name = "mlp",
         srcs = ["model.py"],
         manifest = "model.yaml",
+        weights = ["mlp.safetensors"],
     )
 
-Output groups: `pte`, `named_data`, `index`, `report`.
+Output groups: `pte`, `named_data`, `index`, `report`, and `export`, the methods before they are lowered.
 """,
     attrs = {
         "backends": attr.string_list(
             doc = "The backends of the manifest. Checked against it where given.",
         ),
         "data": attr.label_list(
-            doc = "Weights and other files, by the names that the manifest gives them: relative to the manifest, or to " +
-                  "the repository for a file that does not lie below it.",
+            doc = "Example inputs and other files, by the names that the manifest gives them: relative to the manifest, " +
+                  "or to the repository for a file that does not lie below it.",
             allow_files = True,
         ),
         "deps": attr.label_list(
@@ -145,11 +311,22 @@ Output groups: `pte`, `named_data`, `index`, `report`.
             doc = "The methods of the manifest. Checked against it where given.",
         ),
         "named_data": attr.string_list(
-            doc = "The tags of the manifest's `named_data`, always checked: each becomes an output.",
+            doc = "The tags of the manifest's `named_data`, always checked: each becomes an output, `NAME.TAG.ptd`.",
+        ),
+        "sharded_named_data": attr.string_list(
+            doc = "Those of its tags that have a `shard_size`: each becomes a directory, `NAME.TAG`.",
         ),
         "srcs": attr.label_list(
             doc = "The program's own Python sources, imported as from a script beside the manifest.",
             allow_files = [".py"],
+        ),
+        "verify_reproducible": attr.bool(
+            doc = "Builds twice, in other surroundings the second time, and fails where the two differ.",
+        ),
+        "weights": attr.label_list(
+            doc = "The files of the manifest's `model.weights`, named as in `data`. Only lowering reads them: to change " +
+                  "them exports nothing again.",
+            allow_files = True,
         ),
     },
     provides = [ExecutorchProgramInfo],
