@@ -3,7 +3,8 @@
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
 
 def _executorch_toolchain_impl(ctx):
-    return [platform_common.ToolchainInfo(driver = ctx.attr.driver[DefaultInfo].files_to_run)]
+    default = ctx.attr.driver[DefaultInfo]
+    return [platform_common.ToolchainInfo(driver = default.files_to_run, runfiles = default.default_runfiles)]
 
 executorch_toolchain = rule(
     implementation = _executorch_toolchain_impl,

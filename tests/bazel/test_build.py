@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import Result, Workspace
+from ..workspaces import Result, Workspace
 
 PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
@@ -30,7 +30,8 @@ def names(directory: Path) -> set[str]:
 
 
 def test_every_example_builds_without_network(checkout: Workspace, built: Result) -> None:
-    assert built.mnemonics.count("ExecutorchLower") == len(PROGRAMS)
+    for step in ("Plan", "Export", "Lower", "Report"):
+        assert built.mnemonics.count(f"Executorch{step}") == len(PROGRAMS)
     for program, tags in PROGRAMS.items():
         path = checkout.output(f"examples/{program}")
         index = json.loads(path.with_suffix(".index.json").read_text())
@@ -78,7 +79,7 @@ def test_another_checkout_makes_the_same_bytes(
     assert contents <= names(disk_cache / "cas")
 
 
-def test_a_comment_or_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Result) -> None:
+def test_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Result) -> None:
     manifest = checkout.directory / "examples/mlp/model.yaml"
     text = manifest.read_text("utf-8")
     head, methods = text.split("methods:\n")
@@ -93,7 +94,8 @@ def test_a_comment_or_the_order_of_keys_lowers_nothing_again(checkout: Workspace
 def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
     try:
-        assert checkout.build("//examples/...").mnemonics == ["ExecutorchPlan", "ExecutorchLower"]
+        ours = [f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Report")]
+        assert checkout.build("//examples/...").mnemonics == ours
     finally:
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
 
@@ -110,6 +112,7 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
         "pte": ["net.pte"],
         "named_data": ["net.down.ptd", "net.up.ptd"],
         "report": ["net.report.json"],
+        "export": ["net.export"],
     }.items():
         shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}").err
         assert re.findall(r"starlark/(net\..*)", shown) == files

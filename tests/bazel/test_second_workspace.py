@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Workspace, stop
+from ..workspaces import Workspace
 
 PROGRAMS = ["apps/fitness/fitness", "apps/gesture/gesture"]
 
@@ -17,7 +17,7 @@ def monorepo(checkout: Workspace, output_root: Path, packages: Path) -> Iterator
     workspace = Workspace(checkout.directory / "examples/monorepo", output_root, packages)
     workspace.build("//...")
     yield workspace
-    stop(workspace)
+    workspace.stop()
 
 
 def test_programs_of_a_monorepo_share_code_and_weights(monorepo: Workspace) -> None:

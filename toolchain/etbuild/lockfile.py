@@ -23,7 +23,8 @@ def lock(index: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": _SCHEMA,
         "name": index["name"],
-        "versions": index["versions"],
+        # Which build of a release (`2.13.0+cpu`) makes no other bytes.
+        "versions": {name: version.partition("+")[0] for name, version in index["versions"].items()},
         "methods": index["methods"],
         "constant_methods": index["constant_methods"],
         "artifacts": {
@@ -56,14 +57,14 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
         InputError: It is no lockfile.
     """
     if not path.exists():
-        raise CheckError([Problem(f"{path}: there is no lockfile yet", hint=hint)])
+        raise CheckError([Problem(f"{path.name}: there is no lockfile yet", hint=hint)])
     found = files.read_json(path, "a lockfile")
     wrong = schema.problems("lock", found)
     if wrong:
-        raise InputError([Problem(f"{path}: not a lockfile: {problem}", hint=hint) for problem in wrong])
+        raise InputError([Problem(f"{path.name}: not a lockfile: {problem}", hint=hint) for problem in wrong])
     lines = [_line(change) for change in _merged(changes(found, content))]
     if lines:
-        message = f"{path}: the program is not the one that is locked:"
+        message = f"{path.name}: the program is not the one that is locked:"
         raise CheckError(
             [Problem("\n".join([message, *(f"    {line}" for line in lines)]), hint=f"if that is meant: {hint}")]
         )

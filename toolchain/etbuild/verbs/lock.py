@@ -30,5 +30,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         hint = options.hint or f"etbuild lock {options.build} {options.lock} --update"
         lockfile.check(options.lock, content, hint)
-        print(f"{options.lock}: as built")
+        print(f"{options.lock.name}: as built")
     return 0

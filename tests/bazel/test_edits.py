@@ -1,0 +1,176 @@
+"""Which actions an edit runs again, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ..workspaces import Workspace
+
+BUILD = """\
+load("//rules:defs.bzl", "executorch_lock", "executorch_program")
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py", "unused.py"],
+    manifest = "net.yaml",
+    named_data = ["up"],
+    sharded_named_data = ["down"],
+    weights = ["net.safetensors"],
+)
+
+executorch_lock(
+    name = "update",
+    lock = "net.lock.json",
+    program = ":net",
+)
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", weights: net.safetensors}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward: {example_inputs: [{shape: [1, 8]}]}
+named_data:
+  up: {parameters: ["up.*"]}
+  down: {parameters: ["down.*"], shard_size: 64}
+"""
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+def create():
+    return Net()
+"""
+PLAN, EXPORT, LOWER, REPORT = (f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Report"))
+
+
+def write_weights(path: Path, value: float) -> None:
+    shapes = {"up.weight": (16, 8), "up.bias": (16,), "down.weight": (4, 16), "down.bias": (4,)}
+    made = {name: torch.full(shape, number + value) for number, (name, shape) in enumerate(shapes.items(), start=1)}
+    save_file(made, path)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The option of a disk cache, which gives back what an edit made different when it is undone."""
+    return f"--disk_cache={tmp_path_factory.mktemp('edits')}"
+
+
+@pytest.fixture(scope="module")
+def net(checkout: Workspace, cache: str) -> Iterator[Workspace]:
+    """A package `edits` with one program, built."""
+    directory = checkout.directory / "edits"
+    for name, text in {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "unused.py": ""}.items():
+        checkout.write(f"edits/{name}", text)
+    write_weights(directory / "net.safetensors", 0.0)
+    first = checkout.build("//edits:net", cache)
+    assert first.mnemonics == [PLAN, EXPORT, LOWER, REPORT]
+    yield checkout
+    for path in directory.iterdir():
+        path.unlink()
+
+
+def after(net: Workspace, cache: str, path: str, old: str, new: str) -> list[str]:
+    """What an edit runs. It is undone."""
+    net.edit(f"edits/{path}", old, new)
+    try:
+        return net.build("//edits:net", cache).mnemonics
+    finally:
+        net.edit(f"edits/{path}", new, old)
+        assert net.build("//edits:net", cache).mnemonics == []
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "run"),
+    [
+        pytest.param("net.yaml", "name: net", "name: net  # a remark", [PLAN], id="comment"),
+        pytest.param(
+            "net.yaml", "methods:", "checks: {max_program_bytes: 90000}\nmethods:", [PLAN, REPORT], id="check"
+        ),
+        pytest.param("net.yaml", "methods:", "report: {blobs: false}\nmethods:", [PLAN, REPORT], id="report option"),
+        pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, REPORT], id="partitioner"),
+        pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, REPORT], id="example input"),
+        pytest.param("model.py", "import torch", "# A remark.\nimport torch", [EXPORT, REPORT], id="source comment"),
+        pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, REPORT], id="source"),
+    ],
+)
+def test_an_edit_runs_what_it_reaches(
+    net: Workspace, cache: str, path: str, old: str, new: str, run: list[str]
+) -> None:
+    assert after(net, cache, path, old, new) == run
+
+
+def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, cache: str) -> None:
+    net.write("edits/unused.py", "x = 1\n")
+    try:
+        assert net.build("//edits:net", cache).mnemonics == [EXPORT]
+    finally:
+        net.write("edits/unused.py", "")
+
+
+def test_weights_export_nothing(net: Workspace, cache: str) -> None:
+    weights = net.directory / "edits/net.safetensors"
+    before = {path.name for path in net.output("edits/net.down").iterdir()}
+    write_weights(weights, 0.5)
+    try:
+        assert net.build("//edits:net", cache).mnemonics == [LOWER, REPORT]
+        assert len(before) == 2
+        assert not before & {path.name for path in net.output("edits/net.down").iterdir()}
+    finally:
+        write_weights(weights, 0.0)
+
+
+def test_a_broken_check_fails_the_target(net: Workspace, cache: str) -> None:
+    net.edit("edits/net.yaml", "methods:", "checks: {max_program_bytes: 9}\nmethods:")
+    try:
+        message = net.build("//edits:net", cache, expect=1).err
+    finally:
+        net.edit("edits/net.yaml", "checks: {max_program_bytes: 9}\nmethods:", "methods:")
+    assert "edits/net.yaml:5:29: checks.max_program_bytes: the program has" in message
+
+
+def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, cache: str) -> None:
+    lock = net.directory / "edits/net.lock.json"
+    test = ("//edits:update_test", cache, "--test_output=errors")
+    assert "bazel run //edits:update" in net.run("test", *test, expect=3).out
+    net.run("run", "//edits:update", cache)
+    net.run("test", *test)
+    net.edit("edits/net.yaml", "[1, 8]", "[2, 8]")
+    try:
+        said = net.run("test", *test, expect=3).out
+        assert "net.pte: " in said
+        assert "if that is meant: bazel run //edits:update" in said
+    finally:
+        net.edit("edits/net.yaml", "[2, 8]", "[1, 8]")
+        lock.unlink()
+
+
+def test_a_program_that_is_not_reproducible_is_found_out(net: Workspace, cache: str) -> None:
+    verified = BUILD.replace("    weights", "    verify_reproducible = True,\n    weights")
+    net.write("edits/BUILD", verified)
+    try:
+        assert "ExecutorchVerify" in net.build("//edits:net", cache).mnemonics
+        net.edit(
+            "edits/model.py",
+            "return self.down",
+            "import os\n        x = x * len(os.environ['PATH'] + os.environ.get('TZ', ''))\n        return self.down",
+        )
+        message = net.build("//edits:net", cache, expect=1).err
+        assert "a second build differs in `net" in message
+    finally:
+        net.write("edits/BUILD", BUILD)
+        net.write("edits/model.py", MODEL)

@@ -1,0 +1,154 @@
+"""Copies of this repository, built with a real Bazel. The packages are built once and lent to every copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+BAZEL = shlex.split(os.environ.get("BAZEL", "bazel"))
+REPOSITORY = Path(__file__).resolve().parents[1]
+# What a build reads. The copies hold nothing else, so they also show that nothing else is needed.
+BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
+BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
+NOT_COPIED = shutil.ignore_patterns("bazel-*", "__pycache__", "test_*.py", "conftest.py")
+
+
+@dataclass
+class Result:
+    """What one Bazel command said."""
+
+    code: int
+    out: str
+    err: str
+    mnemonics: list[str]
+    """Of the actions that were run, not taken from a cache."""
+    hits: list[str]
+    """Mnemonics of the actions whose outputs came from a cache."""
+
+
+@dataclass
+class Workspace:
+    """A directory that Bazel builds in."""
+
+    directory: Path
+    output_root: Path
+    packages: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        """A Bazel command, to be run in the workspace's directory."""
+        return [*BAZEL, f"--output_user_root={self.output_root}", *arguments]
+
+    def bazel(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs Bazel, whose exit code the caller looks at."""
+        return subprocess.run(self.command(*arguments), cwd=self.directory, capture_output=True, text=True, check=False)
+
+    @cached_property
+    def override(self) -> str:
+        """The option that lends the packages."""
+        return f"--override_repository={packages_repository(self.bazel)}={self.packages}"
+
+    def options(self, log: Path) -> list[str]:
+        """What every command of the tests is given. Bazel logs to `log` what it runs."""
+        return [
+            self.override,
+            f"--execution_log_json_file={log}",
+            "--spawn_strategy=linux-sandbox",
+            "--color=no",
+            "--curses=no",
+        ]
+
+    def run(self, verb: str, *arguments: str, expect: int = 0) -> Result:
+        """Runs a Bazel command and checks its exit code."""
+        log = self.output_root / "execution.log"
+        log.unlink(missing_ok=True)
+        done = self.bazel(verb, *self.options(log), *arguments)
+        assert done.returncode == expect, done.stdout + done.stderr
+        return Result(done.returncode, done.stdout, done.stderr, *executed(log))
+
+    def build(self, *arguments: str, expect: int = 0) -> Result:
+        """Runs `bazel build`."""
+        return self.run("build", *arguments, expect=expect)
+
+    def output(self, path: str) -> Path:
+        """A file of the last build."""
+        return self.directory / "bazel-bin" / path
+
+    def write(self, path: str, text: str) -> None:
+        """Writes a file of the workspace."""
+        (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.directory / path).write_text(text, encoding="utf-8")
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replaces text that stands once in a file."""
+        text = (self.directory / path).read_text("utf-8")
+        assert text.count(old) == 1, f"{path} has {old!r} {text.count(old)} times"
+        self.write(path, text.replace(old, new))
+
+    def stop(self) -> None:
+        """Ends the workspace's Bazel server, which would live for hours."""
+        self.bazel("shutdown")
+
+
+def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) -> str:
+    """The name of the packages' repository in a workspace: up to Bazel 6 as WORKSPACE says, later the canonical one."""
+    apparent = "rules_executorch_packages"
+    module = ""
+    for name in ("rules_executorch", apparent):
+        done = bazel("mod", "dump_repo_mapping", module)
+        if done.returncode:
+            return apparent
+        module = json.loads(done.stdout)[name]
+    return module
+
+
+def executed(log: Path) -> tuple[list[str], list[str]]:
+    """The mnemonics of an execution log, one JSON object after another: of what was run, and of cache hits."""
+    text, position = log.read_text("utf-8") if log.exists() else "", 0
+    run: list[str] = []
+    hits: list[str] = []
+    decoder = json.JSONDecoder()
+    while position < len(text):
+        entry, position = decoder.raw_decode(text, position)
+        while position < len(text) and text[position].isspace():
+            position += 1
+        cached = entry.get("remoteCacheHit") or entry.get("cacheHit")
+        (hits if cached else run).append(entry["mnemonic"])
+    return run, hits
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """The packages that the driver runs on, as the repository rule builds them in the developer's own output base."""
+
+    def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*BAZEL, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    built = bazel("build", "//toolchain:etbuild")
+    assert built.returncode == 0, built.stderr
+    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+
+
+@pytest.fixture(scope="session")
+def output_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Bazel writes; each workspace has a directory of its own in it."""
+    return tmp_path_factory.mktemp("bazel")
+
+
+@pytest.fixture(scope="session")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a build reads, as it was when the tests began."""
+    directory = tmp_path_factory.mktemp("snapshot")
+    for name in BUILD_FILES:
+        shutil.copy2(REPOSITORY / name, directory / name)
+    for name in BUILD_DIRECTORIES:
+        shutil.copytree(REPOSITORY / name, directory / name, symlinks=True, ignore=NOT_COPIED)
+    return directory
