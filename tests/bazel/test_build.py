@@ -100,6 +100,10 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
 
 
+def test_the_lockfile_of_an_example_is_what_is_built(checkout: Workspace, built: Result, disk_cache: Path) -> None:
+    checkout.run("test", "//examples/mlp:update_test", f"--disk_cache={disk_cache}")
+
+
 def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> None:
     pte = checkout.output("examples/mlp/mlp.pte").resolve()
     result = checkout.run("run", "//toolchain:etbuild", "--", "inspect", str(pte))
@@ -124,7 +128,7 @@ def test_the_command_line_makes_the_same_bytes(
     checkout.build("//examples/...", f"--disk_cache={disk_cache}")  # the tests before have edited what was built
     for program, tags in PROGRAMS.items():
         ours = cli_built(program.rpartition("/")[2])
-        for suffix in ("pte", "index.json", *(f"{tag}.ptd" for tag in tags)):
+        for suffix in ("pte", "index.json", "report.json", *(f"{tag}.ptd" for tag in tags)):
             name = ours.with_suffix(f".{suffix}").name
             made = checkout.output(f"examples/{program}").with_name(name)
             assert sha256(made) == sha256(ours.with_name(name)), name

@@ -1,4 +1,4 @@
-"""Same inputs, same bytes: whatever the directory, hash seed, number of threads, locale, time zone and umask."""
+"""Same inputs, same bytes: every example and backend, whatever surrounds the build and whatever was built before."""
 
 from __future__ import annotations
 
@@ -6,57 +6,103 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-SHARED_WEIGHTS = Path(__file__).parents[2] / "examples" / "shared_weights"
+import pytest
+import yaml
+
+from tests.conftest import EXAMPLES, MANIFESTS, build_with_cli
+
+PARTITIONER = """\
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+def create():
+    return XnnpackPartitioner()
+"""
+# Backends that no example has for all of a program: mlp with other partitioners.
+BACKENDS = {
+    "portable": ["portable"],
+    "custom": [{"backend": "custom", "options": {"factory": "partitioner:create"}}],
+}
+# What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
+SURROUNDINGS = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "LC_ALL": "C",
+    "LOGNAME": "two",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "31337",
+    "TZ": "Asia/Tokyo",
+    "USER": "two",
+}
+BUILD_ALL = """\
+import sys
+from etbuild.cli import main
+
+for manifest in sys.argv[2:]:
+    code = main(["build", manifest, "--no-cache", "-o", sys.argv[1]])
+    assert code == 0, manifest
+"""
 
 
-def build(project: Path, umask: int, **environment: str) -> dict[str, bytes]:
-    shutil.copytree(SHARED_WEIGHTS, project / "in")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "etbuild",
-            "build",
-            str(project / "in" / "classifier.yaml"),
-            "--no-cache",
-            "-o",
-            str(project / "out"),
-        ],
-        env={**os.environ, **environment},
-        check=True,
-        capture_output=True,
-        umask=umask,
-    )
-    return {path.name: path.read_bytes() for path in (project / "out").iterdir()}
+def with_backend(directory: Path, name: str) -> Path:
+    """A manifest like mlp's, with another partitioner."""
+    shutil.copytree(EXAMPLES / "mlp", directory)
+    manifest = yaml.safe_load((directory / "model.yaml").read_text())
+    manifest["name"] = name
+    manifest["methods"]["forward"]["partitioners"] = BACKENDS[name]
+    (directory / "model.yaml").write_text(yaml.safe_dump(manifest))
+    (directory / "partitioner.py").write_text(PARTITIONER)
+    return directory / "model.yaml"
 
 
-def test_surroundings_do_not_reach_the_bytes(tmp_path: Path) -> None:
-    one = build(tmp_path / "a", 0o022, PYTHONHASHSEED="1", OMP_NUM_THREADS="1", LC_ALL="C", TZ="UTC", USER="one")
-    two = build(
-        tmp_path / "another" / "and longer path",
-        0o077,
-        PYTHONHASHSEED="31337",
-        OMP_NUM_THREADS="2",
-        LC_ALL="C.UTF-8",
-        TZ="Asia/Tokyo",
-        USER="two",
-        ATEN_CPU_CAPABILITY="default",
-    )
-    assert sorted(one) == [
-        "classifier.backbone.ptd",
-        "classifier.index.json",
-        "classifier.pte",
-        "classifier.report.json",
-    ]
-    assert one == two
+def turned_round(manifest: Path) -> None:
+    """Writes a manifest anew, with its methods in the other order."""
+    content = yaml.safe_load(manifest.read_text())
+    content["methods"] = dict(reversed(content["methods"].items()))
+    manifest.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def test_no_artifact_holds_a_path(tmp_path: Path) -> None:
-    for name, content in build(tmp_path, 0o022).items():
-        assert str(tmp_path).encode() not in content, name
-        assert b"site-packages" not in content, name
+@pytest.fixture(scope="module")
+def built_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything, built one after the other by one process in other surroundings; the first program once more."""
+    root = tmp_path_factory.mktemp("another and longer path")
+    shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("bazel-*", "monorepo"))
+    manifests = [root / "examples" / path.relative_to(EXAMPLES) for path in reversed(MANIFESTS.values())]
+    manifests += [with_backend(root / name, name) for name in BACKENDS]
+    for manifest in manifests:
+        turned_round(manifest)
+    command = [sys.executable, "-c", BUILD_ALL, str(root / "out"), *map(str, manifests), str(manifests[0])]
+    environment = {**os.environ, **SURROUNDINGS}
+    done = subprocess.run(command, env=environment, umask=0o077, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return root / "out"
+
+
+def artifacts(directory: Path, name: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob(f"{name}.*")}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_every_example_has_the_same_bytes_elsewhere(
+    name: str, cli_built: Callable[[str], Path], built_elsewhere: Path
+) -> None:
+    made = artifacts(cli_built(name).parent, name)
+    assert {f"{name}.pte", f"{name}.index.json", f"{name}.report.json"} <= made.keys()
+    assert made == artifacts(built_elsewhere, name)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, built_elsewhere: Path) -> None:
+    build_with_cli(with_backend(tmp_path / "in", name), tmp_path / "out")
+    assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere, name)
+
+
+def test_no_artifact_holds_a_path(built_elsewhere: Path) -> None:
+    for path in built_elsewhere.iterdir():
+        content = path.read_bytes()
+        assert str(built_elsewhere.parent).encode() not in content, path.name
+        assert b"site-packages" not in content, path.name
 
 
 def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
@@ -71,7 +117,8 @@ def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(manifest)
     made = set()
     for seed in ("1", "2", "3"):
-        command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / seed)]
-        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
+        command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "--no-cache"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([*command, "-o", str(tmp_path / seed)], env=environment, check=True, capture_output=True)
         made.add((tmp_path / seed / "net.pte").read_bytes())
     assert len(made) == 1
