@@ -1,0 +1,345 @@
+"""The local cache believes nothing, loses nothing, and lets any number of processes in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli
+from etbuild.cache import Cache
+from etbuild.errors import InputError
+
+KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
+FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "empty": b""}
+
+
+class Kept:
+    """A cache, a directory of files to store, and what it reported."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.said: list[str] = []
+        self.cache = Cache(root / "cache", self.said.append)
+
+    def store(self, key: str = KEY, files: dict[str, bytes] = FILES, step: str = "program") -> None:
+        source = self.root / f"source-{key[:8]}-{len(files)}"
+        for name, content in files.items():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(content)
+        self.cache.store(step, key, source, list(files))
+
+    def fetch(self, key: str = KEY, step: str = "program") -> dict[str, bytes] | None:
+        target = self.root / "fetched"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        names = self.cache.fetch(step, key, target)
+        found = {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+        assert sorted(found) == sorted(names or [])  # nothing half-copied is left
+        return None if names is None else found
+
+    def record(self, key: str = KEY, step: str = "program") -> Path:
+        return self.root / "cache/records" / step / key[:2] / key
+
+    def blobs(self) -> list[Path]:
+        return sorted(path for path in (self.root / "cache/blobs").rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def test_what_was_stored_comes_back(kept: Kept) -> None:
+    assert kept.fetch() is None
+    kept.store()
+    assert kept.fetch() == FILES
+    assert kept.fetch(OTHER) is None
+    assert kept.fetch(step="lower") is None
+    assert kept.said == []
+
+
+def test_outputs_have_the_permissions_that_the_user_wants(kept: Kept) -> None:
+    kept.store()
+    old = os.umask(0o027)
+    try:
+        kept.fetch()
+    finally:
+        os.umask(old)
+    assert (kept.root / "fetched/net.pte").stat().st_mode & 0o777 == 0o640
+    assert (kept.root / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_edited_output_does_not_reach_the_cache(kept: Kept) -> None:
+    kept.store()
+    kept.fetch()
+    with (kept.root / "fetched/net.pte").open("r+b") as file:
+        file.write(b"edited in place")
+    assert kept.fetch() == FILES
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "longer", "gone"])
+def test_a_damaged_blob_is_dropped_reported_and_stored_again(kept: Kept, damage: str) -> None:
+    kept.store()
+    (blob,) = (path for path in kept.blobs() if path.read_bytes() == FILES["net.pte"])
+    content = blob.read_bytes()
+    changed = {"flipped": b"P" + content[1:], "cut": content[:-1], "longer": content + b"x"}
+    blob.unlink()
+    if damage in changed:
+        blob.write_bytes(changed[damage])
+    assert kept.fetch() is None
+    assert len(kept.said) == 1
+    assert "is dropped: the blob" in kept.said[0]
+    assert not blob.exists()
+    kept.store()
+    assert kept.fetch() == FILES
+    assert len(kept.said) == 1
+
+
+def test_storing_replaces_a_damaged_blob(kept: Kept) -> None:
+    kept.store()
+    for blob in kept.blobs():
+        blob.write_bytes(b"damage")
+    kept.store(OTHER)
+    assert kept.fetch(OTHER) == FILES
+    assert kept.fetch() == FILES
+
+
+def test_every_flipped_byte_of_a_record_is_noticed(kept: Kept) -> None:
+    kept.store()
+    record = kept.record()
+    whole = record.read_bytes()
+    damaged = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(len(whole))]
+    for content in [*damaged, whole[:-1], whole + b"x", b"", whole[65:]]:
+        record.write_bytes(content)
+        assert kept.fetch() is None
+        assert not record.exists()
+    assert len(kept.said) == len(whole) + 4
+    record.write_bytes(whole)
+    assert kept.fetch() == FILES
+
+
+def test_random_flips_in_blobs_never_give_a_wrong_byte(kept: Kept) -> None:
+    kept.store()
+    record, blobs = kept.record().read_bytes(), {path: path.read_bytes() for path in kept.blobs()}
+    chance = random.Random(3)
+    for _ in range(1000):
+        path = chance.choice([path for path, content in blobs.items() if content])
+        place = chance.randrange(len(blobs[path]))
+        flipped = bytearray(blobs[path])
+        flipped[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        assert kept.fetch() is None
+        path.write_bytes(blobs[path])
+        kept.record().write_bytes(record)
+    assert kept.fetch() == FILES
+
+
+def test_a_record_under_another_name_is_not_believed(kept: Kept) -> None:
+    kept.store()
+    for target in (kept.record(OTHER), kept.record(step="lower")):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kept.record(), target)
+    assert kept.fetch(OTHER) is None
+    assert kept.fetch(step="lower") is None
+    assert all("the record of something else" in line for line in kept.said)
+    assert kept.fetch() == FILES
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
+def test_a_name_that_leaves_the_directory_is_refused(kept: Kept, name: str) -> None:
+    kept.store()
+    content = json.loads(kept.record().read_bytes().partition(b"\n")[2])
+    content["files"][0]["name"] = name
+    body = json.dumps(content).encode()
+    kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert kept.fetch() is None
+    assert not (kept.root / "escaped").exists()
+
+
+def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None:
+    keys = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
+    for number, key in enumerate(keys):
+        kept.store(key, {"own": bytes([number]) * 10_000, "shared": b"s" * 10_000})
+        os.utime(kept.record(key), (number, number))
+    kept.fetch(keys[0])  # the oldest is used again
+    removed = kept.cache.gc(32_000)  # room for two, and what they share
+    assert (removed.records, removed.blobs) == (2, 2)
+    assert [kept.fetch(key) is not None for key in keys] == [True, False, False, True]
+    assert kept.cache.gc(0).size == 0
+    assert kept.blobs() == []
+
+
+def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
+    kept.store()
+    (kept.root / "cache/tmp/half").write_bytes(b"half")
+    orphan = kept.root / "cache/blobs/ff/orphan"
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.write_bytes(b"no record lists it")
+    with kept.cache.building("program", OTHER):
+        kept.cache.gc(10**9)
+    assert not (kept.root / "cache/tmp/half").exists()
+    assert not orphan.exists()
+    assert kept.fetch() == FILES
+    kept.cache.gc(10**9)
+    assert [path.name for path in (kept.root / "cache/locks").iterdir()] == ["gc"]
+
+
+def test_the_collector_waits_for_who_reads(kept: Kept) -> None:
+    kept.store()
+    reading, done = threading.Event(), threading.Event()
+    original = kept.cache._copy_out
+
+    def slowly(*arguments: object) -> None:
+        reading.set()
+        time.sleep(0.2)
+        assert not done.is_set()
+        original(*arguments)  # type: ignore[arg-type]
+
+    kept.cache._copy_out = slowly  # type: ignore[method-assign]
+    collector = threading.Thread(target=lambda: (reading.wait(), Cache(kept.root / "cache").gc(0), done.set()))
+    collector.start()
+    assert kept.fetch() == FILES
+    collector.join()
+    assert kept.fetch() is None
+
+
+def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept, tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from etbuild.cache import Cache\n"
+        "with Cache(Path(sys.argv[1])).building('program', sys.argv[2]):\n    print('in', flush=True); time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "cache"), KEY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        entered = threading.Event()
+
+        def enter() -> None:
+            with kept.cache.building("program", KEY):
+                entered.set()
+
+        waiting = threading.Thread(target=enter)
+        waiting.start()
+        assert not entered.wait(0.2)
+        with kept.cache.building("program", OTHER):
+            pass  # another key is free
+        process.kill()
+        assert entered.wait(30)
+        waiting.join()
+
+
+CROWD = """\
+import random, shutil, sys
+from pathlib import Path
+from etbuild.cache import Cache
+import hashlib
+
+root, seed = Path(sys.argv[1]), int(sys.argv[2])
+chance = random.Random(seed)
+own = root / f"own{seed}"
+cache = Cache(root / "cache")
+for turn in range(40):
+    number = chance.randrange(6)
+    key = hashlib.sha256(bytes([number])).hexdigest()
+    content = {"a": bytes([number]) * 50_000, "b": b"shared" * 10_000}
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir()
+    action = chance.random()
+    if action < 0.1:
+        cache.gc(chance.randrange(400_000))
+    elif cache.fetch("program", key, own) is not None:
+        assert {path.name: path.read_bytes() for path in own.iterdir()} == content, "wrong bytes"
+    else:
+        with cache.building("program", key):
+            for name, data in content.items():
+                (own / name).write_bytes(data)
+            cache.store("program", key, own, sorted(content))
+"""
+
+
+def test_a_crowd_of_processes_some_of_them_killed(kept: Kept, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    commands = [[sys.executable, "-c", CROWD, str(tmp_path), str(seed)] for seed in range(16)]
+    crowd = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in chance.sample(crowd, 6):
+        time.sleep(chance.random() / 4)
+        process.send_signal(signal.SIGKILL)
+    for process in crowd:
+        said = process.communicate()[1]
+        assert process.returncode in (0, -signal.SIGKILL), said
+        assert said == ""
+    assert kept.cache.verify() == []
+
+
+@pytest.mark.parametrize("obstacle", ["", "records"])
+def test_a_directory_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
+    (tmp_path / "cache").mkdir()
+    if obstacle:
+        (tmp_path / "cache" / obstacle).write_text("in the way")
+    else:
+        (tmp_path / "cache").rmdir()
+        (tmp_path / "cache").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be used as a cache") as error:
+        Cache(tmp_path / "cache")
+    assert "name a directory of yours with --cache-dir" in str(error.value)
+
+
+def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None:
+    shutil.rmtree(kept.root / "cache/tmp")
+    (kept.root / "cache/tmp").write_text("in the way")
+    kept.store()
+    assert "nothing was stored" in kept.said[0]
+    assert not kept.record().exists()
+    assert kept.fetch() is None
+
+
+def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    script = (
+        "import resource, sys; from pathlib import Path; from etbuild.cache import Cache\n"
+        "root = Path(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        f"Cache(root / 'cache').store('program', '{KEY}', root, ['large'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert "nothing was stored: File too large" in done.stderr
+    assert list((tmp_path / "cache/tmp").iterdir()) == []
+
+
+def test_verify_finds_what_a_hit_would_find(kept: Kept) -> None:
+    kept.store()
+    assert kept.cache.verify() == []
+    kept.blobs()[0].write_bytes(b"damage")
+    assert [line.partition(": ")[2][:8] for line in kept.cache.verify()] == ["the blob", "the reco"]
+    assert kept.cache.verify() == []
+    assert kept.fetch() is None
+
+
+def test_the_verbs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    kept.store()
+    where = ["--cache-dir", str(kept.root / "cache")]
+    assert cli.main(["cache", "info", *where, "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["records"] == {"program": 1}
+    assert info["blobs"] == 3
+    assert cli.main(["cache", "info", *where]) == 0
+    assert "program records  1" in capsys.readouterr().out
+    assert cli.main(["cache", "verify", *where]) == 0
+    assert capsys.readouterr().out == "no damage\n"
+    kept.blobs()[0].write_bytes(b"damage")
+    assert cli.main(["cache", "verify", *where]) == 1
+    assert "was damaged and is dropped" in capsys.readouterr().out
+    assert cli.main(["cache", "gc", *where, "--max-size", "1.5 kB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["size"] <= 1500
+    assert cli.main(["cache", "gc", *where, "--max-size", "lots"]) == 2
+    assert "--max-size lots: not a size\n    write for example 500MB or 10GB" in capsys.readouterr().err
