@@ -1,0 +1,49 @@
+"""Tiny programs to build many times."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+MODEL = """\
+import torch
+
+def create(width):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU())
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net{width}
+model: {{factory: "model:create", kwargs: {{width: {width}}}}}
+defaults: {{partitioners: [xnnpack]}}
+methods: {{forward: {{example_inputs: [{{shape: [1, 8]}}]}}}}
+named_data: {{weights: {{parameters: ["*"]}}}}
+"""
+
+
+def write_project(root: Path, width: int) -> Path:
+    """A manifest with its model."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "model.py").write_text(MODEL)
+    manifest = root / f"net{width}.yaml"
+    manifest.write_text(MANIFEST.format(width=width))
+    return manifest
+
+
+def command(manifest: Path, out: Path, *options: str) -> list[str]:
+    """The command that builds it."""
+    return [sys.executable, "-m", "etbuild", "build", str(manifest), "-o", str(out), "--json", *options]
+
+
+def build(manifest: Path, out: Path, *options: str) -> dict[str, bytes]:
+    """The artifacts of a build that has to end well."""
+    done = subprocess.run(command(manifest, out, *options), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return artifacts(out)
+
+
+def artifacts(out: Path) -> dict[str, bytes]:
+    """The files that were published."""
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} if out.is_dir() else {}

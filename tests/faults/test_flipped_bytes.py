@@ -1,0 +1,96 @@
+"""A real program's entries in the cache, with every byte of a record and many bytes of the blobs turned."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli
+from etbuild.cache import Cache
+
+from .projects import artifacts, build, write_project
+
+
+class Filled:
+    """A cache with one program, and the content of each of its entries."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifest = write_project(root / "in", 4)
+        self.program = build(self.manifest, root / "out", "--cache-dir", str(root / "cache"))
+        self.said: list[str] = []
+        self.cache = Cache(root / "cache", self.said.append)
+        self.records = self._files("records")
+        self.blobs = self._files("blobs")
+        self.right = {path: self.fetch(path) for path in self.records}
+
+    def _files(self, folder: str) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in sorted((self.root / "cache" / folder).rglob("*")) if path.is_file()}
+
+    def fetch(self, record: Path) -> dict[str, bytes] | None:
+        target = self.root / "fetched"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        names = self.cache.fetch(record.parent.parent.name, record.name, target)
+        return None if names is None else {name: (target / name).read_bytes() for name in names}
+
+    def restore(self) -> None:
+        for path, content in {**self.records, **self.blobs}.items():
+            path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return Filled(tmp_path_factory.mktemp("filled"))
+
+
+def flip(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+
+
+def test_all_three_steps_are_kept(filled: Filled) -> None:
+    assert [path.parent.parent.name for path in filled.records] == ["export", "lower", "program"]
+    assert filled.right[list(filled.records)[2]] == filled.program
+
+
+def test_every_byte_of_every_record(filled: Filled) -> None:
+    for record, content in filled.records.items():
+        for place in range(len(content)):
+            record.write_bytes(flip(content, place))
+            assert filled.fetch(record) is None, (record, place)
+        record.write_bytes(content)
+        assert filled.fetch(record) == filled.right[record]
+
+
+def test_a_thousand_random_bytes_of_blobs(filled: Filled) -> None:
+    chance = random.Random(11)
+    for _ in range(1000):
+        blob = chance.choice([path for path, content in filled.blobs.items() if content])
+        blob.write_bytes(flip(filled.blobs[blob], chance.randrange(len(filled.blobs[blob]))))
+        for record in filled.records:
+            assert filled.fetch(record) in (None, filled.right[record])
+        filled.restore()
+
+
+@pytest.mark.parametrize("folder", ["records", "blobs"])
+def test_a_build_over_damage_is_right_says_so_and_mends_it(
+    filled: Filled, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = filled.records if folder == "records" else filled.blobs
+    for path, content in entries.items():
+        path.write_bytes(flip(content, len(content) // 2) if content else b"x")
+    where = ["--cache-dir", str(filled.root / "cache"), "--json"]
+    run: Callable[[], int] = lambda: cli.main(["build", str(filled.manifest), "-o", str(tmp_path), *where])  # noqa: E731
+    assert run() == 0
+    printed = capsys.readouterr()
+    assert printed.err.count("was damaged and is dropped") >= 3
+    assert json.loads(printed.out)["steps"] == {"export": "run", "lower": "run", "report": "run"}
+    assert artifacts(tmp_path) == filled.program
+    assert run() == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == {"program": "cached"}
+    filled.restore()
