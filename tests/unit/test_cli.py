@@ -15,7 +15,11 @@ ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["validate", MLP], ["plan", MLP]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["validate", MLP], ["plan", MLP], ["explain", MLP, MLP], ["cache", "info"]],
+    ids=" ".join,
+)
 def test_these_verbs_do_not_import_torch(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom etbuild.cli import main\n"

@@ -40,7 +40,7 @@ def _of_file(path: Path) -> Facts:
         from etbuild import program_file
 
         found = program_file.describe(path)
-    file = {"kind": found["kind"], "size": found["size"], "sha256": found["sha256"]}
+    file = {"size": found["size"], "sha256": found["sha256"]}
     if found["kind"] == "named_data":
         return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": found["named_data"]}}
     methods = {
@@ -57,10 +57,9 @@ def _of_file(path: Path) -> Facts:
 
 
 def _of_index(index: dict[str, Any], path: Path) -> Facts:
-    artifacts = {entry["file"]: {key: entry[key] for key in ("kind", "size", "sha256")} for entry in index["artifacts"]}
     found: Facts = {
         "of": "a build",
-        "artifacts": {_plain_name(name): entry for name, entry in artifacts.items()},
+        "artifacts": _artifacts(index["artifacts"]),
         "methods": {name: {} for name in index["methods"]},
         "constant methods": index["inputs"]["plan"]["constant_methods"],
         "weights": index["tensors"],
@@ -78,10 +77,15 @@ def _of_index(index: dict[str, Any], path: Path) -> Facts:
     return found
 
 
-def _plain_name(file: str) -> str:
-    """A shard's name holds its digest; with it, a changed shard would be one that went and one that came."""
-    directory, separator, name = file.partition("/")
-    return f"{directory}/{name[:-69]}-..." if separator and len(name) > 69 else file
+def _artifacts(listed: list[dict[str, Any]]) -> Facts:
+    """Artifacts by name; shards by their number, since a changed one has another name."""
+    found: Facts = {}
+    for entry in listed:
+        directory, separator, _ = entry["file"].partition("/")
+        number = sum(name.startswith(f"{directory}/") for name in found)
+        name = f"{directory}/{number}" if separator else entry["file"]
+        found[name] = {key: entry[key] for key in ("size", "sha256")}
+    return found
 
 
 def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
@@ -144,17 +148,34 @@ def text(found: list[Change]) -> Iterator[str]:
 
 
 def _line(change: Change) -> str:
-    where = format_path(change.path[1:])
-    if change.path[-1] in ("size", "bytes") or (change.path[0] == "blobs" and _is_size(change)):
+    section, *path = change.path
+    where = _method_part(path) if section == "methods" else " ".join(map(str, path))
+    if section in ("artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
         return f"{where}: {_sizes(change.before, change.after)}"
+    if section == "methods" and _whole_numbers(change):
+        return f"{where}: {_count(change.before)} -> {_count(change.after)}"
     if change.kind == "changed":
-        return f"{where}: {show(change.before, change.path)} -> {show(change.after, change.path)}"
+        return f"{where}: {show(change.before)} -> {show(change.after)}"
     value = change.after if change.kind == "added" else change.before
-    return f"{where}: {change.kind}" + (f" ({show(value)})" if value not in ({}, "expected") else "")
+    return f"{where}: {change.kind}" + (f" ({show(value)})" if isinstance(value, (int, float, list)) else "")
 
 
-def _is_size(change: Change) -> bool:
-    return all(value is ABSENT or (isinstance(value, int)) for value in (change.before, change.after))
+def _method_part(path: list[Any]) -> str:
+    """`forward: XnnpackBackend aten::linear`, or `forward: operator aten::sin.out`."""
+    method, *rest = path
+    if rest[:2] == ["operators", "delegated"] or rest[:2] == ["operators", "fallback"]:
+        rest = rest[2:] if rest[1] == "delegated" else rest[1:]
+    elif rest[:1] in (["operators"], ["delegates"]):
+        rest = [rest[0][:-1], *rest[1:]]
+    return f"{method}: {' '.join(map(str, rest))}" if rest else str(method)
+
+
+def _whole_numbers(change: Change) -> bool:
+    return all(value is ABSENT or isinstance(value, int) for value in (change.before, change.after))
+
+
+def _count(value: Any) -> int:
+    return 0 if value is ABSENT else int(value)
 
 
 def _sizes(before: Any, after: Any) -> str:

@@ -117,10 +117,10 @@ def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> I
     if not found:
         yield f"weights `{name}`: the same tensors in another file"
         return
-    counts = [(kind, sum(entry.kind == kind for entry in found)) for kind in ("changed", "added", "removed")]
-    said = ", ".join(f"{count} {kind}" for kind, count in counts if count)
-    total = len(before[name].keys() | after[name].keys())
-    yield f"weights `{name}`: {said.replace(' changed', f' of {total} tensors changed', 1)}"
+    counts = {kind: sum(entry.kind == kind for entry in found) for kind in ("changed", "added", "removed")}
+    changed = [f"{counts.pop('changed')} of {len(before[name])} tensors changed"] if counts["changed"] else []
+    said = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
+    yield f"weights `{name}`: {', '.join(said)}"
     for entry in found[:_NAMED]:
         yield f"    {entry.path[0]} {entry.kind}"
     if len(found) > _NAMED:

@@ -1,0 +1,26 @@
+"""The same tensors have the same digests, whatever file they are in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from etbuild.tensor_digests import tensor_digests
+
+
+def test_safetensors_and_torch_files_agree(tmp_path: Path) -> None:
+    tensors = {
+        "float": torch.arange(12.0).reshape(3, 4),
+        "bfloat16": torch.zeros(2, dtype=torch.bfloat16),
+        "scalar": torch.tensor(3),
+        "bool": torch.tensor([True, False]),
+        "transposed": torch.arange(12.0).reshape(4, 3).t(),
+        "empty": torch.empty(0, 3),
+    }
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "w.safetensors")
+    torch.save(tensors, tmp_path / "w.pt")
+    made = [tensor_digests(name, tmp_path / name) for name in ("w.safetensors", "w.pt")]
+    assert made[0] == made[1]
+    assert len(set(made[0].values())) == len(tensors)

@@ -1,0 +1,74 @@
+"""Indexes as a build writes them, for tests of what reads them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from typing import Any
+
+from etbuild import plan, schema
+
+MANIFEST: dict[str, Any] = {
+    "name": "net",
+    "model": {"factory": "model:create", "weights": "net.safetensors"},
+    "defaults": {"partitioners": ["xnnpack"]},
+    "methods": {
+        "decode": {"example_inputs": [{"shape": [1, 16], "dtype": "int64"}]},
+        "prefill": {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}]},
+    },
+    "named_data": {"weights": {"parameters": ["*"]}},
+    "constant_methods": {"get_max": 8},
+}
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> dict[str, Any]:
+    """An index; `inputs` replaces parts of the key's inputs."""
+    reduced = plan.reduce(manifest)
+    described = {
+        "schema": "executorch-key/v2",
+        "plan": reduced,
+        "sources": {"model.py": sha256("model"), "layers/rope.py": sha256("rope")},
+        "data": {name: sha256(name) for name in reduced["model"]["weights"]},
+        "toolchain": {
+            "driver": {"version": "0.2.0", "sha256": sha256("driver")},
+            "python": "cpython-3.11",
+            "distributions": {
+                "executorch": {"version": "1.5.1", "sha256": sha256("executorch")},
+                "torch": {"version": "2.13.0+cpu", "sha256": sha256("torch")},
+            },
+        },
+        **inputs,
+    }
+    names = [f"layer{number}.weight" for number in range(tensors)]
+    index = {
+        "schema": "executorch-index/v2",
+        "name": reduced["name"],
+        "key": plan.digest(described),
+        "inputs": described,
+        "tensors": {file: {name: sha256(name) for name in names} for file in described["data"]},
+        "versions": {"etbuild": "0.2.0", "executorch": "1.5.1", "torch": "2.13.0+cpu"},
+        "methods": sorted(reduced["methods"]),
+        "constant_methods": sorted(reduced["constant_methods"]),
+        "artifacts": [
+            {"file": "net.pte", "kind": "program", "size": 1000, "sha256": sha256("pte")},
+            {"file": "net.weights.ptd", "kind": "named_data", "size": 5000, "sha256": sha256("ptd"), "tag": "weights"},
+            {"file": "net.report.json", "kind": "report", "size": 70, "sha256": sha256("report")},
+        ],
+        "named_data": {"weights": sha256("ptd")},
+    }
+    assert schema.problems("index", index) == []
+    return index
+
+
+def edited(manifest: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
+    """A copy with another value at a path."""
+    result = copy.deepcopy(manifest)
+    target = result
+    for part in path[:-1]:
+        target = target[part] if isinstance(target, list) else target.setdefault(part, {})
+    target[path[-1]] = value
+    return result

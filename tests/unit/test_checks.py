@@ -1,0 +1,90 @@
+"""Bounds of the manifest, and what the report lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etbuild import checks, plan, schema
+from etbuild.errors import CheckError
+from etbuild.report import report
+
+from .indexes import MANIFEST, edited
+
+LOWERING: dict[str, Any] = {
+    "artifacts": [
+        {"file": "net.pte", "kind": "program", "size": 1000, "sha256": "0" * 64},
+        {"file": "net.weights/1.ptd", "kind": "named_data", "size": 300, "sha256": "1" * 64, "tag": "weights"},
+        {"file": "net.weights/2.ptd", "kind": "named_data", "size": 400, "sha256": "2" * 64, "tag": "weights"},
+    ],
+    "program": {
+        "methods": {
+            name: {"inputs": [], "outputs": [], "delegates": {"XnnpackBackend": 1}, "operators": {}, "memory": memory}
+            for name, memory in {"decode": [10, 20], "prefill": [100]}.items()
+        },
+        "bytes": {"constants": [1, 2], "mutable": [], "delegates": [30], "named_data": {"key": 5}},
+    },
+    "operators": {
+        "decode": {"delegated": {"XnnpackBackend": {"aten::linear": 3}}, "fallback": {"aten::sin": 1}},
+        "prefill": {"delegated": {}, "fallback": {}},
+    },
+    "named_data": {"weights": {"a": 300, "b": 400}},
+}
+
+
+def planned(**sections: Any) -> Any:
+    manifest = MANIFEST
+    for section, value in sections.items():
+        manifest = edited(manifest, section, value=value)
+    return plan.reduce(manifest)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept", "message"),
+    [
+        ({"max_program_bytes": 999}, {"max_program_bytes": 1000}, "the program has 1,000 bytes, at most 999"),
+        ({"max_named_data_bytes": 699}, {"max_named_data_bytes": 700}, "the named data has 700 bytes, at most 699"),
+        (
+            {"max_named_data_bytes": {"weights": 1}},
+            {"max_named_data_bytes": {"weights": 700}},
+            "checks.max_named_data_bytes.weights: the named data `weights` has 700 bytes, at most 1",
+        ),
+        ({"max_memory_bytes": 99}, {"max_memory_bytes": 100}, "`prefill` plans 100 bytes of memory, at most 99"),
+        (
+            {"max_memory_bytes": {"decode": 29}},
+            {"max_memory_bytes": {"decode": 30}},
+            "checks.max_memory_bytes.decode: `decode` plans 30 bytes of memory, at most 29",
+        ),
+        ({"min_delegated": 0.8}, {"min_delegated": 0.75}, "take 0.75 of the operators of `decode`, at least 0.8"),
+        ({"min_delegated": {"decode": 0.9}}, {"min_delegated": {"prefill": 1}}, "of the operators of `decode`"),
+    ],
+)  # fmt: skip
+def test_a_bound_is_kept_or_named(wanted: dict[str, Any], kept: dict[str, Any], message: str) -> None:
+    assert checks.measure(planned(checks=kept), LOWERING)
+    with pytest.raises(CheckError) as error:
+        checks.measure(planned(checks=wanted), LOWERING)
+    assert message in str(error.value)
+    assert len(error.value.problems) == 1
+    assert error.value.exit_code == 3
+
+
+def test_all_broken_bounds_are_named_at_once() -> None:
+    with pytest.raises(CheckError) as error:
+        checks.measure(planned(checks={"max_program_bytes": 1, "max_memory_bytes": 1}), LOWERING)
+    assert len(error.value.problems) == 3
+
+
+def test_the_report_says_what_was_checked() -> None:
+    reduced = planned(checks={"max_memory_bytes": 100})
+    made = report(reduced, LOWERING, checks.measure(reduced, LOWERING))
+    assert made["checks"][0] == {"check": "max_memory_bytes", "of": "decode", "limit": 100, "actual": 30}
+    assert schema.problems("report", made) == []
+
+
+def test_the_report_leaves_out_what_it_is_told_to() -> None:
+    made = report(planned(report={"operators": False, "blobs": False}), LOWERING, [])
+    assert "operators" not in made["methods"]["decode"]
+    assert made["bytes"]["external"] == {"weights": {"blobs": 2, "bytes": 700}}
+    assert made["bytes"]["constants"] == {"blobs": 2, "bytes": 3}
+    assert schema.problems("report", made) == []

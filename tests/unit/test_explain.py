@@ -1,0 +1,193 @@
+"""Why two builds have different keys, in words."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild import cli, explanation
+from etbuild.cache import Cache
+
+from .indexes import MANIFEST, edited, make_index, sha256
+
+MLP = Path(__file__).parents[2] / "examples/mlp/model.yaml"
+BEFORE = make_index()
+EXPORT, LOWER = ["export", "lower, if the exported graphs change", "report"], ["lower", "report"]
+
+
+def changed(name: str, **values: Any) -> dict[str, Any]:
+    """An index with other inputs of one kind."""
+    return make_index(**{name: {**BEFORE["inputs"][name], **values}})
+
+
+def toolchain(driver: dict[str, str] | None = None, **distributions: dict[str, str]) -> dict[str, Any]:
+    found = copy.deepcopy(BEFORE["inputs"]["toolchain"])
+    found["distributions"].update(distributions)
+    return make_index(toolchain={**found, "driver": driver or found["driver"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words", "steps"),
+    [
+        (
+            ("methods", "decode", "example_inputs", 0, "shape"),
+            [1, 32],
+            "`decode`: example_inputs[0].shape 1x16 -> 1x32",
+            EXPORT,
+        ),
+        (("model", "seed"), 7, "model.seed 0 -> 7", EXPORT),
+        (("methods", "decode", "strict"), True, "`decode`: strict false -> true", EXPORT),
+        (
+            ("methods", "decode", "partitioners"),
+            [],
+            "`decode`: partitioners [{backend: xnnpack, options: {}}] -> []",
+            LOWER,
+        ),
+        (("constant_methods", "get_max"), 9, "constant method `get_max` 8 -> 9", LOWER),
+        (("constant_methods", "get_min"), 1, "constant method `get_min` added: 1", LOWER),
+        (("named_data", "weights", "shard_size"), 64, "named data `weights`: shard_size null -> 64", LOWER),
+        (("checks",), {"max_program_bytes": 5}, "checks.max_program_bytes added: 5", ["report"]),
+        (("report",), {"blobs": False}, "report.blobs true -> false", ["report"]),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_manifest(path: tuple[Any, ...], value: Any, words: str, steps: list[str]) -> None:
+    after = make_index(edited(MANIFEST, *path, value=value))
+    assert explanation.differences(BEFORE, after) == [words]
+    assert explanation.steps_to_run(BEFORE, after) == steps
+
+
+def test_a_method_that_came_and_one_that_went() -> None:
+    after = edited(MANIFEST, "methods", "embed", value={"example_inputs": [{"shape": [1]}]})
+    del after["methods"]["prefill"]
+    words = explanation.differences(BEFORE, make_index(after))
+    assert words == ["method `embed` added", "method `prefill` removed"]
+
+
+def test_sources() -> None:
+    sources = {"model.py": sha256("edited"), "new.py": sha256("new")}
+    after = make_index(sources=sources)
+    assert explanation.differences(BEFORE, after) == [
+        "source `layers/rope.py` removed",
+        "source `model.py` changed",
+        "source `new.py` added",
+    ]
+    assert explanation.steps_to_run(BEFORE, after)[0] == "export"
+
+
+def test_weights_tensor_by_tensor() -> None:
+    after = changed("data", **{"net.safetensors": sha256("edited")})
+    tensors = after["tensors"]["net.safetensors"]
+    for name in ("layer1.weight", "layer3.weight", "layer5.weight"):
+        tensors[name] = sha256(f"other {name}")
+    assert explanation.differences(BEFORE, after) == [
+        "weights `net.safetensors`: 3 of 48 tensors changed",
+        "    layer1.weight changed",
+        "    layer3.weight changed",
+        "    layer5.weight changed",
+    ]
+    assert explanation.steps_to_run(BEFORE, after) == LOWER
+
+
+def test_tensors_that_came_and_went_and_too_many_to_name() -> None:
+    after = changed("data", **{"net.safetensors": sha256("edited")})
+    tensors = after["tensors"]["net.safetensors"]
+    del tensors["layer47.weight"]
+    tensors.update({f"more{number}": sha256("x") for number in range(10)})
+    words = explanation.differences(BEFORE, after)
+    assert words[0] == "weights `net.safetensors`: 10 added, 1 removed"
+    assert words[-1] == "    and 3 more"
+
+
+def test_another_file_with_the_same_tensors() -> None:
+    after = changed("data", **{"net.safetensors": sha256("repacked")})
+    assert explanation.differences(BEFORE, after) == ["weights `net.safetensors`: the same tensors in another file"]
+
+
+def test_the_toolchain() -> None:
+    after = toolchain(
+        {"version": "0.3.0", "sha256": sha256("driver 3")},
+        torch={"version": "2.14.0", "sha256": sha256("torch 14")},
+        executorch={"version": "1.5.1", "sha256": sha256("patched")},
+        timm={"version": "1.0", "sha256": sha256("timm")},
+    )
+    assert explanation.differences(BEFORE, after) == [
+        "driver 0.2.0 -> 0.3.0",
+        "executorch 1.5.1: other files in the same version",
+        "timm 1.0 added",
+        "torch 2.13.0+cpu -> 2.14.0",
+    ]
+    assert explanation.steps_to_run(BEFORE, after) == ["export", "lower", "report"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0) -> str:
+    assert cli.main(["explain", *map(str, arguments)]) == expect
+    printed = capsys.readouterr()
+    return printed.err if expect else printed.out
+
+
+def write(directory: Path, index: dict[str, Any], name: str = "net") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.index.json"
+    path.write_text(json.dumps(index))
+    return path
+
+
+def test_a_build_is_named_by_its_index_directory_or_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = write(tmp_path / "one", BEFORE), write(tmp_path / "two", changed("sources", **{"model.py": sha256("x")}))
+    (two.parent / "net.pte").write_bytes(b"")
+    texts = {run(capsys, *names) for names in [(one, two), (one.parent, two.parent), (one, two.parent / "net.pte")]}
+    (text,) = texts
+    assert text.splitlines()[1:] == [
+        "source `model.py` changed",
+        "to run again: export; lower, if the exported graphs change; report",
+    ]
+    assert run(capsys, one, one.parent) == f"the same key: {BEFORE['key']}\n"
+    said = json.loads(run(capsys, one, two, "--json"))
+    assert said["differences"] == ["source `model.py` changed"]
+
+
+def test_a_key_names_a_program_in_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "made", BEFORE)
+    Cache(tmp_path / "cache").store("program", BEFORE["key"], tmp_path / "made", ["net.index.json"])
+    where = ["--cache-dir", tmp_path / "cache"]
+    assert "the same key" in run(capsys, BEFORE["key"], tmp_path / "made", *where)
+    assert "no program of this key in the cache" in run(capsys, "0" * 64, *where, expect=2)
+
+
+def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = json.loads(run(capsys, MLP, "--json"))
+    lines = [line.split() for line in run(capsys, MLP).splitlines()]
+    assert ["key", printed["key"], "mlp"] in lines
+    assert ["model.py", printed["inputs"]["sources"]["model.py"]] in lines
+    assert run(capsys, MLP, MLP) == f"the same key: {printed['key']}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file or directory"),
+        ("{", "not an index"),
+        ("[]", "its schema is none, not executorch-index/v2"),
+        ('{"schema": "executorch-index/v1"}', "build it again with this version of the driver"),
+        ('{"schema": "executorch-index/v2"}', "the key `name` is missing"),
+    ],
+)
+def test_what_is_no_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
+) -> None:
+    path = tmp_path / "x.index.json"
+    if content is not None:
+        path.write_text(content)
+    assert message in run(capsys, path, expect=2)
+
+
+def test_a_directory_has_to_hold_one_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "it has no *.index.json" in run(capsys, tmp_path, expect=2)
+    for name in ("a", "b"):
+        write(tmp_path, BEFORE, name)
+    assert "found: a.index.json, b.index.json" in run(capsys, tmp_path, expect=2)
+    assert "its index net.index.json is not beside it" in run(capsys, tmp_path / "net.pte", expect=2)
