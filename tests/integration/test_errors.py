@@ -74,7 +74,7 @@ def test_what_a_model_prints_is_no_result(build: Build) -> None:
     model = MODEL.replace("return Net()", "print('hello'); __import__('os').system('echo native')\n    return Net()")
     outcome = build(MANIFEST, "--json", model=model)
     assert "hello" in outcome.err
-    assert [artifact["kind"] for artifact in json.loads(outcome.out)] == ["program", "report", "index"]
+    assert [artifact["kind"] for artifact in json.loads(outcome.out)["artifacts"]] == ["program", "report", "index"]
 
 
 def test_warnings_of_a_model_are_shown_and_those_of_libraries_not(tmp_path: Path) -> None:
