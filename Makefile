@@ -10,6 +10,7 @@ SHELL := /bin/bash
 VENV := .venv
 BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
+BUILDGRID := .cache/buildgrid
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
 .PHONY: build test venv lint format bench clean
@@ -22,8 +23,8 @@ build: venv
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
 	  2> $(VENV)/run.log || { cat $(VENV)/run.log >&2; exit 1; }
 
-test: venv
-	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m pytest
+test: venv $(BUILDGRID)/ready
+	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest
 
 venv: $(VENV)/ready
 
@@ -33,6 +34,12 @@ $(VENV)/ready: toolchain/requirements.lock tests/requirements.txt pyproject.toml
 	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' toolchain/requirements.lock > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable . --requirement tests/requirements.txt
+	touch $@
+
+# A remote cache for the tests, apart from all else: what it needs must not touch what the driver needs.
+$(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(BUILDGRID)
+	$(BUILDGRID)/bin/pip install --quiet --requirement tests/remote/requirements.txt
 	touch $@
 
 lint: venv $(BUILDIFIER)
@@ -52,7 +59,8 @@ $(BUILDIFIER):
 
 bench: venv
 	$(VENV)/bin/python benchmarks/overhead/run.py
+	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 
 clean:
-	rm -rf $(VENV) node_modules
+	rm -rf $(VENV) $(BUILDGRID) node_modules
 	bazel=$(BAZEL); $$bazel clean

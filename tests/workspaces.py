@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # What a build reads. The copies hold nothing else, so they also show that nothing else is needed.
 BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
 BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
-NOT_COPIED = shutil.ignore_patterns("bazel-*", "__pycache__", "test_*.py", "conftest.py")
+NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_*.py", "conftest.py")
 
 
 @dataclass

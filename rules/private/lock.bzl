@@ -39,9 +39,9 @@ def _script(ctx, arguments, files):
     )]
 
 def _lock_test_impl(ctx):
-    lock = "\"$RUNFILES_DIR/{}\"".format(_runfile(ctx, ctx.file.lock)) if ctx.file.lock else ctx.attr.lock_name
+    lock = "$RUNFILES_DIR/" + _runfile(ctx, ctx.file.lock) if ctx.file.lock else ctx.attr.lock_name
     hint = "bazel run " + label_text(ctx.attr.update.label)
-    return _script(ctx, "{} --hint='{}'".format(lock, hint), ctx.files.lock)
+    return _script(ctx, "\"{}\" --hint='{}'".format(lock, hint), ctx.files.lock)
 
 _lock_test = rule(
     implementation = _lock_test_impl,

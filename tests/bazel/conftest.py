@@ -50,13 +50,13 @@ def disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def build_with_bazel7(packages: Path, tmp_path: Path) -> Callable[[Path, str], Path]:
-    """Builds a target with Bazel 7 or later: `build_with_bazel7(workspace, target)` returns its bazel-bin."""
+def bazel7(packages: Path, tmp_path: Path) -> Callable[[Path, str, str], Path]:
+    """Runs Bazel 7 or later: `bazel7(workspace, verb, target)` returns its bazel-bin."""
     command = os.environ.get("BAZEL7")
     if not command:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
 
-    def build(workspace: Path, target: str) -> Path:
+    def run(workspace: Path, verb: str, target: str) -> Path:
         # BAZEL7_BIND: what such a command has to make visible, where it runs Bazel in a root of its own.
         binds = f"{packages} {workspace} {workspace.parents[1]}"
         environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(tmp_path)}
@@ -66,8 +66,8 @@ def build_with_bazel7(packages: Path, tmp_path: Path) -> Callable[[Path, str], P
             return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
 
         override = f"--override_repository={packages_repository(bazel)}={packages}"
-        done = bazel("build", override, "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-", target)
-        assert done.returncode == 0, done.stderr
+        done = bazel(verb, override, "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-", target)
+        assert done.returncode == 0, done.stdout + done.stderr
         return workspace / "bazel7-bin"
 
-    return build
+    return run

@@ -44,7 +44,9 @@ def test_every_example_builds_without_network(checkout: Workspace, built: Result
 def test_nothing_made_holds_a_path_of_the_checkout(checkout: Workspace, built: Result) -> None:
     for program in PROGRAMS:
         path = checkout.output(f"examples/{program}")
-        for artifact in path.parent.glob(f"{path.name}.*"):
+        made = [file for top in path.parent.glob(f"{path.name}.*") for file in (top, *top.rglob("*")) if file.is_file()]
+        assert any(file.suffix == ".pt2" for file in made)
+        for artifact in made:
             content = artifact.read_bytes()
             assert str(checkout.directory).encode() not in content, artifact
             assert str(checkout.output_root).encode() not in content, artifact

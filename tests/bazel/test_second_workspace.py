@@ -25,15 +25,33 @@ def test_programs_of_a_monorepo_share_code_and_weights(monorepo: Workspace) -> N
     assert fitness == gesture
 
 
-def test_bazel_7_makes_the_same_bytes(monorepo: Workspace, build_with_bazel7: Callable[..., Path]) -> None:
-    made = build_with_bazel7(monorepo.directory, "//apps/gesture")
+def test_bazel_7_makes_the_same_bytes(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
+    made = bazel7(monorepo.directory, "build", "//apps/gesture")
     for name in ("gesture.pte", "gesture.encoder.ptd", "gesture.index.json"):
         assert (made / "apps/gesture" / name).read_bytes() == monorepo.output(f"apps/gesture/{name}").read_bytes(), name
 
 
 def test_bazel_7_builds_in_the_rules_own_repository(
-    checkout: Workspace, disk_cache: Path, build_with_bazel7: Callable[..., Path]
+    checkout: Workspace, disk_cache: Path, bazel7: Callable[..., Path]
 ) -> None:
     checkout.build("//examples/mlp", f"--disk_cache={disk_cache}")
-    made = build_with_bazel7(checkout.directory, "//examples/mlp")
+    made = bazel7(checkout.directory, "build", "//examples/mlp")
     assert (made / "examples/mlp/mlp.pte").read_bytes() == checkout.output("examples/mlp/mlp.pte").read_bytes()
+
+
+def test_a_lockfile_of_another_repository_is_checked_and_written(monorepo: Workspace) -> None:
+    lock = monorepo.directory / "apps/gesture/gesture.lock.json"
+    text = lock.read_text("utf-8")
+    monorepo.run("test", "//apps/gesture:update_test")
+    lock.unlink()
+    monorepo.run("run", "//apps/gesture:update")
+    assert lock.read_text("utf-8") == text
+
+
+def test_bazel_7_checks_and_writes_lockfiles(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
+    lock = monorepo.directory / "apps/gesture/gesture.lock.json"
+    text = lock.read_text("utf-8")
+    bazel7(monorepo.directory, "test", "//apps/gesture:update_test")
+    lock.unlink()
+    bazel7(monorepo.directory, "run", "//apps/gesture:update")
+    assert lock.read_text("utf-8") == text

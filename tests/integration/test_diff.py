@@ -25,7 +25,8 @@ def diff(capsys: pytest.CaptureFixture[str], before: Path, after: Path, *options
 
 
 def test_two_programs(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = build(), build(MORE.replace("[2, 8]", "[4, 8]"), model=MODEL.replace(".relu()", ".relu().cumsum(1)"))
+    before = build()
+    after = build(MORE.replace("[2, 8]", "[4, 8]"), model=MODEL.replace(".relu()", ".relu().cumsum(1)"))
     text = diff(capsys, before.directory / "net.pte", after.directory / "net.pte")
     lines = text.splitlines()
     assert "methods:" in lines

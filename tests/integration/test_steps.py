@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild import cli
+from etbuild.cache import Cache
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -132,6 +135,23 @@ def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: s
     assert made["net.pte"] == project.built()["net.pte"]
 
 
+def test_a_state_dict_with_names_of_its_own(tmp_path: Path) -> None:
+    renaming = (
+        "        self.register_state_dict_post_hook(lambda m, state, *_: state.update(\n"
+        "            {'old.' + key: state.pop(key) for key in list(state)}))\n"
+        "        self.register_load_state_dict_pre_hook(lambda m, state, *_: state.update(\n"
+        "            {key[4:]: state.pop(key) for key in list(state)}))\n"
+    )
+    linear_made = "        self.linear = torch.nn.Linear(8, 4)\n"
+    project = Project(tmp_path / "one", WITH_WEIGHTS, MODEL.replace(linear_made, linear_made + renaming))
+    project.weights("w.safetensors", {f"old.{name}": tensor for name, tensor in linear(0.25).items()})
+    plain = Project(tmp_path / "two", WITH_WEIGHTS)
+    plain.weights("w.safetensors", linear(0.25))
+    for each in (project, plain):
+        each.export()
+    assert project.finish()["net.pte"] == plain.finish()["net.pte"]
+
+
 def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_path: Path) -> None:
     model = """\
         import torch
@@ -152,10 +172,12 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_
             return Net()
     """
     project = Project(tmp_path / "one", MANIFEST, model)
-    files = project.export()
-    assert "sources/model.py" in files
-    # The operator is known to this process by now; a step is a process of its own.
-    assert b"steps_test" in (tmp_path / "one/export/methods/forward.pt2").read_bytes()
+    command = "import sys; from etbuild.cli import main; sys.exit(main(sys.argv[1:]))"
+    project.run = lambda verb, *rest: subprocess.run(  # a process for each step: no operator is known from the last
+        [sys.executable, "-c", command, verb, *map(str, rest)], check=True
+    )
+    assert "sources/model.py" in project.export()
+    assert "net.pte" in project.finish()
 
 
 def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> None:
@@ -221,3 +243,13 @@ def test_tied_weights_that_differ_in_the_file_are_refused(build: Build) -> None:
     made = build(WITH_WEIGHTS.replace("w.safetensors", "w.pt"), model=model, files={"w.pt": file.getvalue()})
     assert made.code == 2
     assert "are one parameter of the module, and differ in `w.pt`" in made.err
+
+
+def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_digest(tmp_path: Path) -> None:
+    model = MODEL.replace("return Net()", "open(__file__, 'a').write('# edited')\n    return Net()")
+    project = Project(tmp_path / "one", MANIFEST, model)
+    cache = tmp_path / "cache"
+    arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
+    assert cli.main(arguments) == 1
+    assert Cache(cache).info().records == {}
+    assert list((project.root / "out").iterdir()) == []

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import files, steps
-from etbuild.inputs import Inputs, Used, describe_inputs, file_digest, used_sources
-from etbuild.plan import Plan, digest, example_names, export_plan, lower_plan, weights_names
+from etbuild.changes import changes
+from etbuild.errors import BuildError, Problem
+from etbuild.inputs import Inputs, Used, describe_files, describe_inputs, file_digest, used_sources
+from etbuild.plan import Plan, data_names, digest, example_names, export_plan, lower_plan
 from etbuild.steps import Stage
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ class _Request:
     @property
     def key(self) -> str:
         return digest(self.described)
+
+    def check_unchanged(self) -> None:
+        """What was digested has to be what was read: else another content would be kept under the key.
+
+        Raises:
+            BuildError: A source or a data file is no longer what it was when the build began.
+        """
+        now = describe_files(self.inputs, self.used, data_names(self.plan))
+        for kind in ("sources", "data"):
+            for change in changes(self.described[kind], now[kind]):
+                message = f"`{change.path[0]}` was changed while the program was built"
+                raise BuildError([Problem(message, hint="build again")])
 
 
 def build(
@@ -126,6 +140,7 @@ def _build(
             _export_key(request),
             exported,
             lambda: steps.export(export_plan(plan), request.inputs, request.used, exported, stage),
+            request,
             None if verify else cache,
         )
         done["lower"] = _step(
@@ -133,6 +148,7 @@ def _build(
             _lower_key(request, exported),
             made,
             lambda: steps.lower(lower_plan(plan), exported, request.inputs, made, stage),
+            request,
             None if verify else cache,
         )
         with stage("check and report"):
@@ -146,11 +162,14 @@ def _build(
         return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"})
 
 
-def _step(step: str, key: str, directory: Path, run: Callable[[], object], cache: Cache | None) -> str:
+def _step(
+    step: str, key: str, directory: Path, run: Callable[[], object], request: _Request, cache: Cache | None
+) -> str:
     """Fills a directory from the cache, or by running the step and keeping what it made."""
     directory.mkdir()
     if cache is None:
         run()
+        request.check_unchanged()
         return "run"
     if cache.fetch(step, key, directory) is not None:
         return "cached"
@@ -158,6 +177,7 @@ def _step(step: str, key: str, directory: Path, run: Callable[[], object], cache
         if cache.fetch(step, key, directory) is not None:
             return "cached"
         run()
+        request.check_unchanged()
         cache.store(step, key, directory, _files_below(directory))
     return "run"
 
@@ -182,14 +202,12 @@ def _export_key(request: _Request) -> str:
 
 def _lower_key(request: _Request, exported: Path) -> str:
     """Over what lowering reads: its part of the plan, the export's files, the data, and the toolchain."""
-    lowering = lower_plan(request.plan)
-    names = {*weights_names(lowering), *example_names(export_plan(request.plan))}
     return digest(
         {
             "schema": "executorch-lower-key/v1",
-            "plan": lowering,
+            "plan": lower_plan(request.plan),
             "export": {name: file_digest(exported / name) for name in _files_below(exported)},
-            "data": {name: request.described["data"][name] for name in sorted(names)},
+            "data": request.described["data"],
             "toolchain": request.described["toolchain"],
         }
     )

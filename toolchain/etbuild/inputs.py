@@ -178,8 +178,7 @@ def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, A
     Raises:
         InputError: As the functions that it calls.
     """
-    names = {**plans.weights_names(plans.lower_plan(plan)), **plans.example_names(plans.export_plan(plan))}
-    return describe(plan, describe_files(inputs, used, names))
+    return describe(plan, describe_files(inputs, used, plans.data_names(plan)))
 
 
 def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:

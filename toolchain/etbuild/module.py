@@ -69,11 +69,15 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def loading_code(module: torch.nn.Module) -> str | None:
-    """Which class or hook of the module takes part in loading weights; None where loading only copies them.
+    """What of the module takes part in loading weights; None where loading only copies them.
 
     Such code may do anything when it sees the weights, so that the module has to be exported after it has run.
     """
     plain = torch.nn.Module
+    tensors = named_tensors(module)
+    for name, stored in module.state_dict(keep_vars=True).items():
+        if isinstance(stored, torch.Tensor) and stored is not tensors.get(name):
+            return f"what makes `{name}` of its state dict"
     for name, child in module.named_modules():
         hooks = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
         if any(getattr(child, hook, None) for hook in hooks):

@@ -155,6 +155,11 @@ def example_names(export_plan: Plan) -> dict[str, DocumentPath]:
     return found
 
 
+def data_names(plan: Plan) -> dict[str, DocumentPath]:
+    """All declared inputs that a plan reads, each with the place that names it first."""
+    return {**weights_names(lower_plan(plan)), **example_names(export_plan(plan))}
+
+
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
     """Compares what the build rule says of the program with what the manifest says.
 

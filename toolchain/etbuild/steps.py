@@ -122,9 +122,11 @@ def _methods(
             return saved.tensors, saved_export.load_methods(saved, weights)
     with stage("create the module"):
         root = module.create(saved.export_plan, finder)
-        facts = tensors.describe(root, saved.export_plan["weights"])
-        root.load_state_dict(tensors.read_weights(lower_plan, inputs, facts), strict=False)
+        if saved.export_plan["weights"]:
+            weights = tensors.read_weights(lower_plan, inputs, tensors.describe_state(root))
+            root.load_state_dict(weights, strict=False)  # strict is what was checked already
         module.settle(root)
+    facts = tensors.describe(root, saved.export_plan["weights"])
     return facts, _export_methods(saved.export_plan, root, inputs, finder, stage)
 
 

@@ -59,22 +59,26 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
         module: The module.
         weights: Whether files bring what is in its state dict.
     """
-    tensors = named_tensors(module)
-    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
-    stored = module.state_dict(keep_vars=True) if weights else {}
+    loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
     first: dict[int, str] = {}
-    loaded = {id(tensor) for tensor in stored.values()}
-    return [
-        TensorFacts(
-            name,
-            _dtype(tensor),
-            list(tensor.shape),
-            isinstance(tensor, torch.nn.Parameter),
-            None if first.setdefault(id(tensor), name) == name else first[id(tensor)],
-            id(tensor) in loaded,
-        )
-        for name, tensor in tensors.items()
-    ]
+    return [_facts(name, tensor, first, id(tensor) in loaded) for name, tensor in named_tensors(module).items()]
+
+
+def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
+    """What files of weights have to hold for `load_state_dict`, by the names of the state dict."""
+    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
+    stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
+    first: dict[int, str] = {}
+    return [_facts(name, tensor, first, True) for name, tensor in stored.items()]
+
+
+def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool) -> TensorFacts:
+    """The facts of a tensor; `first` collects the first name of each."""
+    same_as = first.setdefault(id(tensor), name)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return TensorFacts(
+        name, _dtype(tensor), list(tensor.shape), is_parameter, None if same_as == name else same_as, in_weights
+    )
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -1,0 +1,178 @@
+"""Remote caches as others run them, on this machine's loopback interface alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_SECONDS = 60
+
+
+class CacheServer(ABC):
+    """A remote cache with a store and a log in a directory of its own."""
+
+    scheme: str
+    asks_first: bool
+    """Whether the protocol lets a client ask which blobs are missing before it sends them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self.log = directory / "log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def option(self) -> str:
+        """The option of Bazel that names this cache."""
+        return f"--remote_cache={self.scheme}://127.0.0.1:{self.port}"
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """Writes the configuration and returns the command that serves it in the foreground."""
+
+    @abstractmethod
+    def blob(self, digest: str) -> Path:
+        """Where the store keeps a blob."""
+
+    @abstractmethod
+    def uploads(self, digest: str) -> int:
+        """How often a blob was sent."""
+
+    @abstractmethod
+    def lookups(self) -> int:
+        """How many actions were asked for."""
+
+    def start(self) -> None:
+        """Starts the server and waits until it answers."""
+        self.store.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=self.directory, stdout=log, stderr=log, start_new_session=True
+            )
+        until = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < until, self.text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Ends the server at once, with all its processes, as a crash would."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):  # it had ended by itself
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def text(self) -> str:
+        """The log."""
+        return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
+
+    def results_naming(self, digest: str) -> list[Path]:
+        """The stored results of the actions that made a blob: they name its digest, and its path in Bazel's output."""
+        files = [path for path in self.store.rglob("*") if path.is_file()]
+        return [
+            path for path in files if digest.encode() in (content := path.read_bytes()) and b"bazel-out/" in content
+        ]
+
+
+class BuildGrid(CacheServer):
+    """The remote execution API's cache over gRPC, by BuildGrid."""
+
+    scheme = "grpc"
+    asks_first = True
+
+    def command(self) -> list[str]:
+        configuration = self.directory / "cache.yml"
+        configuration.write_text(f"""\
+server:
+  - !channel {{address: "127.0.0.1:{self.port}", insecure-mode: true}}
+instances:
+  - name: ""
+    storages:
+      - !disk-storage &store {{path: "{self.store}"}}
+    caches:
+      - !lru-action-cache &results
+        {{storage: *store, max-cached-refs: 1000, allow-updates: true, cache-failed-actions: false}}
+    services:
+      - !action-cache {{cache: *results}}
+      - !cas {{storage: *store}}
+      - !bytestream {{storage: *store}}
+""")
+        program = Path(os.environ.get("BUILDGRID", REPOSITORY / ".cache/buildgrid/bin/bgd"))
+        assert program.exists(), f"no BuildGrid at {program}: `make .cache/buildgrid/ready` installs it"
+        return [str(program), "server", "start", "-vv", str(configuration)]
+
+    def blob(self, digest: str) -> Path:
+        return self.store / "cas/objects" / digest[:2] / digest[2:]
+
+    def uploads(self, digest: str) -> int:
+        return self.text().count(f'Write request completed. digest="{digest}/')
+
+    def lookups(self) -> int:
+        return self.text().count('method="GetActionResult"')
+
+
+class Nginx(CacheServer):
+    """A cache over HTTP: files below `ac` and `cas`, by nginx."""
+
+    scheme = "http"
+    asks_first = False
+
+    def command(self) -> list[str]:
+        configuration = self.directory / "nginx.conf"
+        configuration.write_text(f"""\
+{"user root;" if os.geteuid() == 0 else ""}
+daemon off;
+pid {self.directory}/pid;
+error_log stderr;
+events {{}}
+http {{
+  access_log {self.directory}/access.log;
+  client_body_temp_path {self.store}/partial;
+  proxy_temp_path {self.directory}/proxy;
+  fastcgi_temp_path {self.directory}/fastcgi;
+  uwsgi_temp_path {self.directory}/uwsgi;
+  scgi_temp_path {self.directory}/scgi;
+  server {{
+    listen 127.0.0.1:{self.port};
+    root {self.store};
+    client_max_body_size 0;
+    dav_methods PUT;
+    create_full_put_path on;
+  }}
+}}
+""")
+        program = os.environ.get("NGINX") or shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+        assert program, "no nginx here: `tools/find_nginx.sh` installs it"
+        return [program, "-e", "stderr", "-c", str(configuration)]
+
+    def blob(self, digest: str) -> Path:
+        return self.store / "cas" / digest
+
+    def uploads(self, digest: str) -> int:
+        return self._requests(f'"PUT /cas/{digest} ')
+
+    def lookups(self) -> int:
+        return self._requests('"GET /ac/')
+
+    def _requests(self, text: str) -> int:
+        log = self.directory / "access.log"
+        return log.read_text("utf-8").count(text) if log.exists() else 0

@@ -1,0 +1,119 @@
+"""Real remote caches: what a second checkout gets from them, what they keep, and what happens where they fail."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..workspaces import Result, Workspace
+from .conftest import PROGRAMS, TARGETS, Filled, artifacts
+from .servers import CacheServer
+
+WAIT_SECONDS = 120
+
+
+def ours(mnemonics: list[str]) -> list[str]:
+    """The actions of the rules, in an order of their own."""
+    return sorted(name for name in mnemonics if name.startswith("Executorch"))
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def rebuild(workspace: Workspace, option: str) -> Result:
+    """Builds anew, with nothing but the cache to start from."""
+    workspace.run("clean")
+    return workspace.build(option, *TARGETS)
+
+
+@contextmanager
+def replaced(path: Path, content: bytes) -> Iterator[None]:
+    """Writes a file of a store, and later what it held before."""
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def flipped(content: bytes) -> bytes:
+    """The content with one bit changed, in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def test_a_second_checkout_takes_every_action_from_the_cache(filled: Filled, second: Workspace) -> None:
+    built = ours([name for result in filled.results for name in result.mnemonics])
+    assert built.count("ExecutorchLower") == len(TARGETS)
+    result = second.build(filled.server.option, *TARGETS)
+    assert ours(result.mnemonics) == []
+    assert ours(result.hits) == built
+    assert "remote cache hit" in result.err
+    assert artifacts(second) == filled.made
+
+
+def test_two_programs_store_their_backbone_once(filled: Filled) -> None:
+    backbone = filled.made["classifier.backbone.ptd"]
+    assert filled.made["embedder.backbone.ptd"] == backbone
+    files = [path for path in filled.server.store.rglob("*") if path.is_file()]
+    assert [path for path in files if path.read_bytes() == backbone] == [filled.server.blob(sha256(backbone))]
+    if filled.server.asks_first:  # over HTTP, Bazel sends each action's outputs, and the second replaces the first
+        assert filled.server.uploads(sha256(backbone)) == 1
+
+
+def test_a_corrupted_blob_is_not_believed(filled: Filled, second: Workspace) -> None:
+    blob = filled.server.blob(sha256(filled.made["classifier.pte"]))
+    with replaced(blob, flipped(blob.read_bytes())):
+        result = rebuild(second, filled.server.option)
+    assert result.mnemonics.count("ExecutorchLower") == 1
+    assert artifacts(second) == filled.made
+
+
+def test_a_corrupted_result_of_an_action_is_not_believed(filled: Filled, second: Workspace) -> None:
+    (stored,) = filled.server.results_naming(sha256(filled.made["embedder.pte"]))
+    content = stored.read_bytes()
+    with replaced(stored, content[: len(content) // 2]):
+        result = rebuild(second, filled.server.option)
+    assert result.mnemonics.count("ExecutorchLower") == 1
+    assert artifacts(second) == filled.made
+
+
+def test_a_server_killed_in_the_middle_of_a_build(
+    server_type: type[CacheServer], filled: Filled, second: Workspace, tmp_path: Path
+) -> None:
+    server = server_type(tmp_path)
+    log = tmp_path / "build.log"
+    second.run("clean")
+    command = second.command("build", *second.options(tmp_path / "execution.log"), server.option, TARGETS[0])
+    try:
+        server.start()
+        with log.open("wb") as stream:
+            build = subprocess.Popen(command, cwd=second.directory, stdout=stream, stderr=stream)
+        until = time.monotonic() + WAIT_SECONDS
+        while server.lookups() < 2:  # the plan is made; what comes next was asked for, is not there, and is being made
+            assert build.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.02)
+    finally:
+        server.kill()
+    assert build.wait() == 0, log.read_text()
+    assert "Writing to Remote Cache" in log.read_text(), log.read_text()  # Bazel has met the dead server
+    names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
+    assert artifacts(second, names) == {name: filled.made[name] for name in names}
+
+
+def test_a_server_that_is_not_there(
+    server_type: type[CacheServer], filled: Filled, second: Workspace, tmp_path: Path
+) -> None:
+    # Over gRPC Bazel asks first what the server can do, and builds without it only if told to.
+    second.run("clean")
+    result = second.build(server_type(tmp_path).option, "--remote_local_fallback", TARGETS[0])
+    assert result.mnemonics.count("ExecutorchLower") == 1
+    names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
+    assert artifacts(second, names) == {name: filled.made[name] for name in names}
