@@ -1,8 +1,6 @@
 """python_driver: the driver's sources and the packages it runs on, as one executable."""
 
-def _runfile(ctx, file):
-    path = file.short_path
-    return path[len("../"):] if path.startswith("../") else ctx.workspace_name + "/" + path
+load(":runfiles.bzl", "runfiles_path")
 
 def _python_driver_impl(ctx):
     # With an ending: the package's directory may have the name of the target, and lies in the same runfiles.
@@ -11,8 +9,8 @@ def _python_driver_impl(ctx):
         template = ctx.file._launcher,
         output = launcher,
         substitutions = {
-            "%{main}": _runfile(ctx, ctx.file.main),
-            "%{packages}": _runfile(ctx, ctx.file.packages),
+            "%{main}": runfiles_path(ctx, ctx.file.main),
+            "%{packages}": runfiles_path(ctx, ctx.file.packages),
         },
         is_executable = True,
     )

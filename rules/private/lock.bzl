@@ -4,6 +4,7 @@ The macro makes two targets: one that fails when the program is no longer the on
 """
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
+load("//toolchain:runfiles.bzl", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
 
@@ -19,10 +20,6 @@ esac
 exec "$RUNFILES_DIR/{driver}" lock "$RUNFILES_DIR/{index}" {arguments}
 """
 
-def _runfile(ctx, file):
-    path = file.short_path
-    return path[len("../"):] if path.startswith("../") else ctx.workspace_name + "/" + path
-
 def _script(ctx, arguments, files):
     """The script of a target that runs the driver's verb `lock`."""
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
@@ -30,8 +27,8 @@ def _script(ctx, arguments, files):
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(script, _SCRIPT.format(
         arguments = arguments,
-        driver = _runfile(ctx, toolchain.driver.executable),
-        index = _runfile(ctx, index),
+        driver = runfiles_path(ctx, toolchain.driver.executable),
+        index = runfiles_path(ctx, index),
     ), is_executable = True)
     return [DefaultInfo(
         executable = script,
@@ -39,7 +36,7 @@ def _script(ctx, arguments, files):
     )]
 
 def _lock_test_impl(ctx):
-    lock = "$RUNFILES_DIR/" + _runfile(ctx, ctx.file.lock) if ctx.file.lock else ctx.attr.lock_name
+    lock = "$RUNFILES_DIR/" + runfiles_path(ctx, ctx.file.lock) if ctx.file.lock else ctx.attr.lock_name
     hint = "bazel run " + label_text(ctx.attr.update.label)
     return _script(ctx, "\"{}\" --hint='{}'".format(lock, hint), ctx.files.lock)
 
@@ -85,17 +82,18 @@ def executorch_lock(name, program, lock, **kwargs):
       name: of the target that writes; the test is `NAME_test`.
       program: an `executorch_program`.
       lock: the lockfile, in this package. It need not be there yet.
-      **kwargs: of both targets, such as `visibility` and `tags`.
+      **kwargs: of both targets, such as `visibility` and `tags`; `size` is the test's.
     """
     if "/" in lock or ":" in lock:
         fail("'{}' is not the name of a file in this package".format(lock), attr = "lock")
+    size = kwargs.pop("size", "small")
     _lock_update(name = name, lock_name = lock, program = program, **kwargs)
     _lock_test(
         name = name + "_test",
         lock = lock if native.glob([lock], allow_empty = True) else None,
         lock_name = lock,
         program = program,
-        size = "small",
+        size = size,
         update = name,
         **kwargs
     )

@@ -156,6 +156,14 @@ def test_a_record_under_another_name_is_not_believed(kept: Kept) -> None:
     assert kept.fetch() == FILES
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"schema": "executorch-cache-record/v1"}'])
+def test_what_has_its_own_digest_and_is_no_record(kept: Kept, body: bytes) -> None:
+    kept.store()
+    kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert kept.fetch() is None
+    assert "it is no record" in kept.said[0]
+
+
 @pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
 def test_a_name_that_leaves_the_directory_is_refused(kept: Kept, name: str) -> None:
     kept.store()

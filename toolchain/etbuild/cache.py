@@ -17,23 +17,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from etbuild.cache_record import DIGEST, Damaged, Entry, Record, read_record, write_record
 from etbuild.errors import InputError, Problem
-from etbuild.plan import canonical_json
 
-_SCHEMA = "executorch-cache-record/v1"
 _BLOCK = 1 << 20
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 
 
@@ -50,28 +46,6 @@ def default_directory() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild"
     except RuntimeError as error:
         raise InputError([Problem(f"no home directory: {error}", hint="name one with --cache-dir")]) from error
-
-
-class Damaged(Exception):
-    """An entry that is not what was stored."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file of a record."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a step made: its files, by what it read."""
-
-    step: str
-    key: str
-    files: list[Entry]
 
 
 @dataclass(frozen=True)
@@ -126,7 +100,7 @@ class Cache:
         """The record of a key, None where there is none. Its blobs are not looked at; a damaged record is dropped."""
         path = self._record_path(step, key)
         try:
-            return _parse(path.read_bytes(), step, key)
+            return read_record(path.read_bytes(), step, key)
         except FileNotFoundError:
             return None
         except (OSError, Damaged) as error:
@@ -175,7 +149,7 @@ class Cache:
         try:
             with self._lock("gc", fcntl.LOCK_SH):
                 entries = [self._copy_in(name, directory / name) for name in names]
-                content = _format(Record(step, key, entries))
+                content = write_record(Record(step, key, entries))
                 self._write(self._record_path(step, key), lambda file: file.write(content))
         except OSError as error:
             self.report(f"{self.directory}: nothing was stored: {error.strerror or error}")
@@ -236,7 +210,7 @@ class Cache:
             return Removed(len(removed), len(gone), before - size, size)
 
     def _record_path(self, step: str, key: str) -> Path:
-        assert _DIGEST.fullmatch(key), key
+        assert DIGEST.fullmatch(key), key
         return self.directory / "records" / step / key[:2] / key
 
     def _blob_path(self, sha256: str) -> Path:
@@ -334,7 +308,7 @@ class Cache:
     def _verify_record(self, path: Path) -> None:
         step, key = path.parent.parent.name, path.name
         try:
-            record = _parse(path.read_bytes(), step, key)
+            record = read_record(path.read_bytes(), step, key)
             for entry in record.files:
                 if not self._blob_path(entry.sha256).exists():
                     raise Damaged(f"the blob {entry.sha256[:16]} is missing")
@@ -355,7 +329,7 @@ class Cache:
         for path in self._records():
             status = path.stat()
             try:
-                files = _parse(path.read_bytes(), path.parent.parent.name, path.name).files
+                files = read_record(path.read_bytes(), path.parent.parent.name, path.name).files
                 found.append(_Sized(path, status.st_mtime_ns, status.st_size, {entry.sha256 for entry in files}))
             except Damaged as error:
                 self._drop(path, f"the record {path.name[:16]}", error)
@@ -387,32 +361,6 @@ def _choose(records: list[_Sized], sizes: dict[str, int], max_size: int) -> tupl
         else:
             removed.append(record)
     return kept, removed
-
-
-def _format(record: Record) -> bytes:
-    content = {
-        "schema": _SCHEMA,
-        "step": record.step,
-        "key": record.key,
-        "files": [{"name": entry.name, "size": entry.size, "sha256": entry.sha256} for entry in record.files],
-    }
-    body = canonical_json(content)
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-
-
-def _parse(data: bytes, step: str, key: str) -> Record:
-    digest, _, body = data.partition(b"\n")
-    if digest != hashlib.sha256(body).hexdigest().encode():
-        raise Damaged("it does not have its own digest")
-    content = json.loads(body)
-    if (content["schema"], content["step"], content["key"]) != (_SCHEMA, step, key):
-        raise Damaged("it is the record of something else")
-    files = [Entry(entry["name"], entry["size"], entry["sha256"]) for entry in content["files"]]
-    for entry in files:
-        path = PurePosixPath(entry.name)
-        if path.is_absolute() or ".." in path.parts or not _DIGEST.fullmatch(entry.sha256):
-            raise Damaged(f"it names the file {entry.name!r}")
-    return Record(step, key, files)
 
 
 def _copy_and_digest(source: Any, target: Any) -> tuple[str, int]:

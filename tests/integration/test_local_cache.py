@@ -1,0 +1,109 @@
+"""Which steps `etbuild build` runs after an edit, and which it takes from the local cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild import cli
+from etbuild.cache import Cache
+
+from .conftest import MANIFEST, MODEL
+
+WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: w.safetensors')
+HIT = {"program": "cached"}
+ALL = {"export": "run", "lower": "run", "report": "run"}
+REPORT = {"export": "cached", "lower": "cached", "report": "run"}
+EXPORT = {"export": "run", "lower": "cached", "report": "run"}
+LOWER = {"export": "cached", "lower": "run", "report": "run"}
+
+
+class Project:
+    """A program and a cache, built once."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.capsys = root, capsys
+        self.cache = Cache(root / "cache")
+        self.write("model.yaml", WITH_WEIGHTS)
+        self.write("model.py", MODEL)
+        self.weights(0.5)
+        assert self.build() == ALL
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text, "utf-8")
+
+    def weights(self, value: float) -> None:
+        tensors = {"linear.weight": torch.full((4, 8), value), "linear.bias": torch.full((4,), value + 1)}
+        save_file(tensors, self.root / "w.safetensors")
+
+    def build(self, expect: int = 0) -> dict[str, str]:
+        """The steps of a build: `run` or `cached`."""
+        where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
+        self.capsys.readouterr()
+        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == expect
+        return dict(json.loads(self.capsys.readouterr().out)["steps"]) if expect == 0 else {}
+
+    def artifacts(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.root / "out").iterdir()}
+
+
+@pytest.fixture
+def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Project:
+    return Project(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("edit", "steps"),
+    [
+        pytest.param(lambda p: None, HIT, id="nothing"),
+        pytest.param(lambda p: p.write("model.yaml", "# A remark.\n" + WITH_WEIGHTS), HIT, id="comment"),
+        pytest.param(lambda p: p.write("unused.py", "x = 1\n"), HIT, id="source that nothing imports"),
+        pytest.param(
+            lambda p: p.write("model.yaml", WITH_WEIGHTS + "checks: {min_delegated: 0.1}\n"), REPORT, id="check"
+        ),
+        pytest.param(lambda p: p.write("model.yaml", WITH_WEIGHTS + "report: {blobs: false}\n"), REPORT, id="report"),
+        pytest.param(lambda p: p.write("model.py", "# A remark.\n" + MODEL), EXPORT, id="source comment"),
+        pytest.param(lambda p: p.weights(0.75), LOWER, id="weights"),
+        pytest.param(lambda p: p.write("model.yaml", WITH_WEIGHTS.replace("[xnnpack]", "[]")), LOWER, id="partitioner"),
+        pytest.param(lambda p: p.write("model.yaml", WITH_WEIGHTS.replace("[2, 8]", "[3, 8]")), ALL, id="example"),
+        pytest.param(lambda p: p.write("model.py", MODEL.replace(".relu()", ".abs()")), ALL, id="source"),
+    ],
+)
+def test_an_edit_runs_what_it_reaches(
+    project: Project, edit: Callable[[Project], object], steps: dict[str, str]
+) -> None:
+    edit(project)
+    assert project.build() == steps
+    assert project.build() == HIT
+    kept = project.artifacts()
+    where = ["--no-cache", "-o", str(project.root / "out")]
+    assert cli.main(["build", str(project.root / "model.yaml"), *where]) == 0
+    assert project.artifacts() == kept
+
+
+def test_a_build_that_fails_is_not_kept(project: Project) -> None:
+    before = project.cache.info().records
+    project.write("model.py", MODEL.replace("self.linear(x)", "self.linear(x).missing()"))
+    project.build(expect=1)
+    assert project.cache.info().records == before
+    project.write("model.py", MODEL)
+    project.write("model.yaml", WITH_WEIGHTS + "checks: {max_program_bytes: 1}\n")
+    project.build(expect=3)
+    assert project.cache.info().records == before
+
+
+def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_not(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, out = str(project.root / "model.yaml"), ["-o", str(project.root / "out")]
+    in_the_way = project.root / "model.py"
+    assert cli.main(["build", manifest, "--cache-dir", str(in_the_way), *out]) == 2
+    assert "cannot be used as a cache" in project.capsys.readouterr().err
+    monkeypatch.setenv("ETBUILD_CACHE_DIR", str(in_the_way))
+    assert cli.main(["build", manifest, *out]) == 0
+    assert "note: building without a cache" in project.capsys.readouterr().err
