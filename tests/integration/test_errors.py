@@ -151,7 +151,7 @@ def test_wrong_input_names_method_and_source_line(build: Build) -> None:
 def test_data_dependent_branch_names_method_and_source_line(build: Build, strict: str) -> None:
     model = MODEL.replace("return self.linear(x).relu()", "if x.sum() > 0:\n            return x\n        return -x")
     outcome = build(MANIFEST.replace("  forward:\n", f"  forward:\n    strict: {strict}\n"), model=model)
-    expect(outcome, 1, "model.yaml:6:3: methods.forward.entry", "model.py:9", "torch.cond")
+    expect(outcome, 1, "model.yaml:6:3: methods.forward.entry: exporting `forward` failed", "model.py:9", "torch.cond")
 
 
 def test_graph_break_in_strict_export(build: Build) -> None:

@@ -229,7 +229,7 @@ def _export_error(error: BaseException, name: str, method: dict[str, Any], finde
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
     where = f" at {place}" if place else ""
-    message = f"export_plan `{method['entry']}` failed{where}: {_message(error)}"
+    message = f"exporting `{method['entry']}` failed{where}: {_message(error)}"
     return BuildError([Problem(message, ("methods", name, part), hint)])
 
 
