@@ -91,7 +91,7 @@ def build(
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
     if cache is None or verify_reproducible:
         settle()
-        return _build(request, directory, stage, cache, _verifying(request, stage) if verify_reproducible else None)
+        return _build(request, directory, stage, cache, verify_reproducible)
     found = _cached(request, directory, stage, cache)
     if found is None:
         settle()
@@ -112,26 +112,19 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
         return Built(request.key, files.publish(artifacts, directory), {"program": "cached"})
 
 
-def _verifying(request: _Request, stage: Stage) -> Callable[[list[files.Artifact]], None]:
-    def verify(artifacts: list[files.Artifact]) -> None:
-        from etbuild import reproducibility
+def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
+    from etbuild import reproducibility
 
-        top = {artifact.directory / artifact.file.partition("/")[0] for artifact in artifacts}
-        exporting, lowering = export_plan(request.plan), lower_plan(request.plan)
-        with stage("build again and compare"):
-            reproducibility.verify(exporting, lowering, request.inputs, request.used, sorted(top))
-
-    return verify
+    made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
+    plans = export_plan(request.plan), lower_plan(request.plan)
+    reproducibility.verify(*plans, request.inputs, request.used, sorted(made))
 
 
 def _build(
-    request: _Request,
-    directory: Path,
-    stage: Stage,
-    cache: Cache | None,
-    verify: Callable[[list[files.Artifact]], None] | None = None,
+    request: _Request, directory: Path, stage: Stage, cache: Cache | None, verify_reproducible: bool = False
 ) -> Built:
     plan, name = request.plan, request.plan["name"]
+    steps_cache = None if verify_reproducible else cache  # who asks whether two builds agree wants two builds
     with files.staging(directory) as staged:
         exported, made = staged / "export", staged / "program"
         done = {}
@@ -141,7 +134,7 @@ def _build(
             exported,
             lambda: steps.export(export_plan(plan), request.inputs, request.used, exported, stage),
             request,
-            None if verify else cache,
+            steps_cache,
         )
         done["lower"] = _step(
             "lower",
@@ -149,14 +142,15 @@ def _build(
             made,
             lambda: steps.lower(lower_plan(plan), exported, request.inputs, made, stage),
             request,
-            None if verify else cache,
+            steps_cache,
         )
         with stage("check and report"):
             lowering = steps.read_lowering(made / f"{name}.lowering.json")
             lowered = [files.Artifact(made, **facts) for facts in lowering["artifacts"]]
             artifacts = [*lowered, *steps.check_and_report(plan, request.described, lowering, made)]
-        if verify is not None:
-            verify(lowered)
+        if verify_reproducible:
+            with stage("build again and compare"):
+                _verify(request, lowered)
         if cache is not None:
             cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
         return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"})
