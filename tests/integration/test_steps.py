@@ -246,7 +246,9 @@ def test_tied_weights_that_differ_in_the_file_are_refused(build: Build) -> None:
 
 
 def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_digest(tmp_path: Path) -> None:
-    model = MODEL.replace("return Net()", "open(__file__, 'a').write('# edited')\n    return Net()")
+    model = MODEL.replace(
+        "return Net()", "with open(__file__, 'a') as file:\n        file.write('# edited')\n    return Net()"
+    )
     project = Project(tmp_path / "one", MANIFEST, model)
     cache = tmp_path / "cache"
     arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
