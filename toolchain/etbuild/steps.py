@@ -51,7 +51,7 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         BuildError: The module cannot be made or exported.
     """
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
-        with stage("import PyTorch"):
+        with stage("import PyTorch"), _frozen_if_first("torch"):
             from etbuild import module, saved_export
         with stage("create the module"):
             root = module.create(export_plan, finder)
@@ -100,7 +100,7 @@ def lower(
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
     with library_messages_off(), stdout_for_results():
-        with stage("import PyTorch"):
+        with stage("import PyTorch"), _frozen_if_first("torch"):
             from etbuild import saved_export
         saved = saved_export.read(export_directory)
         with importable(saved.sources) as finder:
@@ -142,7 +142,7 @@ def _lower(
     from etbuild import tensors as tensor_facts
 
     shards = tensor_facts.shards(lower_plan, tensors, tensor_facts.tags(lower_plan, tensors))
-    with _first_import_frozen(), stage("import ExecuTorch"):
+    with stage("import ExecuTorch"), _frozen_if_first("executorch.exir"):
         from etbuild import emit
         from etbuild import lower as lowering
     with stage(f"lower {', '.join(programs)}"):
@@ -162,9 +162,9 @@ def _lower(
 
 
 @contextmanager
-def _first_import_frozen() -> Iterator[None]:
-    """Keeps the collector off the million objects of the first import, which live as long as the process."""
-    first = "executorch.exir" not in sys.modules
+def _frozen_if_first(package: str) -> Iterator[None]:
+    """Keeps the collector off the objects of a package's first import: a million that live as long as the process."""
+    first = package not in sys.modules
     yield
     if first:
         gc.freeze()
