@@ -96,3 +96,12 @@ def test_canonical_json_refuses_nan() -> None:
 def test_positions_survive_json() -> None:
     positions = {(): Position("m.yaml", 1, 1), ("methods", "f", "example_inputs", 0): Position("m.yaml", 4, 7)}
     assert plan.positions_from_json(json.loads(json.dumps(plan.positions_to_json(positions)))) == positions
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"schema": "executorch-lower-plan/v1"}'])
+def test_a_file_that_is_no_such_plan(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match="not a plan"):
+        plan.read(path, plan.EXPORT_SCHEMA)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
+SCHEMA, EXPORT_SCHEMA, LOWER_SCHEMA = "executorch-plan/v2", "executorch-export-plan/v1", "executorch-lower-plan/v1"
 
 
 def reduce(manifest: dict[str, Any]) -> Plan:
@@ -24,7 +26,7 @@ def reduce(manifest: dict[str, Any]) -> Plan:
     model = manifest["model"]
     weights = model.get("weights", [])
     plan = {
-        "schema": "executorch-plan/v2",
+        "schema": SCHEMA,
         "name": manifest["name"],
         "model": {
             "factory": model["factory"],
@@ -80,6 +82,25 @@ def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
     return {"backend": entry["backend"], "options": entry.get("options", {})}
 
 
+def read(path: Path, schema: str) -> Plan:
+    """A plan that another step wrote.
+
+    Args:
+        path: The file.
+        schema: `SCHEMA`, or that of a part.
+
+    Raises:
+        InputError: It is none, or another one.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(f"{path}: not a plan: {error}")]) from None
+    if not isinstance(content, dict) or content.get("schema") != schema:
+        raise InputError([Problem(f"{path}: not a plan of the schema {schema}", hint="`etbuild plan` writes them")])
+    return content
+
+
 def export_plan(plan: Plan) -> Plan:
     """The part that the export depends on.
 
@@ -89,7 +110,7 @@ def export_plan(plan: Plan) -> Plan:
     model = plan["model"]
     keys = ("entry", "example_inputs", "dynamic_shapes", "strict")
     return {
-        "schema": "executorch-export-plan/v1",
+        "schema": EXPORT_SCHEMA,
         "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
         "weights": bool(model["weights"]),
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
@@ -100,7 +121,7 @@ def export_plan(plan: Plan) -> Plan:
 def lower_plan(plan: Plan) -> Plan:
     """The part that lowering depends on, besides what was exported."""
     return {
-        "schema": "executorch-lower-plan/v1",
+        "schema": LOWER_SCHEMA,
         "name": plan["name"],
         "weights": plan["model"]["weights"],
         "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},

@@ -23,19 +23,19 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exports, and writes down what was read."""
     from etbuild import files, steps
+    from etbuild import plan as plans
     from etbuild.inputs import describe_files, used_sources
-    from etbuild.plan import canonical_json, example_names
     from etbuild.progress import Progress
 
     options.settle()
-    plan = files.read_json(options.plan, "an export plan")
+    plan = plans.read(options.plan, plans.EXPORT_SCHEMA)
     declared = inputs(options, [])
     try:
         used = used_sources(declared, plan)
-        read = describe_files(declared, used, example_names(plan))
+        read = describe_files(declared, used, plans.example_names(plan))
         with files.whole_directory(options.directory) as staged:
             steps.export(plan, declared, used, staged, Progress().stage)
-        files.replace(options.inputs, canonical_json(read))
+        files.replace(options.inputs, plans.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error
     return 0

@@ -23,10 +23,11 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Lowers, and writes the program, its named data and the facts of both."""
     from etbuild import files, steps
+    from etbuild import plan as plans
     from etbuild.progress import Progress
 
     options.settle()
-    plan = files.read_json(options.plan, "a lower plan")
+    plan = plans.read(options.plan, plans.LOWER_SCHEMA)
     try:
         with files.staging(options.directory) as staged:
             artifacts = steps.lower(plan, options.export, inputs(options, []), staged, Progress().stage)

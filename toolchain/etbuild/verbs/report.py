@@ -23,9 +23,10 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Checks, and writes the report and the index."""
     from etbuild import files, steps
+    from etbuild import plan as plans
     from etbuild.inputs import describe
 
-    plan = files.read_json(options.plan, "a plan")
+    plan = plans.read(options.plan, plans.SCHEMA)
     read = files.read_json(options.inputs, "what an export read")
     lowering = steps.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}

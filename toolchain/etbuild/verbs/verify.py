@@ -31,10 +31,11 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Builds, compares, and writes the stamp."""
     from etbuild import files, reproducibility
+    from etbuild import plan as plans
     from etbuild.inputs import used_sources
 
-    export_plan = files.read_json(options.export_plan, "an export plan")
-    lower_plan = files.read_json(options.lower_plan, "a lower plan")
+    export_plan = plans.read(options.export_plan, plans.EXPORT_SCHEMA)
+    lower_plan = plans.read(options.lower_plan, plans.LOWER_SCHEMA)
     declared = inputs(options, [])
     try:
         used = used_sources(declared, export_plan)
