@@ -94,3 +94,15 @@ def test_a_build_over_damage_is_right_says_so_and_mends_it(
     assert run() == 0
     assert json.loads(capsys.readouterr().out)["steps"] == {"program": "cached"}
     filled.restore()
+
+
+def test_a_build_over_one_damaged_file_of_an_export_is_right(filled: Filled, tmp_path: Path) -> None:
+    export, _, program = filled.records
+    for entry in json.loads(export.read_bytes().partition(b"\n")[2])["files"]:
+        program.unlink()  # so that the export is asked for
+        blob = filled.root / "cache" / "blobs" / entry["sha256"][:2] / entry["sha256"]
+        blob.write_bytes(flip(filled.blobs[blob], 0))
+        where = ["-o", str(tmp_path / entry["sha256"]), "--cache-dir", str(filled.root / "cache")]
+        assert cli.main(["build", str(filled.manifest), *where]) == 0, entry
+        assert artifacts(tmp_path / entry["sha256"]) == filled.program, entry
+        filled.restore()

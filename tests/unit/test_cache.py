@@ -45,7 +45,8 @@ class Kept:
         target.mkdir()
         names = self.cache.fetch(step, key, target)
         found = {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
-        assert sorted(found) == sorted(names or [])  # nothing half-copied is left
+        assert sorted(found) == sorted(names or [])
+        assert names is not None or not list(target.iterdir())  # nothing half-copied is left, nor its directories
         return None if names is None else found
 
     def record(self, key: str = KEY, step: str = "program") -> Path:

@@ -131,7 +131,7 @@ class Cache:
                     self._copy_out(entry, copied[-1])
             except (OSError, Damaged) as error:
                 for path in copied:
-                    path.unlink(missing_ok=True)
+                    _remove_with_empty_parents(path, directory)
                 self._drop(self._record_path(step, key), f"the entry of {step} {key[:16]}", error)
                 return None
             self._touch(self._record_path(step, key))
@@ -344,6 +344,14 @@ class _Sized:
     used: int
     size: int
     blobs: set[str]
+
+
+def _remove_with_empty_parents(path: Path, top: Path) -> None:
+    """Removes a file and the directories between it and the top that hold nothing else."""
+    path.unlink(missing_ok=True)
+    for parent in path.parents[: path.parents.index(top)]:
+        with contextlib.suppress(OSError):  # another file is in it, or it is gone already
+            parent.rmdir()
 
 
 def _choose(records: list[_Sized], sizes: dict[str, int], max_size: int) -> tuple[list[_Sized], list[_Sized]]:
