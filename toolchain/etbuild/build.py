@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import files, steps
+from etbuild import files
 from etbuild.changes import changes
+from etbuild.effort import Effort
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs, Used, describe_files, describe_inputs, file_digest, used_sources
-from etbuild.plan import Plan, data_names, digest, example_names, export_plan, lower_plan
-from etbuild.steps import Stage
+from etbuild.plan import Plan, data_names, digest, example_names, export_plan, lower_plan, method_plan, weights_names
+from etbuild.steps.stages import Stage
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
@@ -27,11 +28,30 @@ class Built:
         key: Of the program.
         artifacts: The program, the named data, the report and the index.
         steps: What was done: `run` or `cached`, by step.
+        methods: The same for methods that were lowered one by one.
     """
 
     key: str
     artifacts: list[files.Artifact]
     steps: dict[str, str]
+    methods: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where and how a build runs. What it gives does not depend on them.
+
+    Attributes:
+        stage: Is told of each stage, for progress.
+        cache: Where results are looked for and kept.
+        settle: Called before the first step runs, which needs surroundings that are the same each time.
+        effort: How lowering runs.
+    """
+
+    stage: Stage
+    cache: Cache | None = None
+    settle: Callable[[], None] = lambda: None
+    effort: Effort = field(default_factory=Effort)
 
 
 @dataclass(frozen=True)
@@ -61,13 +81,7 @@ class _Request:
 
 
 def build(
-    plan: Plan,
-    inputs: Inputs,
-    directory: Path,
-    stage: Stage,
-    cache: Cache | None = None,
-    settle: Callable[[], None] = lambda: None,
-    verify_reproducible: bool = False,
+    plan: Plan, inputs: Inputs, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False
 ) -> Built:
     """Builds a program, or takes it from the cache.
 
@@ -76,9 +90,7 @@ def build(
         inputs: What may be read.
         directory: Where `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json` go. They appear there when
             all of them are written and checked, and not before.
-        stage: Is told of each stage, for progress.
-        cache: Where results are looked for and kept.
-        settle: Called before the first step runs, which needs surroundings that are the same each time.
+        surroundings: Where and how.
         verify_reproducible: Build twice, both times from nothing, and compare.
 
     Raises:
@@ -86,17 +98,19 @@ def build(
         BuildError: The model cannot be exported, lowered or written.
         CheckError: The program breaks a bound that the manifest sets.
     """
-    with stage("read the inputs"):
+    cache = surroundings.cache
+    with surroundings.stage("read the inputs"):
         used = used_sources(inputs, export_plan(plan))
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
     if cache is None or verify_reproducible:
-        settle()
-        return _build(request, directory, stage, cache, verify_reproducible)
-    found = _cached(request, directory, stage, cache)
+        surroundings.settle()
+        return _build(request, directory, surroundings, verify_reproducible)
+    found = _cached(request, directory, surroundings.stage, cache)
     if found is None:
-        settle()
+        surroundings.settle()
         with cache.building("program", request.key):
-            found = _cached(request, directory, stage, cache) or _build(request, directory, stage, cache)
+            found = _cached(request, directory, surroundings.stage, cache)
+            found = found or _build(request, directory, surroundings)
     return found
 
 
@@ -120,60 +134,97 @@ def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
     reproducibility.verify(*plans, request.inputs, request.used, sorted(made))
 
 
-def _build(
-    request: _Request, directory: Path, stage: Stage, cache: Cache | None, verify_reproducible: bool = False
-) -> Built:
-    plan, name = request.plan, request.plan["name"]
-    steps_cache = None if verify_reproducible else cache  # who asks whether two builds agree wants two builds
+def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
+    plan, name, stage = request.plan, request.plan["name"], surroundings.stage
+    # Who asks whether two builds agree wants two builds.
+    steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
     with files.staging(directory) as staged:
-        exported, made = staged / "export", staged / "program"
-        done = {}
-        done["export"] = _step(
-            "export",
-            _export_key(request),
-            exported,
-            lambda: steps.export(export_plan(plan), request.inputs, request.used, exported, stage),
-            request,
-            steps_cache,
-        )
-        done["lower"] = _step(
-            "lower",
-            _lower_key(request, exported),
-            made,
-            lambda: steps.lower(lower_plan(plan), exported, request.inputs, made, stage),
-            request,
-            steps_cache,
-        )
+        done = {"export": steps.export(staged / "export")}
+        methods: dict[str, str] = {}
+        done["lower"] = steps.lower(staged / "export", staged / "program", methods)
         with stage("check and report"):
-            lowering = steps.read_lowering(made / f"{name}.lowering.json")
+            from etbuild.steps import reporting
+
+            made = staged / "program"
+            lowering = reporting.read_lowering(made / f"{name}.lowering.json")
             lowered = [files.Artifact(made, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *steps.check_and_report(plan, request.described, lowering, made)]
+            artifacts = [*lowered, *reporting.check_and_report(plan, request.described, lowering, made)]
         if verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
-        if cache is not None:
-            cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
-        return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"})
+        if surroundings.cache is not None:
+            surroundings.cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
+        return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 
-def _step(
-    step: str, key: str, directory: Path, run: Callable[[], object], request: _Request, cache: Cache | None
-) -> str:
-    """Fills a directory from the cache, or by running the step and keeping what it made."""
-    directory.mkdir()
-    if cache is None:
-        run()
-        request.check_unchanged()
-        return "run"
-    if cache.fetch(step, key, directory) is not None:
-        return "cached"
-    with cache.building(step, key):
-        if cache.fetch(step, key, directory) is not None:
+class _Steps:
+    """The steps that take time, each from the cache where what it reads was read before."""
+
+    def __init__(self, request: _Request, surroundings: Surroundings) -> None:
+        self.request = request
+        self.cache = surroundings.cache
+        self.stage = surroundings.stage
+        self.effort = surroundings.effort
+
+    def export(self, directory: Path) -> str:
+        """Exports into a new directory: `run` or `cached`."""
+        from etbuild.steps import exporting
+
+        plan, inputs, used = export_plan(self.request.plan), self.request.inputs, self.request.used
+        run = lambda: exporting.export(plan, inputs, used, directory, self.stage)  # noqa: E731
+        return self._step("export", _export_key(self.request), directory, run)
+
+    def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
+        """Lowers into a new directory: `run` or `cached`. Notes what was done with each method, if they were lowered
+        one by one."""
+        from etbuild.steps import lowering
+
+        plan = lower_plan(self.request.plan)
+
+        def run() -> None:
+            if self.cache is not None and self.effort.accelerate and lowering.separable(plan, exported):
+                self._lower_one_by_one(exported, directory, methods)
+            else:
+                lowering.lower(plan, exported, self.request.inputs, directory, self.stage, self.effort)
+
+        return self._step("lower", _lower_key(self.request, exported), directory, run)
+
+    def _lower_one_by_one(self, exported: Path, directory: Path, methods: dict[str, str]) -> None:
+        """Takes what it can from the cache method by method, lowers the others, and merges all."""
+        from etbuild.steps import lowering
+
+        assert self.cache is not None
+        plan, inputs = lower_plan(self.request.plan), self.request.inputs
+        with files.staging(directory) as staged:
+            found = {name: staged / name for name in plan["methods"]}
+            keys = {name: _method_key(self.request, exported, name) for name in found}
+            for name, path in found.items():
+                path.mkdir()
+                methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
+            missing = {name: found[name] for name, how in methods.items() if how == "run"}
+            if missing:
+                lowering.lower_methods(plan, exported, inputs, missing, self.stage, self.effort)
+                self.request.check_unchanged()
+            for name, path in missing.items():
+                self.cache.store("method", keys[name], path, _files_below(path))
+            lowering.merge(plan, exported, found, inputs, directory, self.stage, self.effort)
+
+    def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
+        """Fills a new directory from the cache, or by running the step and keeping what it made."""
+        directory.mkdir()
+        if self.cache is None:
+            run()
+            self.request.check_unchanged()
+            return "run"
+        if self.cache.fetch(step, key, directory) is not None:
             return "cached"
-        run()
-        request.check_unchanged()
-        cache.store(step, key, directory, _files_below(directory))
-    return "run"
+        with self.cache.building(step, key):
+            if self.cache.fetch(step, key, directory) is not None:
+                return "cached"
+            run()
+            self.request.check_unchanged()
+            self.cache.store(step, key, directory, _files_below(directory))
+        return "run"
 
 
 def _files_below(directory: Path) -> list[str]:
@@ -202,6 +253,21 @@ def _lower_key(request: _Request, exported: Path) -> str:
             "plan": lower_plan(request.plan),
             "export": {name: file_digest(exported / name) for name in _files_below(exported)},
             "data": request.described["data"],
+            "toolchain": request.described["toolchain"],
+        }
+    )
+
+
+def _method_key(request: _Request, exported: Path, name: str) -> str:
+    """Over what lowering one method by itself reads: of the export the other methods are left out."""
+    others = {f"methods/{other}.pt2" for other in request.plan["methods"] if other != name}
+    weights = weights_names(lower_plan(request.plan))
+    return digest(
+        {
+            "schema": "executorch-method-key/v1",
+            "plan": method_plan(lower_plan(request.plan), name),
+            "export": {file: file_digest(exported / file) for file in _files_below(exported) if file not in others},
+            "data": {data: request.described["data"][data] for data in weights},
             "toolchain": request.described["toolchain"],
         }
     )

@@ -43,7 +43,9 @@ class _NoPartition(Partitioner):  # type: ignore[misc]
 def lower(
     lower_plan: Plan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
-    """Lowers all methods together.
+    """Lowers methods together.
+
+    Their named data has then to be arranged: `named_data.arrange`.
 
     Args:
         lower_plan: The lower plan.
@@ -72,7 +74,6 @@ def lower(
         raise _lowering_error(error, methods, finder) from error
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
-    named_data.assign_blobs(edge, shards)
     return edge
 
 

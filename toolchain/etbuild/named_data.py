@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-from executorch.exir._serialize._cord import Cord, FileBackedData
+from executorch.exir._serialize._cord import Cord, CordBuffer, FileBackedData
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.delegate import executorch_call_delegate
@@ -30,6 +30,9 @@ from etbuild.errors import BuildError, Problem
 from etbuild.tensors import tag_of_shard
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
+
+Claims = dict[str, set[str | None]]
+"""By the key of each blob the shards whose weights it holds; None for weights without one."""
 
 
 def tag_placeholders(program: ExportedProgram, shards: dict[str, str]) -> None:
@@ -133,38 +136,57 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
         yield from delegates(submodule)
 
 
-def assign_blobs(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
-    """Gives each blob of the delegates its final place, whatever order they came in.
+def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
+    """Finds out which shards want each blob of the delegates.
 
-    A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
-    to the first of them. XNNPACK stores weights alone: a blob of one of its delegates whose weights all have one tag
-    has that tag. Of other backends' blobs those go to a tag that the backend puts there, or that are a tagged weight
-    byte for byte; the rest may depend on the graph.
+    XNNPACK stores weights alone: a blob of one of its delegates whose weights all have one tag has that tag. Of other
+    backends' blobs those go to a tag that the backend puts there, or that are a tagged weight byte for byte; the rest
+    may depend on the graph.
 
     Raises:
-        BuildError: Two tags claim a blob, or nothing says whose it is.
+        BuildError: Nothing says whose a blob is.
     """
-    claims: dict[str, set[str | None]] = {}
-    stores = []
+    found: Claims = {}
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
             output = delegate.named_data_store_output
             if output is None:
                 continue
-            stores.append(output)
             owners = _owners(delegate, shards)
             one_owner = len(_tags_of(owners)) == 1
             for shard, entries in output.external_data.items():
                 for key in entries:
-                    claims.setdefault(key, set()).add(shard)
+                    found.setdefault(key, set()).add(shard)
             weights_alone = delegate.backend_id == "XnnpackBackend"
             for key in output.pte_data:
-                claims.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
+                found.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
             if not (weights_alone and one_owner):
                 for key, shard in _claims_by_content(delegate, output, shards):
-                    claims[key].add(shard)
+                    found[key].add(shard)
             if weights_alone and not one_owner:
                 _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
+    return found
+
+
+def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
+    """Gives each blob of the delegates its final place, whatever order they came in.
+
+    A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
+    to the first of them.
+
+    Args:
+        edge: The lowered methods.
+        claims: Of all of them.
+
+    Raises:
+        BuildError: Two tags claim a blob.
+    """
+    stores = [
+        delegate.named_data_store_output
+        for method in sorted(edge.methods)
+        for delegate in delegates(edge.exported_program(method).graph_module)
+        if delegate.named_data_store_output is not None
+    ]
     blobs = {
         key: (store.buffers[entry.buffer_index], entry)
         for store in stores
@@ -208,22 +230,23 @@ def _claims_by_content(
     by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for _, name in weights(program):
         if name in shards:
-            content = tensor(program, name)
-            by_size.setdefault(content.nbytes, []).append((name, content))
+            weight = tensor(program, name)
+            by_size.setdefault(weight.nbytes, []).append((name, weight))
     for entries in (output.pte_data, *output.external_data.values()):
         for key, entry in entries.items():
             blob = output.buffers[entry.buffer_index]
-            for name, content in by_size.get(len(blob), ()):
-                if _content(blob) == _tensor_content(content):
+            for name, weight in by_size.get(len(blob), ()):
+                if blob_bytes(blob) == _tensor_content(weight):
                     yield key, shards[name]
 
 
-def _content(blob: Any) -> bytes:
+def blob_bytes(blob: CordBuffer) -> bytes:
+    """The bytes of a blob, which may lie in a file."""
     return blob.to_bytes() if isinstance(blob, FileBackedData) else bytes(blob)
 
 
-def _tensor_content(content: torch.Tensor) -> bytes:
-    return bytes(content.detach().contiguous().view(-1).view(torch.uint8).numpy())
+def _tensor_content(weight: torch.Tensor) -> bytes:
+    return bytes(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _check_untagged(

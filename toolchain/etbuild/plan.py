@@ -130,6 +130,11 @@ def lower_plan(plan: Plan) -> Plan:
     }
 
 
+def method_plan(lower_plan: Plan, name: str) -> Plan:
+    """The part of a lower plan that lowering one method by itself depends on."""
+    return {**lower_plan, "methods": {name: lower_plan["methods"][name]}, "constant_methods": {}}
+
+
 def _custom_partitioners(plan: Plan) -> list[str]:
     entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
     return sorted({entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"})

@@ -62,7 +62,7 @@ def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used
     declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)
-    _run(root, "lower", "lower.json", "--export=export", "-o", "out", *declared)
+    _run(root, "lower", "lower.json", "--export=export", "--no-accelerate", "-o", "out", *declared)
     return root / "out"
 
 

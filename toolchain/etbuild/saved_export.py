@@ -16,6 +16,7 @@ import io
 import json
 import shutil
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,32 +230,40 @@ def read(directory: Path) -> SavedExport:
         raise InputError([Problem(f"{directory}: not an export that `etbuild export` wrote: {error}")]) from error
 
 
-def load_methods(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, ExportedProgram]:
-    """The methods, with the content of their parameters and buffers.
+def load_methods(
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
+) -> dict[str, ExportedProgram]:
+    """Methods, with the content of their parameters and buffers.
 
     Args:
         saved: What `read` gave. Its `imports` have been imported.
-        weights: The content of those that the weights' files bring, by name.
+        content: Of every parameter and buffer, by name.
+        names: Of the methods.
 
     Raises:
         InputError: A method cannot be read.
     """
-    content = _content(saved, weights)
     programs = {}
-    for path in sorted((saved.directory / "methods").glob("*.pt2")):
+    for name in sorted(names):
+        path = saved.directory / "methods" / f"{name}.pt2"
         try:
             program = torch.export.load(path)
         except Exception as error:  # torch's deserializer has no common base of its errors
             raise InputError([Problem(f"{path}: cannot load the method: {summary(error)}")]) from error
         for tensors in (program._state_dict, program._constants):
             tensors.update({name: content[name] for name in tensors.keys() & content.keys()})
-        programs[path.stem] = program
+        programs[name] = program
     return programs
 
 
-def _content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Every parameter and buffer: one tensor for each, whatever the methods and names that it has. Never one for two
-    of equal content: ExecuTorch would take two caches of zeros for one."""
+    of equal content: ExecuTorch would take two caches of zeros for one.
+
+    Args:
+        saved: What `read` gave.
+        weights: The content of those that the weights' files bring, by name.
+    """
     from safetensors.torch import load_file
 
     path = saved.directory / _MADE

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_cache_directory, add_inputs, add_parser, cache, inputs
+from etbuild.verbs.options import add_cache_directory, add_effort, add_inputs, add_parser, cache, effort, inputs
 
 if TYPE_CHECKING:
     from etbuild.build import Built
@@ -29,6 +29,7 @@ def add(verbs: Any) -> None:
     where = parser.add_mutually_exclusive_group()
     add_cache_directory(where)
     where.add_argument("--no-cache", action="store_true", help="build everything, and keep nothing for the next time")
+    add_effort(parser)
     parser.add_argument(
         "--verify-reproducible",
         action="store_true",
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds a program and lists its artifacts."""
     from etbuild import manifest
     from etbuild import plan as plans
-    from etbuild.build import build
+    from etbuild.build import Surroundings, build
     from etbuild.progress import Progress
 
     loaded = manifest.load(options.manifest)
@@ -50,9 +51,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         declared = inputs(options, [options.manifest.parent, *options.root])
         kept = None if options.no_cache else cache(options.cache_dir)
-        built = build(
-            plan, declared, options.directory, Progress().stage, kept, options.settle, options.verify_reproducible
-        )
+        surroundings = Surroundings(Progress().stage, kept, options.settle, effort(options))
+        built = build(plan, declared, options.directory, surroundings, options.verify_reproducible)
     except EtbuildError as error:
         raise error.located(loaded.positions) from error
     print(json.dumps(_facts(built), indent=2) if options.json else _table(built))
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _facts(built: Built) -> dict[str, Any]:
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
-    return {"key": built.key, "steps": built.steps, "artifacts": artifacts}
+    return {"key": built.key, "steps": built.steps, "methods": built.methods, "artifacts": artifacts}
 
 
 def _table(built: Built) -> str:
@@ -69,5 +69,5 @@ def _table(built: Built) -> str:
 
     rows = [("artifact", "size", "sha256")]
     rows += [(str(artifact.path), size(artifact.size), artifact.sha256[:16]) for artifact in built.artifacts]
-    cached = [step for step, how in built.steps.items() if how == "cached"]
+    cached = [name for name, how in {**built.steps, **built.methods}.items() if how == "cached"]
     return table(rows) + (f"\nfrom the cache: {', '.join(cached)}" if cached else "")

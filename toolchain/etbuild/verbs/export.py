@@ -22,10 +22,11 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exports, and writes down what was read."""
-    from etbuild import files, steps
+    from etbuild import files
     from etbuild import plan as plans
     from etbuild.inputs import describe_files, used_sources
     from etbuild.progress import Progress
+    from etbuild.steps import exporting
 
     options.settle()
     plan = plans.read(options.plan, plans.EXPORT_SCHEMA)
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         used = used_sources(declared, plan)
         read = describe_files(declared, used, plans.example_names(plan))
         with files.whole_directory(options.directory) as staged:
-            steps.export(plan, declared, used, staged, Progress().stage)
+            exporting.export(plan, declared, used, staged, Progress().stage)
         files.replace(options.inputs, plans.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_data, add_parser, inputs, positions_beside
+from etbuild.errors import EtbuildError, InputError, Problem, did_you_mean
+from etbuild.verbs.options import add_data, add_effort, add_parser, declared, effort, inputs, positions_beside
 
 
 def add(verbs: Any) -> None:
@@ -16,22 +16,61 @@ def add(verbs: Any) -> None:
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN")
     parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what `etbuild export` wrote")
     add_data(parser)
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--method", metavar="NAME", help="lower this method by itself, to be merged with the others later"
+    )
+    part.add_argument(
+        "--lowered",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="merge methods that were lowered by themselves (repeated for each)",
+    )
+    add_effort(parser)
     parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lowers, and writes the program, its named data and the facts of both."""
-    from etbuild import files, steps
+    """Lowers, and writes the program, its named data and the facts of both; or one lowered method."""
     from etbuild import plan as plans
-    from etbuild.progress import Progress
 
     options.settle()
     plan = plans.read(options.plan, plans.LOWER_SCHEMA)
     try:
-        with files.staging(options.directory) as staged:
-            artifacts = steps.lower(plan, options.export, inputs(options, []), staged, Progress().stage)
-            files.publish(artifacts, options.directory)
+        _lower_method(options, plan) if options.method is not None else _lower(options, plan)
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error
     return 0
+
+
+def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+    from etbuild import files
+    from etbuild.progress import Progress
+    from etbuild.steps import lowering
+
+    if options.method not in plan["methods"]:
+        message = f"--method {options.method}: the plan has no such method"
+        raise InputError([Problem(message, hint=did_you_mean(options.method, plan["methods"]))])
+    with files.whole_directory(options.directory) as made:
+        lowering.lower_method(
+            plan, options.method, options.export, inputs(options, []), made, Progress().stage, effort(options)
+        )
+
+
+def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+    from etbuild import files
+    from etbuild.progress import Progress
+    from etbuild.steps import lowering
+
+    methods = declared("--lowered", options.lowered)
+    if methods and methods.keys() != plan["methods"].keys():
+        raise InputError([Problem(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")])
+    read, stage, how = inputs(options, []), Progress().stage, effort(options)
+    with files.staging(options.directory) as staged:
+        if methods:
+            artifacts = lowering.merge(plan, options.export, methods, read, staged, stage, how)
+        else:
+            artifacts = lowering.lower(plan, options.export, read, staged, stage, how)
+        files.publish(artifacts, options.directory)

@@ -12,6 +12,7 @@ from etbuild.errors import InputError, Positions, Problem
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
+    from etbuild.effort import Effort
     from etbuild.inputs import Inputs
 
 
@@ -76,6 +77,34 @@ def add_cache_directory(parser: argparse._ActionsContainer) -> None:
         metavar="DIR",
         help="the local cache (default: $ETBUILD_CACHE_DIR, else etbuild in the user's cache directory)",
     )
+
+
+def add_effort(parser: argparse.ArgumentParser) -> None:
+    """How hard a lowering tries to be fast."""
+    parser.add_argument(
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help="how many methods are lowered at once (default: one for each processor)",
+    )
+    parser.add_argument(
+        "--no-accelerate",
+        action="store_true",
+        help="lower as ExecuTorch alone does: slower, with the same bytes",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    """What the options of `add_effort` say."""
+    from etbuild.effort import Effort, processors
+
+    return Effort(not options.no_accelerate, options.jobs or processors())
 
 
 def cache(directory: Path | None) -> Cache | None:

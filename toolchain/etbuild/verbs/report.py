@@ -22,17 +22,18 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Checks, and writes the report and the index."""
-    from etbuild import files, steps
+    from etbuild import files
     from etbuild import plan as plans
     from etbuild.inputs import describe
+    from etbuild.steps import reporting
 
     plan = plans.read(options.plan, plans.SCHEMA)
     read = files.read_json(options.inputs, "what an export read")
-    lowering = steps.read_lowering(options.lowering)
+    lowering = reporting.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}
     try:
         with files.staging(options.directory) as staged:
-            artifacts = steps.check_and_report(plan, describe(plan, read), lowering, staged)
+            artifacts = reporting.check_and_report(plan, describe(plan, read), lowering, staged)
             files.publish(artifacts, options.directory)
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error

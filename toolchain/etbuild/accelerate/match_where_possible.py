@@ -1,0 +1,46 @@
+"""Looks for a pattern in graphs that have its characteristic operator, and in no others.
+
+XNNPACK looks into every delegate for bilinear upsampling and for attention. For that it exports and lowers models of
+both once in a process, through TorchDynamo, which takes a second or two, and then compares all pairs. A graph without
+an operator that all of a pattern's graphs have cannot hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
+from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
+from executorch.exir.dialects._ops import ops
+from executorch.exir.pass_base import ExportPass, PassResult
+from torch.fx import GraphModule
+
+from etbuild.accelerate.replaced import replaced
+
+# An operator that every graph of the pass's pattern has; a test looks into them.
+NEEDED = {
+    ConvertToSDPAPass: ops.edge.aten._softmax.default,
+    ConvertToUpsampleBilinear2d: ops.edge.aten.index.Tensor,
+}
+
+
+def _where_possible(pass_class: type[ExportPass]) -> Callable[[ExportPass, GraphModule], PassResult]:
+    match, needed = pass_class.call, NEEDED[pass_class]
+
+    def call(self: ExportPass, module: GraphModule) -> PassResult:
+        if any(node.target == needed for node in module.graph.nodes):
+            result: PassResult = match(self, module)
+            return result
+        return ExportPass.call(self, module)  # what the pass does where nothing matches
+
+    return call
+
+
+@contextlib.contextmanager
+def match_where_possible() -> Iterator[None]:
+    """The passes of `NEEDED` pass over graphs that cannot match, inside."""
+    with contextlib.ExitStack() as switches:
+        for pass_class in NEEDED:
+            switches.enter_context(replaced(pass_class, "call", _where_possible(pass_class)))
+        yield

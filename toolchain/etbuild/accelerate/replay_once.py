@@ -1,0 +1,79 @@
+"""Does not replay a graph that the pass before has replayed and that this one left as it is.
+
+Of XNNPACK's 17 passes over each delegate all but two end with `ExportPass.call`, which runs the graph on fake tensors,
+node by node, into a new graph: so that shapes and dtypes are right after what the pass changed. Where it changed
+nothing, the new graph is the old one again.
+
+"Left as it is" is compared, not guessed: the same nodes in the same order, with the same names, targets and arguments.
+Passes that act in the replay itself, by overriding one of its hooks, replay always; `ConstPropPass` alone is known to
+do nothing to a graph in which every operator reads a node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
+from executorch.exir.passes.const_prop_pass import ConstPropPass
+from torch.fx import GraphModule
+
+from etbuild.accelerate.replaced import replaced
+
+_HOOKS = sorted(
+    name
+    for cls in (ExportPass, _ExportPassBase)
+    for name, value in vars(cls).items()
+    if (callable(value) or isinstance(value, (property, staticmethod))) and name not in ("call", "__init__")
+)
+
+
+@functools.cache
+def _replays_alone(pass_class: Any) -> bool:
+    """Whether replaying with this pass is what replaying with any other is."""
+    return all(_raw(pass_class, hook) is _raw(ExportPass, hook) for hook in _HOOKS)
+
+
+def _raw(cls: type, name: str) -> Any:
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def _reads_nodes_alone(module: GraphModule) -> bool:
+    return all(node.op in ("placeholder", "output") or node.all_input_nodes for node in module.graph.nodes)
+
+
+def _content(module: GraphModule) -> list[tuple[Any, ...]]:
+    return [(node, node.op, node.name, node.target, node.args, node.kwargs) for node in module.graph.nodes]
+
+
+def _same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
+    """Arguments are immutable, and another object is taken for another content."""
+    return len(before) == len(now) and all(all(map(_is, old, new)) for old, new in zip(before, now, strict=True))
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+@contextlib.contextmanager
+def replay_once() -> Iterator[None]:
+    """Passes that only replay what they were given return it inside."""
+    replay = _ExportPassBase.call
+    replayed: weakref.WeakKeyDictionary[GraphModule, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
+
+    def call(self: _ExportPassBase, module: GraphModule) -> PassResult:
+        pass_class: Any = type(self)
+        idle = _replays_alone(pass_class) or (isinstance(self, ConstPropPass) and _reads_nodes_alone(module))
+        if idle and module in replayed and _same(replayed[module], _content(module)):
+            return PassResult(module, True)
+        result = replay(self, module)
+        made = result.graph_module
+        if not any(isinstance(child, GraphModule) for child in made.children()):  # branches have graphs of their own
+            replayed[made] = _content(made)
+        return result
+
+    with replaced(_ExportPassBase, "call", call):
+        yield

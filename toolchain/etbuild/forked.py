@@ -1,0 +1,90 @@
+"""Work in child processes that start as copies of this one: with everything imported, and nothing shared afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from etbuild.errors import BuildError, EtbuildError, Problem
+
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+class ChildFailed(Exception):
+    """A bug in a child process, with its traceback."""
+
+
+def run(tasks: Mapping[str, Callable[[], object]], at_once: int) -> None:
+    """Runs each task in a child process of its own, and returns when all of them are done.
+
+    The first that fails ends the others. A child has one thread, the one that calls this: no other may hold a lock that
+    a task needs.
+
+    Args:
+        tasks: By a name for messages, such as `lowering decode`. What they return is lost.
+        at_once: How many run at the same time.
+
+    Raises:
+        EtbuildError: That of a task.
+        BuildError: A child was killed.
+        ChildFailed: A task raised anything else.
+    """
+    context = multiprocessing.get_context("fork")
+    waiting = list(tasks.items())
+    running: dict[Connection, tuple[str, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name, task = waiting.pop(0)
+                result, write_end = context.Pipe(duplex=False)
+                process = context.Process(target=_run, args=(task, write_end, os.getpid()))
+                process.start()
+                write_end.close()
+                running[result] = (name, process)
+            ready = wait(list(running))
+            for ended in [result for result in running if result in ready]:
+                _finish(ended, *running[ended])
+                del running[ended]
+    finally:
+        for _, child in running.values():
+            child.kill()
+            child.join()
+
+
+def _run(task: Callable[[], object], result: Connection, parent: int) -> None:
+    """The child: says None, or what went wrong."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    try:
+        task()
+    except EtbuildError as error:
+        result.send(error)
+    except BaseException:  # whatever it is, the parent has to hear of it
+        result.send(ChildFailed(traceback.format_exc()))
+    else:
+        result.send(None)
+
+
+def _finish(result: Connection, name: str, process: BaseProcess) -> None:
+    try:
+        error = result.recv()
+    except EOFError:
+        process.join()
+        number = -(process.exitcode or 0)
+        killer = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {-number}"
+        hint = "is there too little memory? `--jobs 1` needs less" if number == signal.SIGKILL else None
+        raise BuildError([Problem(f"{name} ended with {killer}", hint=hint)]) from None
+    process.join()
+    if error is not None:
+        raise error

@@ -1,0 +1,259 @@
+"""A lowered method as a directory, from which it can be merged with others into a program.
+
+    method.json        what the directory holds, or why the method cannot be lowered by itself
+    program.json       ExecuTorch's own form of a lowered program, without weights and blobs
+    state.pt, constants.pt
+                       its tensors: content where lowering made them, shapes alone where the module has them
+    blobs/SHA256       what backends made of weights and operators, each content once
+
+Merged, methods give the bytes of a joint lowering where no backend of theirs looks at several methods at once and all
+sharing comes from ExecuTorch's store of named data: `Backend.separable`. Written against ExecuTorch 1.5, whose
+serializer takes no control flow, and of a delegate's metadata nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager
+from executorch.exir._serialize._cord import FileBackedData
+from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.serde import export_serialize, serialize
+from torch.export import ExportedProgram
+
+from etbuild import files, named_data
+from etbuild.errors import InputError, Problem
+from etbuild.named_data import Claims
+from etbuild.plan import canonical_json
+from etbuild.sources import summary
+
+_SCHEMA = "executorch-lowered-method/v1"
+_METHOD, _PROGRAM, _STATE, _CONSTANTS = "method.json", "program.json", "state.pt", "constants.pt"
+_NOT_OF_PROGRAMS = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
+
+
+class CannotSave(Exception):
+    """Why a method cannot be lowered by itself, in a user's words."""
+
+
+@dataclass(frozen=True)
+class LoweredMethod:
+    """A lowered method that was read.
+
+    Attributes:
+        directory: Where it is.
+        why_not: Why it could not be lowered by itself; then there is nothing else.
+        bound: Names of the tensors that come from the module.
+        delegates: By the name of each delegate the digest of its program and those of its named data.
+        claims: The shards that want each key of the named data.
+    """
+
+    directory: Path
+    why_not: str | None
+    bound: list[str]
+    delegates: dict[str, dict[str, Any]]
+    claims: Claims
+
+
+def check(program: ExportedProgram) -> None:
+    """Looks for what would keep a lowered method from being saved.
+
+    Raises:
+        CannotSave: There is such a thing.
+    """
+    if any(True for _ in get_control_flow_submodules(program.graph_module)):
+        raise CannotSave("it has control flow")
+
+
+def write(directory: Path, program: ExportedProgram, claims: Claims, content: dict[str, torch.Tensor]) -> None:
+    """Saves a lowered method.
+
+    Args:
+        directory: An existing directory, empty.
+        program: The method. Its content is taken out of it.
+        claims: Of its named data.
+        content: The module's parameters and buffers by name, which are left out.
+
+    Raises:
+        CannotSave: ExecuTorch has no form for it.
+        BuildError: A file cannot be written.
+    """
+    (directory / "blobs").mkdir()
+    delegates = {
+        name: _take_blobs(directory, child)
+        for name, child in program.graph_module.named_children()
+        if isinstance(child, LoweredBackendModule)
+    }
+    bound = _take_weights(program, content)
+    for graph in (program.graph, *(d.original_module.graph for d in named_data.delegates(program.graph_module))):
+        for node in graph.nodes:
+            for key in _NOT_OF_PROGRAMS:
+                node.meta.pop(key, None)
+    try:
+        artifact = serialize.serialize(program)
+    except Exception as error:  # ExecuTorch's serializer has no common base of its errors
+        raise CannotSave(f"ExecuTorch cannot save it: {summary(error)[:300]}") from error
+    _write(directory, _PROGRAM, artifact.exported_program)
+    _write(directory, _STATE, artifact.state_dict)
+    _write(directory, _CONSTANTS, artifact.constants)
+    listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
+    _write_facts(directory, {"why_not": None, "bound": bound, "delegates": delegates, "claims": listed})
+
+
+def write_reason(directory: Path, reason: str) -> None:
+    """Saves why the method has to be lowered together with the others, in place of it."""
+    _write_facts(directory, {"why_not": reason, "bound": [], "delegates": {}, "claims": {}})
+
+
+def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
+    _write(directory, _METHOD, canonical_json({"schema": _SCHEMA, **facts}))
+
+
+def _write(directory: Path, file: str, content: bytes) -> None:
+    files.write(directory, file, "lowered", lambda opened: opened.write(content))
+
+
+def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, Any]:
+    """Moves what a delegate holds into files, and leaves its graph."""
+    meta = delegate.meta or {}
+    if meta.get("debug_handle_map") or "_delegate_info_meta" in meta:
+        raise CannotSave(f"{delegate.backend_id} keeps facts of its own with a delegate")
+    program = delegate.original_module
+    program._state_dict = {name: _shape_alone(tensor) for name, tensor in program.state_dict.items()}
+    program._constants = {name: _shape_alone(value) for name, value in program.constants.items()}
+    blobs = [_write_blob(directory, delegate.processed_bytes)]
+    delegate._processed_bytes = b""
+    output = delegate.named_data_store_output
+    if output is not None:
+        blobs += [_write_blob(directory, named_data.blob_bytes(buffer)) for buffer in output.buffers]
+        output.buffers[:] = [b""] * len(output.buffers)
+    return {"program": blobs[0], "named_data": blobs[1:]}
+
+
+def _write_blob(directory: Path, content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    if not (directory / "blobs" / digest).exists():
+        _write(directory, f"blobs/{digest}", content)
+    return digest
+
+
+def _take_weights(program: ExportedProgram, content: dict[str, torch.Tensor]) -> list[str]:
+    """Leaves the shapes of those of the module, and returns their names."""
+    read = {name for _, name in named_data.weights(program)}
+    bound = []
+    for tensors in (program._state_dict, program._constants):
+        for name in list(tensors):
+            if name in content and _same(tensors[name], content[name]):
+                tensors[name] = _shape_alone(tensors[name])
+                bound.append(name)
+            elif name not in read and tensors is program._state_dict:
+                del tensors[name]
+    return sorted(bound)
+
+
+def _same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are one memory, seen the same way."""
+    return bool(
+        tensor.data_ptr() == other.data_ptr()
+        and tensor.dtype == other.dtype
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+    )
+
+
+def _shape_alone(value: Any) -> Any:
+    """The same tensor to all who do not look into it, in the memory of one element."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return _like(value, torch.empty((), dtype=value.dtype).expand(value.shape))
+
+
+def _of_own_memory(value: Any) -> Any:
+    """A tensor of that shape with the strides that its content would have; its memory is never touched."""
+    return _like(value, torch.empty(value.shape, dtype=value.dtype)) if isinstance(value, torch.Tensor) else value
+
+
+def _like(tensor: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(content, requires_grad=False)
+    return content
+
+
+def read(directory: Path) -> LoweredMethod:
+    """Reads what a directory holds, without the method itself.
+
+    Raises:
+        InputError: It is no lowered method, or it is damaged.
+    """
+    try:
+        facts = json.loads((directory / _METHOD).read_bytes())
+        if facts.pop("schema") != _SCHEMA:
+            raise ValueError(f"its schema is not {_SCHEMA}")
+        claims = {key: set(shards) for key, shards in facts.pop("claims").items()}
+        return LoweredMethod(directory, claims=claims, **facts)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError([Problem(f"{directory}: not a lowered method: {error}")]) from error
+
+
+def merge(
+    methods: dict[str, LoweredMethod],
+    content: dict[str, torch.Tensor],
+    shards: dict[str, str],
+    constant_methods: dict[str, Any],
+) -> EdgeProgramManager:
+    """The methods as one lowering of all of them gives them.
+
+    Args:
+        methods: By name. All of them could be lowered by themselves.
+        content: The module's parameters and buffers by name.
+        shards: The shard of each parameter that has a tag, by name.
+        constant_methods: The program's constant methods.
+
+    Raises:
+        InputError: A method is damaged.
+        BuildError: Two tags claim a blob.
+    """
+    programs = {name: _load(method, content) for name, method in sorted(methods.items())}
+    for program in programs.values():
+        named_data.tag_placeholders(program, shards)
+    edge = EdgeProgramManager(
+        programs, dict(sorted(constant_methods.items())) or None, EdgeCompileConfig(_check_ir_validity=False)
+    )
+    claims: Claims = {}
+    for method in methods.values():
+        for key, wanted in method.claims.items():
+            claims.setdefault(key, set()).update(wanted)
+    named_data.arrange(edge, claims)
+    return edge
+
+
+def _load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedProgram:
+    where = method.directory
+    try:
+        parts = [(where / part).read_bytes() for part in (_PROGRAM, _STATE, _CONSTANTS)]
+        program: ExportedProgram = serialize.deserialize(export_serialize.SerializedArtifact(*parts, b""))
+        for name, blobs in method.delegates.items():
+            _put_back(where / "blobs", getattr(program.graph_module, name), blobs)
+    except Exception as error:  # ExecuTorch's deserializer has no common base of its errors
+        raise InputError([Problem(f"{where}: cannot load the lowered method: {summary(error)}")]) from error
+    for tensors in (program._state_dict, program._constants):
+        tensors.update({name: content[name] for name in tensors.keys() & set(method.bound)})
+    return program
+
+
+def _put_back(directory: Path, delegate: LoweredBackendModule, blobs: dict[str, Any]) -> None:
+    program = delegate.original_module
+    program._state_dict = {name: _of_own_memory(tensor) for name, tensor in program.state_dict.items()}
+    program._constants = {name: _of_own_memory(value) for name, value in program.constants.items()}
+    delegate._processed_bytes = (directory / blobs["program"]).read_bytes()
+    delegate.meta = {"debug_handle_map": {}}
+    if delegate.named_data_store_output is not None:
+        delegate.named_data_store_output.buffers[:] = [
+            FileBackedData(str(directory / digest), sha256=bytes.fromhex(digest)) for digest in blobs["named_data"]
+        ]

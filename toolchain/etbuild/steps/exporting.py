@@ -1,0 +1,62 @@
+"""Exporting: every method becomes a graph without weights."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild.inputs import Inputs, Used
+from etbuild.plan import Plan
+from etbuild.quiet import library_messages_off, stdout_for_results
+from etbuild.sources import SourceFinder, importable
+from etbuild.steps.stages import Stage, frozen_if_first
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
+    """Exports every method, and saves the export as `saved_export` describes it.
+
+    Args:
+        export_plan: What to export.
+        inputs: What may be read.
+        used: The sources that it uses.
+        directory: Where the export goes: an existing directory, empty.
+        stage: Is told of each stage, for progress.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The module cannot be made or exported.
+    """
+    with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
+        with stage("import PyTorch"), frozen_if_first("torch"):
+            from etbuild import module, saved_export
+        with stage("create the module"):
+            root = module.create(export_plan, finder)
+            module.settle(root)
+        reason = saved_export.why_together(export_plan, root)
+        if reason is None:
+            programs = export_methods(export_plan, root, inputs, finder, stage)
+            try:
+                saved_export.write(directory, export_plan, root, programs, inputs, used)
+            except saved_export.CannotSave as error:
+                reason = str(error)
+    if reason is not None:
+        print(f"note: the methods are exported when they are lowered, with their weights: {reason}", file=sys.stderr)
+        saved_export.write_plan(directory, export_plan, used)
+
+
+def export_methods(
+    export_plan: Plan, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder, stage: Stage
+) -> dict[str, ExportedProgram]:
+    """The program of each method, in the order of their names."""
+    from etbuild.export import export_method
+
+    programs = {}
+    for name in sorted(export_plan["methods"]):
+        with stage(f"export {name}"):
+            programs[name] = export_method(export_plan, name, module, inputs, finder)
+    return programs

@@ -1,0 +1,289 @@
+"""Lowering: the methods become one program, together, or one by one where that gives the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild import backends, files, forked
+from etbuild.accelerate import accelerated
+from etbuild.effort import Effort
+from etbuild.inputs import Inputs, file_digest
+from etbuild.plan import Plan, method_plan, weights_names
+from etbuild.plan import backends as plan_backends
+from etbuild.quiet import library_messages_off, stdout_for_results
+from etbuild.sources import SourceFinder, importable
+from etbuild.steps.exporting import export_methods
+from etbuild.steps.reporting import LOWERING_SCHEMA, write_json
+from etbuild.steps.stages import Stage, frozen_if_first, silent
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+    from etbuild.saved_export import SavedExport
+    from etbuild.tensors import TensorFacts
+
+
+def separable(lower_plan: Plan, export_directory: Path) -> bool:
+    """Whether there are several methods, and lowering them one by one gives the same program."""
+    several = len(lower_plan["methods"]) > 1 and (export_directory / "methods").is_dir()
+    return several and backends.separable(plan_backends(lower_plan))
+
+
+def lower(
+    lower_plan: Plan, export_directory: Path, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
+) -> list[files.Artifact]:
+    """Lowers the methods of an export to one program, with their weights.
+
+    Args:
+        lower_plan: What to lower, and how.
+        export_directory: What `export` wrote.
+        inputs: What may be read: weights, and for an export without methods its example inputs too.
+        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+        stage: Is told of each stage, for progress.
+        effort: How.
+
+    Returns:
+        The artifacts, in that order.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The methods cannot be lowered, or the program cannot be written.
+    """
+    if effort.accelerate and effort.jobs > 1 and separable(lower_plan, export_directory):
+        with files.staging(directory) as staged:
+            methods = {name: staged / name for name in lower_plan["methods"]}
+            for path in methods.values():
+                path.mkdir()
+            lower_methods(lower_plan, export_directory, inputs, methods, stage, effort)
+            return merge(lower_plan, export_directory, methods, inputs, directory, stage, effort)
+    with _lowering(export_directory, stage) as (saved, finder):
+        return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
+
+
+def lower_methods(
+    lower_plan: Plan, export_directory: Path, inputs: Inputs, directories: dict[str, Path], stage: Stage, effort: Effort
+) -> None:
+    """Lowers methods one by one, each in a child process: several at once, and from the same imports.
+
+    Args:
+        lower_plan: What to lower, and how.
+        export_directory: What `export` wrote.
+        inputs: What may be read.
+        directories: Where each method goes, by name: existing directories, empty.
+        stage: Is told of each stage, for progress.
+        effort: How.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A method cannot be lowered.
+    """
+
+    def task(name: str) -> Callable[[], None]:
+        return lambda: lower_method(lower_plan, name, export_directory, inputs, directories[name], silent, effort)
+
+    with _lowering(export_directory, stage):
+        at_once = min(effort.jobs, len(directories))
+        with stage(f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")):
+            forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+
+
+def lower_method(
+    lower_plan: Plan, name: str, export_directory: Path, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
+) -> None:
+    """Lowers one method by itself.
+
+    Args:
+        lower_plan: What to lower, and how. What it says of other methods is not read.
+        name: The method.
+        export_directory: What `export` wrote.
+        inputs: What may be read.
+        directory: Where it goes, as `lowered_method` describes it: an existing directory, empty. A method that has to
+            be lowered with the others leaves the reason there.
+        stage: Is told of each stage, for progress.
+        effort: How.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The method cannot be lowered.
+    """
+    with _lowering(export_directory, stage) as (saved, finder):
+        import torch
+
+        from etbuild import lower as lowering
+        from etbuild import lowered_method, named_data
+
+        torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+        part = method_plan(lower_plan, name)
+        try:
+            with _acceleration(effort), stage(f"lower {name}"):
+                content, shards = _read_weights(part, saved, inputs)
+                programs = _load(saved, content, [name], finder)
+                lowered_method.check(programs[name])
+                edge = lowering.lower(part, programs, shards, finder)
+                claims = named_data.claims(edge, shards)
+                lowered_method.write(directory, edge.exported_program(name), claims, content)
+        except lowered_method.CannotSave as error:
+            lowered_method.write_reason(directory, str(error))
+
+
+def merge(
+    lower_plan: Plan,
+    export_directory: Path,
+    directories: dict[str, Path],
+    inputs: Inputs,
+    directory: Path,
+    stage: Stage,
+    effort: Effort,
+) -> list[files.Artifact]:
+    """Makes one program of lowered methods; or of the export, where one of them has to be lowered with the others.
+
+    Args:
+        lower_plan: What was lowered, and how.
+        export_directory: What `export` wrote.
+        directories: What `lower_method` wrote, by method.
+        inputs: What may be read.
+        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+        stage: Is told of each stage, for progress.
+        effort: How.
+
+    Returns:
+        The artifacts, in that order.
+
+    Raises:
+        InputError: A declared input is missing or does not fit; a lowered method is damaged.
+        BuildError: The methods do not fit together, or the program cannot be written.
+    """
+    with _lowering(export_directory, stage) as (saved, finder):
+        from etbuild import lowered_method
+
+        methods = {name: lowered_method.read(path) for name, path in directories.items()}
+        for name, method in methods.items():
+            if method.why_not is not None:
+                print(f"note: all methods are lowered together, because of `{name}`: {method.why_not}", file=sys.stderr)
+                return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
+        with _acceleration(effort):
+            with stage("merge the methods"):
+                content, shards = _read_weights(lower_plan, saved, inputs)
+                edge = lowered_method.merge(methods, content, shards, lower_plan["constant_methods"])
+            return _emit(lower_plan, edge, shards, inputs, directory, stage)
+
+
+@contextmanager
+def _lowering(export_directory: Path, stage: Stage) -> Iterator[tuple[SavedExport, SourceFinder]]:
+    """An export that was read, and what lowering imports."""
+    with library_messages_off(), stdout_for_results():
+        with stage("import PyTorch"), frozen_if_first("torch"):
+            from etbuild import saved_export
+        saved = saved_export.read(export_directory)
+        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+            from etbuild import emit, lower, lowered_method  # noqa: F401
+        with importable(saved.sources) as finder:
+            yield saved, finder
+
+
+def _acceleration(effort: Effort) -> AbstractContextManager[None]:
+    return accelerated() if effort.accelerate else nullcontext()
+
+
+def _lower_together(
+    lower_plan: Plan,
+    saved: SavedExport,
+    inputs: Inputs,
+    finder: SourceFinder,
+    directory: Path,
+    stage: Stage,
+    effort: Effort,
+) -> list[files.Artifact]:
+    from etbuild import lower as lowering
+    from etbuild import named_data
+
+    if saved.export_plan is None:
+        with stage("read the export and the weights"):
+            content, shards = _read_weights(lower_plan, saved, inputs)
+            programs = _load(saved, content, lower_plan["methods"], finder)
+    else:
+        shards, programs = _export_with_weights(lower_plan, saved.export_plan, inputs, finder, stage)
+    with _acceleration(effort):
+        with stage(f"lower {', '.join(programs)}"):
+            edge = lowering.lower(lower_plan, programs, shards, finder)
+            named_data.arrange(edge, named_data.claims(edge, shards))
+        return _emit(lower_plan, edge, shards, inputs, directory, stage)
+
+
+def _read_weights(
+    lower_plan: Plan, saved: SavedExport, inputs: Inputs
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The content of the module's parameters and buffers, and the shards of those that have a tag."""
+    from etbuild import saved_export, tensors
+
+    weights = tensors.read_weights(lower_plan, inputs, saved.tensors)
+    return saved_export.load_content(saved, weights), _shards(lower_plan, saved.tensors)
+
+
+def _shards(lower_plan: Plan, facts: list[TensorFacts]) -> dict[str, str]:
+    from etbuild import tensors
+
+    return tensors.shards(lower_plan, facts, tensors.tags(lower_plan, facts))
+
+
+def _load(
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
+) -> dict[str, ExportedProgram]:
+    from etbuild import saved_export
+    from etbuild.sources import import_module
+
+    for name in saved.imports:
+        import_module(name, finder, ("model", "factory"))
+    return saved_export.load_methods(saved, content, names)
+
+
+def _export_with_weights(
+    lower_plan: Plan, export_plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage
+) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+    """The shards and the methods of a module that has a say in how its weights are loaded."""
+    from etbuild import module, tensors
+
+    with stage("create the module"):
+        root = module.create(export_plan, finder)
+        if export_plan["weights"]:
+            weights = tensors.read_weights(lower_plan, inputs, tensors.describe_state(root))
+            root.load_state_dict(weights, strict=False)  # strict is what was checked already
+        module.settle(root)
+    shards = _shards(lower_plan, tensors.describe(root, export_plan["weights"]))
+    return shards, export_methods(export_plan, root, inputs, finder, stage)
+
+
+def _emit(
+    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], inputs: Inputs, directory: Path, stage: Stage
+) -> list[files.Artifact]:
+    from etbuild import emit
+    from etbuild import lower as lowering
+
+    with stage("emit"):
+        operators = lowering.operator_counts(edge)
+        emission = emit.emit(lower_plan, edge, shards, directory)
+        facts = {
+            "schema": LOWERING_SCHEMA,
+            "artifacts": [artifact.facts() for artifact in emission.artifacts],
+            "program": emission.program,
+            "operators": operators,
+            "named_data": emission.named_data,
+            **_describe_weights(lower_plan, inputs),
+        }
+        return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]
+
+
+def _describe_weights(lower_plan: Plan, inputs: Inputs) -> dict[str, Any]:
+    from etbuild.tensor_digests import tensor_digests
+
+    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan).items()}
+    return {
+        "data": {name: file_digest(file) for name, file in found.items()},
+        "tensors": {name: tensor_digests(name, file) for name, file in found.items()},
+    }

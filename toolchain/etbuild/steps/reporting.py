@@ -1,0 +1,53 @@
+"""Reporting: what was lowered is checked and described, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from etbuild import checks, files, schema
+from etbuild.errors import InputError, Problem
+from etbuild.index import index
+from etbuild.plan import Plan, canonical_json
+from etbuild.report import report
+
+LOWERING_SCHEMA = "executorch-lowering/v1"
+
+
+def check_and_report(
+    plan: Plan, described: dict[str, Any], lowering: dict[str, Any], directory: Path
+) -> list[files.Artifact]:
+    """Checks what was lowered against the manifest's bounds, and writes the report and the index.
+
+    Args:
+        plan: The plan.
+        described: What `inputs.describe` says of the build.
+        lowering: The facts of the lowering.
+        directory: An existing directory, where `NAME.report.json` and `NAME.index.json` go.
+
+    Raises:
+        CheckError: The program breaks a bound.
+        BuildError: A file cannot be written.
+    """
+    measured = checks.measure(plan, lowering)
+    written = write_json(directory, plan["name"], "report", report(plan, lowering, measured))
+    return [written, write_json(directory, plan["name"], "index", index(plan, described, lowering, written))]
+
+
+def read_lowering(path: Path) -> dict[str, Any]:
+    """The facts of a lowering.
+
+    Raises:
+        InputError: The file holds none.
+    """
+    facts = files.read_json(path, "the facts of a lowering")
+    if not isinstance(facts, dict) or facts.get("schema") != LOWERING_SCHEMA:
+        raise InputError([Problem(f"{path}: not the facts of a lowering that this `etbuild` wrote")])
+    return facts
+
+
+def write_json(directory: Path, name: str, kind: str, content: dict[str, Any]) -> files.Artifact:
+    """Writes a file of facts, once it fits its schema, where it has one. That it might not is a bug of ours."""
+    wrong: list[Problem] = schema.problems(kind, content) if kind in ("index", "report") else []
+    assert not wrong, "\n".join(map(str, wrong))
+    return files.write(directory, f"{name}.{kind}.json", kind, lambda file: file.write(canonical_json(content)))
