@@ -8,7 +8,8 @@
 
 Merged, methods give the bytes of a joint lowering where no backend of theirs looks at several methods at once and all
 sharing comes from ExecuTorch's store of named data: `Backend.separable`. Written against ExecuTorch 1.5, whose
-serializer takes no control flow, and of a delegate's metadata nothing.
+serializer takes no control flow, nothing of a delegate's metadata, and changes the order of nodes and of arguments:
+both reach the memory plan, and are put right afterwards.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.serde import export_serialize, serialize
 from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 
 from etbuild import files, named_data
 from etbuild.errors import InputError, Problem
@@ -50,6 +52,7 @@ class LoweredMethod:
         directory: Where it is.
         why_not: Why it could not be lowered by itself; then there is nothing else.
         bound: Names of the tensors that come from the module.
+        nodes: The graph's nodes in order, each with the number of its positional arguments.
         delegates: By the name of each delegate the digest of its program and those of its named data.
         claims: The shards that want each key of the named data.
     """
@@ -57,6 +60,7 @@ class LoweredMethod:
     directory: Path
     why_not: str | None
     bound: list[str]
+    nodes: list[tuple[str, int]]
     delegates: dict[str, dict[str, Any]]
     claims: Claims
 
@@ -91,6 +95,7 @@ def write(directory: Path, program: ExportedProgram, claims: Claims, content: di
         if isinstance(child, LoweredBackendModule)
     }
     bound = _take_weights(program, content)
+    nodes = [(node.name, len(node.args)) for node in program.graph.nodes]
     for graph in (program.graph, *(d.original_module.graph for d in named_data.delegates(program.graph_module))):
         for node in graph.nodes:
             for key in _NOT_OF_PROGRAMS:
@@ -103,12 +108,13 @@ def write(directory: Path, program: ExportedProgram, claims: Claims, content: di
     _write(directory, _STATE, artifact.state_dict)
     _write(directory, _CONSTANTS, artifact.constants)
     listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
-    _write_facts(directory, {"why_not": None, "bound": bound, "delegates": delegates, "claims": listed})
+    facts = {"why_not": None, "bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed}
+    _write_facts(directory, facts)
 
 
 def write_reason(directory: Path, reason: str) -> None:
     """Saves why the method has to be lowered together with the others, in place of it."""
-    _write_facts(directory, {"why_not": reason, "bound": [], "delegates": {}, "claims": {}})
+    _write_facts(directory, {"why_not": reason, "bound": [], "nodes": [], "delegates": {}, "claims": {}})
 
 
 def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
@@ -238,6 +244,7 @@ def _load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedPr
     try:
         parts = [(where / part).read_bytes() for part in (_PROGRAM, _STATE, _CONSTANTS)]
         program: ExportedProgram = serialize.deserialize(export_serialize.SerializedArtifact(*parts, b""))
+        _put_in_order(program.graph, method.nodes)
         for name, blobs in method.delegates.items():
             _put_back(where / "blobs", getattr(program.graph_module, name), blobs)
     except Exception as error:  # ExecuTorch's deserializer has no common base of its errors
@@ -245,6 +252,32 @@ def _load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedPr
     for tensors in (program._state_dict, program._constants):
         tensors.update({name: content[name] for name in tensors.keys() & set(method.bound)})
     return program
+
+
+def _put_in_order(graph: Graph, nodes: list[tuple[str, int]]) -> None:
+    """Undoes what the serializer does to a graph.
+
+    It moves picking from a tuple to where the tuple is made, and adds it for parts that no one reads; and it passes by
+    keyword what has a default.
+    """
+    positional = dict(nodes)
+    for node in [node for node in graph.nodes if node.name not in positional]:
+        graph.erase_node(node)
+    found = {node.name: node for node in graph.nodes}
+    last = graph._root
+    for name, count in nodes:
+        node = found[name]
+        last.append(node)
+        last = node
+        if len(node.args) < count:
+            _pass_by_position(node, count)
+
+
+def _pass_by_position(node: Node, count: int) -> None:
+    arguments = node.target._schema.arguments[len(node.args) : count]
+    keywords = dict(node.kwargs)
+    node.args = (*node.args, *(keywords.pop(entry.name, entry.default_value) for entry in arguments))
+    node.kwargs = keywords
 
 
 def _put_back(directory: Path, delegate: LoweredBackendModule, blobs: dict[str, Any]) -> None:
