@@ -1,0 +1,76 @@
+"""Commands with a clock and a scale beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.worker_client import descendants
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall seconds of some work."""
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
+def command(*arguments: object, **environment: str) -> None:
+    """Runs a command that has to end well."""
+    commands([arguments], **environment)
+
+
+def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
+    """Runs commands at the same time, all of which have to end well."""
+    started = []
+    for arguments in several:
+        log = tempfile.TemporaryFile()
+        called = [str(argument) for argument in arguments]
+        environ = {**os.environ, **environment}
+        started.append((subprocess.Popen(called, env=environ, stdout=subprocess.DEVNULL, stderr=log), log))
+    for process, log in started:
+        if process.wait():
+            log.seek(0)
+            raise SystemExit(log.read().decode())
+
+
+@dataclass
+class Scale:
+    """The peak of what processes hold together, in megabytes: memory that they share counts once."""
+
+    peak: float = 0.0
+
+
+@contextlib.contextmanager
+def weighing(but: int | None = None) -> Iterator[Scale]:
+    """Weighs all processes that this one has started, ten times a second, except one and those below it."""
+    scale, ended = Scale(), threading.Event()
+
+    def weigh() -> None:
+        while not ended.wait(0.1):
+            left_out = set() if but is None else {but, *descendants(but)}
+            scale.peak = max(scale.peak, sum(map(_megabytes, set(descendants(os.getpid())) - left_out)))
+
+    thread = threading.Thread(target=weigh)
+    thread.start()
+    try:
+        yield scale
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _megabytes(pid: int) -> float:
+    """The proportional set size of a process; of one that has gone, nothing."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1000
+    return 0.0

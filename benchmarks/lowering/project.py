@@ -1,0 +1,77 @@
+"""Programs of any size: a manifest, its model and its weights, for `etbuild` and for the plain script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+_WRITE_WEIGHTS = """\
+import json, sys
+import torch
+from safetensors.torch import save_file
+sys.path.insert(0, sys.argv[1])
+from model import create
+torch.manual_seed(0)
+save_file(create(**json.loads(sys.argv[2])).state_dict(), sys.argv[3])
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a transformer."""
+
+    layers: int = 12
+    methods: int = 2
+    dim: int = 128
+
+    def entries(self) -> dict[str, tuple[str, int]]:
+        """Entry and length of the text, by method: `logits` and `embed` in turn, each pair for longer texts."""
+        return {f"m{i}": (("logits", "embed")[i % 2], 16 * (1 + i // 2)) for i in range(self.methods)}
+
+
+def transformer(directory: Path, size: Size) -> Path:
+    """Writes the transformer of this folder into a new directory, and returns its manifest."""
+    methods = {
+        name: {"entry": entry, "example_inputs": [{"shape": [1, length], "dtype": "int64"}]}
+        for name, (entry, length) in size.entries().items()
+    }
+    return _write(directory, HERE / "model.py", {"layers": size.layers, "dim": size.dim}, methods)
+
+
+def perceptron(directory: Path) -> Path:
+    """Writes the smallest example into a new directory, and returns its manifest."""
+    methods = {"forward": {"entry": "forward", "example_inputs": [{"shape": [1, 16], "dtype": "float32"}]}}
+    return _write(directory, EXAMPLES / "mlp/model.py", {"inputs": 16, "hidden": 32, "outputs": 4}, methods)
+
+
+def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
+    directory.mkdir(parents=True)
+    shutil.copyfile(model, directory / "model.py")
+    # In another process: this one's memory would count as that of its children.
+    arguments = [str(directory), json.dumps(kwargs), str(directory / "model.safetensors")]
+    subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, *arguments], check=True)
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "program",
+        "model": {"factory": "model:create", "kwargs": kwargs, "weights": "model.safetensors"},
+        "defaults": {"partitioners": ["xnnpack"]},
+        "methods": methods,
+        "named_data": {"weights": {"parameters": ["*"]}},
+    }
+    path = directory / "model.yaml"  # JSON is YAML, and the plain script reads it without a library
+    path.write_text(json.dumps(manifest, indent=2), "utf-8")
+    return path
+
+
+def edit_one_method(manifest: Path) -> None:
+    """Makes the last method read a longer text."""
+    content = json.loads(manifest.read_text("utf-8"))
+    content["methods"][max(content["methods"])]["example_inputs"][0]["shape"][1] += 8
+    manifest.write_text(json.dumps(content, indent=2), "utf-8")

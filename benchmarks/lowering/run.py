@@ -1,0 +1,247 @@
+"""What lowering costs: the plain ExecuTorch script of this folder against `etbuild build`, for programs of the same bytes.
+
+    python benchmarks/lowering/run.py [--runs 5] [--only SECTION...] [--write benchmarks/results]
+
+Wall seconds of whole processes; of a warm worker, of one request for a whole build. Every ratio is of two figures of the
+same turn, and every program is compared with the plain script's, byte for byte: a difference ends the benchmark.
+
+    bars      12 layers with 2 methods, and the smallest example: cold, by a warm worker, from the cache
+    methods   12 layers, 1 to 8 methods
+    layers    2 methods, 6 to 24 layers
+    edit      one of eight methods edited
+    switches  the same, cold, with one switch of `etbuild.accelerate` left off
+    memory    two methods over 650 MB of weights; four programs at once in one worker
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+from measure import command, commands, seconds, weighing  # noqa: E402
+from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
+
+from etbuild.accelerate import SWITCHES  # noqa: E402
+from tests.worker_client import Worker  # noqa: E402
+
+PLAIN = HERE / "plain.py"
+LARGE = Size(layers=12, methods=2, dim=1024)  # 0.65 GB of float32
+Row = dict[str, Any]
+
+
+class Bench:
+    """One run of the benchmark: a directory to work in, and a warm worker."""
+
+    def __init__(self, scratch: Path, runs: int) -> None:
+        self.scratch = scratch
+        self.runs = runs
+        self.rows: dict[str, list[Row]] = {}
+        self.names = 0
+        self.worker = Worker(scratch)
+        self.warm(perceptron(self.new()))
+
+    def new(self) -> Path:
+        """A path that nothing has."""
+        self.names += 1
+        return self.scratch / f"{self.names:04}"
+
+    def note(self, section: str, **row: Any) -> None:
+        """Keeps a row of a section and prints it."""
+        self.rows.setdefault(section, []).append(row)
+        shown = [f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        print(f"{section:8}  {'  '.join(shown)}", flush=True)
+
+    def plain(self, manifest: Path) -> Path:
+        """Runs the plain script, and returns where it wrote."""
+        out = self.new()
+        command(sys.executable, PLAIN, manifest, out)
+        return out
+
+    def cold(self, manifest: Path) -> Path:
+        """Builds with an empty cache."""
+        return self.cached(manifest, self.new())
+
+    def cached(self, manifest: Path, cache: Path) -> Path:
+        """Builds with a cache."""
+        out = self.new()
+        command(sys.executable, "-m", "etbuild", "build", manifest, "-o", out, "--cache-dir", cache)
+        return out
+
+    def warm(self, manifest: Path) -> Path:
+        """Has the worker build everything."""
+        out = self.new()
+        response = self.worker.ask("build", manifest, "--no-cache", "-o", out)
+        if response.exit_code:
+            sys.exit(response.output)
+        return out
+
+    def turn(self, builds: dict[str, Callable[[], Path]]) -> dict[str, float]:
+        """Runs builds one after the other, and checks that all make the program of the first."""
+        taken, made = {}, []
+        for name, build in builds.items():
+            taken[name] = seconds(lambda build=build: made.append(build()))  # type: ignore[misc]
+            if not filecmp.cmp(made[0] / "program.pte", made[-1] / "program.pte", shallow=False):
+                sys.exit(f"{name} made another program than {next(iter(builds))}")
+        for out in made:
+            shutil.rmtree(out)
+        return taken
+
+    def compare(self, section: str, program: str, builds: dict[str, Callable[[], Path]], runs: int) -> Row:
+        """Turns of builds, the first of which is what the others are compared with."""
+        turns = [self.turn(builds) for _ in range(runs)]
+        first, *others = builds
+        row: Row = {"program": program, "runs": runs}
+        for name in builds:
+            row[name] = statistics.median(turn[name] for turn in turns)
+        for name in others:
+            row[f"{name} / {first}"] = statistics.median(turn[name] / turn[first] for turn in turns)
+        self.note(section, **row)
+        return row
+
+
+def bars(bench: Bench) -> None:
+    """What the project promises."""
+    for program, manifest in (
+        ("12 layers, 2 methods", transformer(bench.new(), Size())),
+        ("the smallest", perceptron(bench.new())),
+    ):
+        cache = bench.new()
+        shutil.rmtree(bench.cached(manifest, cache))
+        builds: dict[str, Callable[[], Path]] = {
+            "plain": lambda manifest=manifest: bench.plain(manifest),  # type: ignore[misc]
+            "cold": lambda manifest=manifest: bench.cold(manifest),  # type: ignore[misc]
+            "warm": lambda manifest=manifest: bench.warm(manifest),  # type: ignore[misc]
+            "hit": lambda manifest=manifest, cache=cache: bench.cached(manifest, cache),  # type: ignore[misc]
+        }
+        bench.compare("bars", program, builds, bench.runs)
+
+
+def _growth(bench: Bench, section: str, sizes: dict[int, Size]) -> None:
+    rows = {}
+    for number, size in sizes.items():
+        manifest = transformer(bench.new(), size)
+        builds: dict[str, Callable[[], Path]] = {
+            "plain": lambda manifest=manifest: bench.plain(manifest),  # type: ignore[misc]
+            "cold": lambda manifest=manifest: bench.cold(manifest),  # type: ignore[misc]
+            "warm": lambda manifest=manifest: bench.warm(manifest),  # type: ignore[misc]
+        }
+        program = f"{size.layers} layers, {size.methods} methods"
+        rows[number] = bench.compare(section, program, builds, max(1, bench.runs // 5))
+    few, many = min(rows), max(rows)
+    growth = {f"{name} grows": rows[many][name] / rows[few][name] for name in ("plain", "cold", "warm")}
+    bench.note(section, program=f"{few} -> {many}", linear=many / few, **growth)
+
+
+def methods(bench: Bench) -> None:
+    """What one more method costs."""
+    _growth(bench, "methods", {number: Size(methods=number) for number in (1, 2, 4, 8)})
+
+
+def layers(bench: Bench) -> None:
+    """What one more layer costs."""
+    _growth(bench, "layers", {number: Size(layers=number) for number in (6, 12, 24)})
+
+
+def edit(bench: Bench) -> None:
+    """One of eight methods edited: what it costs to rebuild, and whether the bytes are those of a clean joint build."""
+    manifest, cache = transformer(bench.new(), Size(methods=8)), bench.new()
+    bench.cached(manifest, cache)
+
+    def edited() -> Path:
+        return bench.cached(manifest, cache)
+
+    def rebuilt() -> Path:
+        edit_one_method(manifest)
+        return bench.plain(manifest)
+
+    bench.compare("edit", "one of 8 methods, 12 layers", {"plain": rebuilt, "cached": edited}, max(1, bench.runs // 2))
+
+
+def switches(bench: Bench) -> None:
+    """What each switch is worth: the time without it, over the time with all."""
+    manifest = transformer(bench.new(), Size(layers=6, methods=1))
+
+    def without(name: str) -> Path:
+        out = bench.new()
+        called = f"import etbuild.accelerate as a; a.SWITCHES = tuple(s for s in a.SWITCHES if s != {name!r})"
+        run = f"{called}; from etbuild.__main__ import main; import sys; sys.exit(main())"
+        arguments = ["build", manifest, "--no-cache", "-o", out]
+        command(sys.executable, "-c", run, *arguments, PYTHONHASHSEED="0", PYTHONSAFEPATH="1")
+        return out
+
+    builds: dict[str, Callable[[], Path]] = {"all": lambda: without("")}
+    builds.update({name: lambda name=name: without(name) for name in SWITCHES})  # type: ignore[misc]
+    bench.compare("switches", "6 layers, 1 method", builds, bench.runs)
+
+
+def memory(bench: Bench) -> None:
+    """Peaks, in megabytes: of a large model by itself, and of four programs in one worker at once."""
+    manifest = transformer(bench.new(), LARGE)
+    weights = (manifest.parent / "model.safetensors").stat().st_size / 1e6
+    peaks = {}
+    for name, build in (("plain", bench.plain), ("cold", bench.cold)):
+        with weighing(bench.worker.process.pid) as scale:
+            shutil.rmtree(build(manifest))
+        peaks[name] = scale.peak
+    bench.note("memory", program="650 MB", weights=weights, **peaks, **{"cold / weights": peaks["cold"] / weights})
+    several = [transformer(bench.new(), Size(layers=6 + number)) for number in range(4)]
+    with weighing(bench.worker.process.pid) as plain:
+        commands([sys.executable, PLAIN, project, bench.new()] for project in several[2:])
+    with weighing() as worker:
+        for number, project in enumerate(several, 1):
+            bench.worker.send("build", project, "--no-cache", "-o", bench.new(), request_id=number)
+        for _ in several:
+            assert bench.worker.receive().exit_code == 0
+    ratio = worker.peak / plain.peak
+    bench.note("memory", program="four in a worker, two plain", plain=plain.peak, worker=worker.peak, ratio=ratio)
+
+
+SECTIONS = {section.__name__: section for section in (bars, methods, layers, edit, switches, memory)}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="turns of the bars and switches; a fifth of that of the rest")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, and lowering.svg, there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), options.runs)
+        try:
+            for name in options.only:
+                SECTIONS[name](bench)
+        finally:
+            bench.worker.end()
+    if options.write:
+        _write(options.write, bench.rows)
+
+
+def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
+    from plot import plot
+
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch")}
+    machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+    directory.mkdir(exist_ok=True)
+    results = {"machine": {**machine, **packages}, "sections": rows}
+    (directory / "lowering.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    plot(results, directory / "lowering.svg")
+
+
+if __name__ == "__main__":
+    main()
