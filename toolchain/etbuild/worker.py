@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -21,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from etbuild import isolation
 from etbuild.warm import warm
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 
 _GRACE_SECONDS = 5.0  # to remove half-made files after SIGTERM
 _OUTPUT_BYTES = 1 << 20  # of what a request prints, the last; Bazel holds it in memory
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 Run = Callable[[list[str]], int]
 
@@ -91,7 +90,6 @@ class _Worker:
         self.messages = Messages()
         self.jobs: dict[int, _Job] = {}
         self.more = True
-        self.libc = ctypes.CDLL(None)
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
         self.poll.register(wakeup[0], select.POLLIN)
@@ -203,10 +201,8 @@ class _Worker:
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # SIGTERM and not SIGKILL: it removes its half-made files, and ends the processes that it started.
-        self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
+        isolation.end_with(parent)
+        isolation.leave_network()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)

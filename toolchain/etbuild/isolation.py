@@ -1,0 +1,34 @@
+"""What a forked process gives up, where the kernel lets it: its network, and its life when its parent ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_libc = ctypes.CDLL(None)  # loaded before any fork
+_PR_SET_PDEATHSIG = 1
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+
+
+def end_with(parent: int) -> None:
+    """This process gets SIGTERM when its parent ends. (Not SIGKILL: it has files to remove and processes to end.)"""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def leave_network() -> None:
+    """This process, which has one thread, sees no network but an empty one of its own, as in Bazel's sandbox.
+
+    Root may simply leave; others do so in a user namespace in which they stay who they are. Where neither is allowed,
+    as in some containers, the network stays: Bazel's sandbox does the same there.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(_CLONE_NEWNET) == 0 or _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+        return
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with contextlib.suppress(OSError):
+            Path("/proc/self", name).write_text(content)
