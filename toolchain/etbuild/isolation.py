@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 from pathlib import Path
 
 _libc = ctypes.CDLL(None)  # loaded before any fork
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def end_with(parent: int) -> None:
@@ -21,14 +25,18 @@ def end_with(parent: int) -> None:
 
 
 def leave_network() -> None:
-    """This process, which has one thread, sees no network but an empty one of its own, as in Bazel's sandbox.
+    """This process, which has one thread, sees no network but a loopback of its own, as in Bazel's sandbox.
 
     Root may simply leave; others do so in a user namespace in which they stay who they are. Where neither is allowed,
-    as in some containers, the network stays: Bazel's sandbox does the same there.
+    as in some containers, the network stays, and Bazel has no such sandbox either.
     """
     user, group = os.geteuid(), os.getegid()
-    if _libc.unshare(_CLONE_NEWNET) == 0 or _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-        return
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with contextlib.suppress(OSError):
-            Path("/proc/self", name).write_text(content)
+    if _libc.unshare(_CLONE_NEWNET) != 0:
+        if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+            return
+        maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+        with contextlib.suppress(OSError):  # it would then have nobody's number, and still its rights
+            for name, content in maps.items():
+                Path("/proc/self", name).write_text(content)
+    with contextlib.suppress(OSError), socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

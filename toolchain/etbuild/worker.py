@@ -201,8 +201,8 @@ class _Worker:
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        isolation.end_with(parent)
         isolation.leave_network()
+        isolation.end_with(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
