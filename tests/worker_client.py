@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,11 @@ def framed(message: Any) -> bytes:
     return varint(len(data)) + data
 
 
-def request(*arguments: object, request_id: int = 0, **fields: Any) -> bytes:
-    """A request, ready to be sent. It has an input, as all of Bazel's have."""
+def request(*arguments: object, request_id: int = 0, inputs: Iterable[str] = (), **fields: Any) -> bytes:
+    """A request, ready to be sent. A worker without inputs runs where it was started."""
     message = TYPES["WorkRequest"](arguments=map(str, arguments), request_id=request_id, verbosity=1, **fields)
-    message.inputs.add(path="some/input", digest=b"0123")
+    for path in inputs:
+        message.inputs.add(path=path, digest=b"0123")
     return framed(message)
 
 

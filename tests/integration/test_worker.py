@@ -196,6 +196,19 @@ def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
     assert worker.ask("validate", "in/model.yaml").exit_code == 2  # the next one is not there any more
 
 
+def test_a_request_sees_its_inputs_alone(own_worker: Worker, tmp_path: Path) -> None:
+    looks = "import pathlib\nprint(sorted(map(str, pathlib.Path().rglob('*'))))\npathlib.Path('scratch').touch()\n"
+    project(tmp_path / "in", looks)
+    (tmp_path / "in/undeclared.txt").touch()
+    (tmp_path / "bazel-out").mkdir()
+    arguments = ["build", "in/model.yaml", "--no-cache", "--source=model.py=in/model.py", "-o", "bazel-out/net"]
+    response = own_worker.ask(*arguments, inputs=["in/model.yaml", "in/model.py", "bazel-out/made"])
+    assert response.exit_code == 0, response.output
+    assert "['bazel-out', 'in', 'in/model.py', 'in/model.yaml']" in response.output
+    assert sorted(files(tmp_path / "bazel-out/net")) == ["net.index.json", "net.pte", "net.report.json"]
+    assert not (tmp_path / "scratch").exists()
+
+
 def test_the_end_of_requests_ends_a_worker_when_all_are_answered(own_worker: Worker, tmp_path: Path) -> None:
     own_worker.send(*build(project(tmp_path / "in"), tmp_path / "out"), request_id=3)
     assert own_worker.process.stdin

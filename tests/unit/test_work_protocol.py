@@ -7,7 +7,7 @@ import pytest
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 from tests.worker_client import TYPES, framed, request, varint
 
-REQUEST = WorkRequest(("lower", "--data=ä=b", ""), 7, True, "sandbox/é")
+REQUEST = WorkRequest(("lower", "--data=ä=b", ""), ("model.py", "bazel-out/ä"), 7, True, "sandbox/é")
 
 
 def messages(*pieces: bytes) -> list[bytes]:
@@ -17,11 +17,11 @@ def messages(*pieces: bytes) -> list[bytes]:
 
 def encoded(wanted: WorkRequest) -> bytes:
     fields = {"cancel": wanted.cancel, "sandbox_dir": wanted.sandbox_dir}
-    return request(*wanted.arguments, request_id=wanted.request_id, **fields)
+    return request(*wanted.arguments, inputs=wanted.inputs, request_id=wanted.request_id, **fields)
 
 
 @pytest.mark.parametrize(
-    "wanted", [WorkRequest(), REQUEST, WorkRequest(("x" * 70000,), -5), WorkRequest((), 2**31 - 1)]
+    "wanted", [WorkRequest(), REQUEST, WorkRequest(("x" * 70000,), (), -5), WorkRequest((), ("a", "b"), 2**31 - 1)]
 )
 def test_a_request_is_what_was_sent(wanted: WorkRequest) -> None:
     assert [decode_request(message) for message in messages(encoded(wanted))] == [wanted]

@@ -2,7 +2,7 @@
 
 Written after `worker_protocol.proto` of Bazel 7. A stream is a row of messages, each behind its length as a varint; a
 message is a row of fields, each behind a varint of its number and its wire type. Fields not known here are skipped:
-Bazel may add some, and the digests of the inputs are of no use to a worker that is a fork of a clean process.
+Bazel may add some, and the digests of inputs are of no use to a worker that keeps nothing of them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class WorkRequest:
 
     Attributes:
         arguments: Of the command.
+        inputs: Paths of the files that it may read, relative to where the worker runs.
         request_id: Stands in the response too; 0 where the worker gets one request at a time.
         cancel: Nothing is to be done, and what the request of this id does is to end.
         sandbox_dir: The directory to work in, relative to the worker's own; empty for that one.
     """
 
     arguments: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     request_id: int = 0
     cancel: bool = False
     sandbox_dir: str = ""
@@ -84,17 +86,25 @@ def decode_request(message: bytes) -> WorkRequest:
         ProtocolError: The bytes are none.
     """
     arguments: list[str] = []
+    inputs: list[str] = []
     numbers: dict[int, int] = {}
     sandbox_dir = ""
     for field, value in _fields(message):
         if isinstance(value, int):
             numbers[field] = value
         elif field == 1:
-            arguments.append(value.decode("utf-8", "surrogateescape"))
+            arguments.append(_text(value))
+        elif field == 2:
+            inputs += [_text(path) for number, path in _fields(value) if number == 1 and isinstance(path, bytes)]
         elif field == 6:
-            sandbox_dir = value.decode("utf-8", "surrogateescape")
+            sandbox_dir = _text(value)
     request_id = numbers.get(3, 0) & 0xFFFFFFFF
-    return WorkRequest(tuple(arguments), request_id - (request_id >> 31 << 32), bool(numbers.get(4)), sandbox_dir)
+    request_id -= request_id >> 31 << 32  # it has a sign
+    return WorkRequest(tuple(arguments), tuple(inputs), request_id, bool(numbers.get(4)), sandbox_dir)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")  # as Python does with what the system hands it
 
 
 def encode_response(response: WorkResponse) -> bytes:

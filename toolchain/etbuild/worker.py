@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -43,12 +44,14 @@ class _Job:
         request_id: Of the request.
         pid: Of the fork, which leads a process group of its own.
         output: Descriptor of what it prints.
+        view: The directory that it runs in, of links to its inputs. None: Bazel has made one, or listed no inputs.
         kill_at: When its patience ends, by the monotonic clock. None: it was not cancelled.
     """
 
     request_id: int
     pid: int
     output: int
+    view: Path | None
     kill_at: float | None = None
 
 
@@ -158,28 +161,28 @@ class _Worker:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
+        try:
+            view = isolation.view(request.inputs) if request.inputs and not request.sandbox_dir else None
+            self._fork(request, view)
+        except OSError as error:
+            self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
+
+    def _fork(self, request: WorkRequest, view: Path | None) -> None:
         parent, output = os.getpid(), os.memfd_create("output")
         with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
-            try:
-                pid = os.fork()
-            except OSError as error:
-                os.close(output)
-                self._respond(
-                    WorkResponse(1, f"etbuild: cannot start a process: {error.strerror}\n", request.request_id)
-                )
-                return
+            pid = os.fork()
             if pid == 0:
-                self._work(request, parent, output)
+                self._work(request, view, parent, output)
             with contextlib.suppress(OSError):  # whichever of the two comes first
                 os.setpgid(pid, pid)
-            self.jobs[request.request_id] = _Job(request.request_id, pid, output)
+            self.jobs[request.request_id] = _Job(request.request_id, pid, output, view)
 
-    def _work(self, request: WorkRequest, parent: int, output: int) -> NoReturn:
+    def _work(self, request: WorkRequest, view: Path | None, parent: int, output: int) -> NoReturn:
         """Runs the request, in the fork."""
         code = 1
         try:
             self._leave(parent, output)
-            os.chdir(request.sandbox_dir or ".")
+            os.chdir(view or request.sandbox_dir or ".")
             code = self.run(list(request.arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
@@ -214,6 +217,7 @@ class _Worker:
         _signal_group(job, signal.SIGKILL)  # what it left running; it still keeps the group's number from others
         del self.jobs[job.request_id]
         _, status = os.waitpid(job.pid, 0)
+        _remove(job.view)
         output = _printed(job.output)
         code = os.waitstatus_to_exitcode(status)
         if job.kill_at is not None:
@@ -240,6 +244,7 @@ class _Worker:
         for job in self.jobs.values():
             _signal_group(job, signal.SIGKILL)
             os.waitpid(job.pid, 0)
+            _remove(job.view)
 
 
 @contextlib.contextmanager
@@ -270,6 +275,11 @@ def _ended(job: _Job) -> bool:
 def _signal_group(job: _Job, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, number)
+
+
+def _remove(view: Path | None) -> None:
+    if view is not None:
+        shutil.rmtree(view.parent, ignore_errors=True)  # removes links, not what they lead to
 
 
 def _printed(descriptor: int) -> str:
