@@ -21,6 +21,14 @@ executorch_program(
     manifest = "net.yaml",
 )
 """
+# A toolchain that does not say that its driver is a worker.
+TOOLCHAIN = """\
+load("@rules_executorch//rules:defs.bzl", "executorch_toolchain")
+
+executorch_toolchain(name = "own", driver = "@rules_executorch//toolchain:etbuild")
+
+toolchain(name = "own_toolchain", toolchain = ":own", toolchain_type = "@rules_executorch//toolchain:toolchain_type")
+"""
 MANIFEST = """\
 schema: executorch-model/v1
 name: net
@@ -107,3 +115,12 @@ def test_what_a_model_sees_in_a_worker(served: Workspace, mode: str) -> None:
     finally:
         served.edit("net/model.py", looks, "")
     assert "sees ['/nonexistent', ['lo'], False]" in said
+
+
+def test_a_driver_is_a_worker_if_its_toolchain_says_so(served: Workspace) -> None:
+    served.write("own/BUILD", TOOLCHAIN)
+    actions = 'mnemonic("Executorch(Export|Lower)", //net)'
+    assert "supports-workers: 1" in served.run("aquery", actions).out
+    own = served.run("aquery", actions, "--extra_toolchains=//own:own_toolchain").out
+    assert "block-network" in own
+    assert "supports-workers" not in own

@@ -218,6 +218,10 @@ def test_the_end_of_requests_ends_a_worker_when_all_are_answered(own_worker: Wor
     assert (tmp_path / "out/net.pte").exists()
 
 
+def test_a_worker_without_requests_ends(own_worker: Worker) -> None:
+    assert own_worker.close() == 0
+
+
 @pytest.mark.parametrize(
     "stream", [b"\xff" * 10, varint(4) + b"\x0a", framed(TYPES["WorkRequest"](arguments=["x"]))[:2]]
 )
