@@ -25,6 +25,8 @@ fi
 # torch makes a directory for its caches when it is imported: one that this run alone sees.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+# A worker ends when Bazel, which closes its streams, ends this shell; what is left then is removed after it.
+trap 'exit 143' TERM
 export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
 unset PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE

@@ -4,7 +4,11 @@ TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
 
 def _executorch_toolchain_impl(ctx):
     default = ctx.attr.driver[DefaultInfo]
-    return [platform_common.ToolchainInfo(driver = default.files_to_run, runfiles = default.default_runfiles)]
+    return [platform_common.ToolchainInfo(
+        driver = default.files_to_run,
+        runfiles = default.default_runfiles,
+        supports_workers = ctx.attr.supports_workers,
+    )]
 
 executorch_toolchain = rule(
     implementation = _executorch_toolchain_impl,
@@ -29,6 +33,10 @@ Register it before the default one, with `register_toolchains`.
             cfg = "exec",
             executable = True,
             mandatory = True,
+        ),
+        "supports_workers": attr.bool(
+            doc = "The driver, started with `--persistent_worker` alone, speaks Bazel's worker protocol (`proto`). One " +
+                  "that hands all its arguments and its standard streams on to `etbuild` does.",
         ),
     },
 )

@@ -12,36 +12,52 @@ _ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1",
 }
 
-def driver_arguments(ctx):
+# Bazel may keep the driver running between actions. One process can work on several at a time.
+_WORKER = {
+    "requires-worker-protocol": "proto",
+    "supports-multiplex-sandboxing": "1",
+    "supports-multiplex-workers": "1",
+    "supports-worker-cancellation": "1",
+    "supports-workers": "1",
+}
+
+def driver_arguments(ctx, verb):
     """Returns the arguments of a verb, to be filled and given to `run_driver`.
 
     Args:
       ctx: the rule's context.
+      verb: such as `lower`.
 
     Returns:
-      An Args that becomes a file of one argument a line, as `etbuild` reads it with `@FILE`.
+      An Args that becomes a file of one argument a line, as `etbuild` reads it with `@FILE`. The verb is in it too: what
+      is not, Bazel takes for options that start a worker.
     """
     arguments = ctx.actions.args()
     arguments.set_param_file_format("multiline")
     arguments.use_param_file("@%s", use_always = True)
+    arguments.add(verb)
     return arguments
 
-def run_driver(ctx, verb, arguments, progress, **kwargs):
+def run_driver(ctx, arguments, progress, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must have the toolchain.
 
     Args:
       ctx: the rule's context.
-      verb: such as `lower`.
       arguments: of `driver_arguments`.
       progress: what Bazel shows meanwhile, in front of the target's label.
+      worker: the verb gains by a process that has imported torch already.
       **kwargs: of `ctx.actions.run`: inputs, outputs, mnemonic.
     """
+    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    requirements = {"block-network": ""}
+    if worker and toolchain.supports_workers:
+        requirements.update(_WORKER)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))
     ctx.actions.run(
-        executable = ctx.toolchains[TOOLCHAIN_TYPE].driver,
-        arguments = [verb, arguments],
+        executable = toolchain.driver,
+        arguments = [arguments],
         env = _ENVIRONMENT,
-        execution_requirements = {"block-network": ""},
+        execution_requirements = requirements,
         progress_message = "{} {}".format(progress, label_text(ctx.label)),
         **kwargs
     )

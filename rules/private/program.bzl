@@ -46,7 +46,7 @@ def _plan(ctx):
     # Line numbers for the messages of later actions, which look for them beside their plan. No input of theirs.
     positions = ctx.actions.declare_file(name + ".positions.json")
 
-    arguments = driver_arguments(ctx)
+    arguments = driver_arguments(ctx, "plan")
     arguments.add(manifest)
     arguments.add("--manifest-name=" + repository_path(manifest))
     arguments.add("--expect-name=" + name)
@@ -62,7 +62,6 @@ def _plan(ctx):
     arguments.add(positions, format = "--positions=%s")
     run_driver(
         ctx,
-        "plan",
         arguments,
         inputs = [manifest],
         outputs = [plans.whole, plans.export, plans.lower, positions],
@@ -121,7 +120,7 @@ def _export(ctx, plan, inputs):
     """
     directory = ctx.actions.declare_directory(ctx.label.name + ".export")
     read = ctx.actions.declare_file(ctx.label.name + ".export_inputs.json")
-    arguments = driver_arguments(ctx)
+    arguments = driver_arguments(ctx, "export")
     arguments.add(plan)
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data, map_each = _data_argument)
@@ -129,12 +128,12 @@ def _export(ctx, plan, inputs):
     arguments.add_all("-o", [directory], expand_directories = False)
     run_driver(
         ctx,
-        "export",
         arguments,
         inputs = depset([plan] + ctx.files.data, transitive = [inputs.source_files]),
         outputs = [directory, read],
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
+        worker = True,
     )
     return struct(directory = directory, inputs = read)
 
@@ -152,24 +151,26 @@ def _lower(ctx, plan, export, inputs, outputs):
       File: the facts of what was lowered.
     """
     facts = ctx.actions.declare_file(ctx.label.name + ".lowering.json")
-    arguments = driver_arguments(ctx)
+    arguments = driver_arguments(ctx, "lower")
     arguments.add(plan)
     arguments.add_all([export], before_each = "--export", expand_directories = False)
     arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
     arguments.add("-o", facts.dirname)
     run_driver(
         ctx,
-        "lower",
         arguments,
         inputs = [plan, export] + ctx.files.data + ctx.files.weights,
         outputs = outputs + [facts],
         mnemonic = "ExecutorchLower",
         progress = "Lowering",
+        worker = True,
     )
     return facts
 
 def _verify(ctx, plans, inputs, outputs):
     """Declares ExecutorchVerify, which builds a second time and compares.
+
+    No worker: both of its steps run in processes of their own, in surroundings that a running process cannot take on.
 
     Args:
       ctx: the rule's context.
@@ -181,7 +182,7 @@ def _verify(ctx, plans, inputs, outputs):
       File: an empty file, which is there if nothing differs.
     """
     stamp = ctx.actions.declare_file(ctx.label.name + ".verified")
-    arguments = driver_arguments(ctx)
+    arguments = driver_arguments(ctx, "verify")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
@@ -189,7 +190,6 @@ def _verify(ctx, plans, inputs, outputs):
     arguments.add(stamp, format = "--stamp=%s")
     run_driver(
         ctx,
-        "verify",
         arguments,
         inputs = depset(
             [plans.export, plans.lower] + ctx.files.data + ctx.files.weights + outputs,
@@ -216,14 +216,13 @@ def _report(ctx, plan, export_inputs, facts, verified):
     """
     index = ctx.actions.declare_file(ctx.label.name + ".index.json")
     report = ctx.actions.declare_file(ctx.label.name + ".report.json")
-    arguments = driver_arguments(ctx)
+    arguments = driver_arguments(ctx, "report")
     arguments.add(plan)
     arguments.add(export_inputs, format = "--inputs=%s")
     arguments.add(facts, format = "--lowering=%s")
     arguments.add("-o", index.dirname)
     run_driver(
         ctx,
-        "report",
         arguments,
         inputs = [plan, export_inputs, facts] + verified,
         outputs = [index, report],

@@ -1,4 +1,4 @@
-"""The process: `etbuild` and `python -m etbuild`."""
+"""The process: `etbuild` and `python -m etbuild`; and `etbuild --persistent_worker`, as Bazel starts a worker."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def main() -> int:
         del sys.path[0]  # `python -m` put it there
     from etbuild.cli import main as run
 
+    if sys.argv[1:] == ["--persistent_worker"]:
+        from etbuild import worker
+
+        _settle()
+        return worker.serve(run)
     return run(settle=_settle)
 
 

@@ -76,8 +76,8 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _expand(arguments: list[str]) -> list[str]:
-    """Replaces an only argument `@FILE` after the verb by the file's lines: so build systems pass many."""
-    if len(arguments) != 2 or not arguments[1].startswith("@"):
+    """Replaces `@FILE`, alone or alone after the verb, by the file's lines: so build systems pass many."""
+    if len(arguments) not in (1, 2) or not arguments[-1].startswith("@"):
         return arguments
     path = Path(arguments[-1][1:])
     try:

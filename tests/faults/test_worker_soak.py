@@ -1,0 +1,121 @@
+"""One worker, hundreds of requests: some fail, some are cancelled, and none leaves anything behind."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker_client import Worker
+
+from .projects import MODEL, write_project
+
+REQUESTS, AT_ONCE, CANCELLED = 500, 4, 0.05
+WIDTHS = (4, 7)
+KINDS = {"export": 0.7, "build": 0.2, "failing": 0.1}
+SETTLED = 50  # after so many requests, the worker has the size that it keeps
+
+
+class Project:
+    """Programs to export and to build, and one whose factory fails."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifests = {width: write_project(root / "in", width) for width in WIDTHS}
+        (root / "failing.py").write_text(MODEL.replace("torch.manual_seed(1)", "raise ValueError(width)"))
+        for width, manifest in self.manifests.items():
+            plans = [f"--{part}={root / f'{width}.{part}'}" for part in ("plan", "export-plan", "lower-plan")]
+            one_shot("plan", str(manifest), *plans)
+        self.right = {(kind, width): self.run(kind, width) for kind in ("export", "build") for width in WIDTHS}
+
+    def run(self, kind: str, width: int) -> dict[str, bytes]:
+        """What a process of its own makes."""
+        out = self.root / f"reference_{kind}{width}"
+        one_shot(*self.arguments(kind, width, out))
+        return files(out)
+
+    def arguments(self, kind: str, width: int, out: Path) -> list[str]:
+        """The command that makes it."""
+        if kind == "build":
+            return ["build", str(self.manifests[width]), "--no-cache", "-o", str(out / "artifacts")]
+        source = self.root / ("failing.py" if kind == "failing" else "in/model.py")
+        plan = str(self.root / f"{width}.export-plan")
+        return ["export", plan, f"--source=model.py={source}", f"--inputs={out / 'inputs'}", "-o", str(out / "export")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request, in a directory of its own."""
+
+    kind: str
+    width: int
+    out: Path
+
+
+def one_shot(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "etbuild", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    started = Worker(tmp_path)
+    yield started
+    started.end()
+
+
+def check(response: Any, asked: Asked, project: Project) -> None:
+    """A request has made what its kind makes, or nothing; or, if it was cancelled, some whole files of that."""
+    made = files(asked.out)
+    if asked.kind == "failing":
+        assert made == {}
+        assert response.was_cancelled or (response.exit_code == 1 and "ValueError" in response.output), response.output
+        return
+    right = project.right[asked.kind, asked.width]
+    if response.was_cancelled:
+        assert made.items() <= right.items()
+    else:
+        assert response.exit_code == 0, response.output
+        assert made == right
+
+
+def test_five_hundred_requests(worker: Worker, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    chance = random.Random(13)
+    waiting = list(range(1, REQUESTS + 1))
+    asked: dict[int, Asked] = {}
+    sizes: list[int] = []
+    cancelled = 0
+    while waiting or asked:
+        while waiting and len(asked) < AT_ONCE:
+            number = waiting.pop()
+            (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
+            one = asked[number] = Asked(kind, chance.choice(WIDTHS), tmp_path / f"out{number}")
+            worker.send(*project.arguments(one.kind, one.width, one.out), request_id=number)
+        if chance.random() < CANCELLED:
+            worker.send(request_id=chance.choice(list(asked)), cancel=True)
+        response = worker.receive()
+        check(response, asked.pop(response.request_id), project)
+        cancelled += response.was_cancelled
+        sizes.append(resident_bytes(worker.process.pid))
+    assert cancelled > REQUESTS * CANCELLED / 4
+    assert sizes[-1] < sizes[SETTLED] * 1.05
+    assert worker.children() == []
+    assert worker.close() == 0
