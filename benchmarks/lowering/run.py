@@ -217,7 +217,9 @@ SECTIONS = {section.__name__: section for section in (bars, methods, layers, edi
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="turns of the bars and switches; a fifth of that of the rest")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="turns of the bars and switches; a fifth of that of the rest"
+    )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, and lowering.svg, there")
     options = parser.parse_args()

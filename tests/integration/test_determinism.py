@@ -40,7 +40,7 @@ import sys
 from etbuild.cli import main
 
 for manifest in sys.argv[2:]:
-    code = main(["build", manifest, "--no-cache", "-o", sys.argv[1]])
+    code = main(["build", manifest, "--no-cache", "--no-accelerate", "-o", sys.argv[1]])
     assert code == 0, manifest
 """
 
@@ -65,7 +65,8 @@ def turned_round(manifest: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, built one after the other by one process in other surroundings; the first program once more."""
+    """Everything, built one after the other by one process in other surroundings, as slowly as ExecuTorch alone does it;
+    the first program once more."""
     root = tmp_path_factory.mktemp("another and longer path")
     shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("bazel-*", "monorepo"))
     manifests = [root / "examples" / path.relative_to(EXAMPLES) for path in reversed(MANIFESTS.values())]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from etbuild import isolation
 from etbuild.errors import BuildError, EtbuildError, Problem
-
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class ChildFailed(Exception):
@@ -62,10 +59,7 @@ def _run(task: Callable[[], object], result: Connection, parent: int) -> None:
     """The child: says None, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    isolation.end_with(parent)
     try:
         task()
     except EtbuildError as error:

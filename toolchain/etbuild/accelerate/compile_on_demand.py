@@ -19,7 +19,7 @@ from torch.fx import graph_module as fx
 
 from etbuild.accelerate.replaced import replaced
 
-_recompile = GraphModule.recompile
+_recompile, _reduce = GraphModule.recompile, GraphModule.__reduce__
 
 
 class _CodeOnDemand:
@@ -66,12 +66,18 @@ def _set_code(module: GraphModule, code: str) -> None:
     vars(module)["_code"] = code
 
 
+def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
+    _get_code(module)  # what is pickled is the code
+    return _reduce(module)
+
+
 @contextlib.contextmanager
 def compile_on_demand() -> Iterator[None]:
     """A module that was made inside and lives on compiles when it is called."""
     with (
         replaced(GraphModule, "recompile", _mark_stale),
         replaced(GraphModule, "_code", property(_get_code, _set_code)),
+        replaced(GraphModule, "__reduce__", _reduce_compiled),
         replaced(GraphModule, "__str__", object.__repr__),  # log messages that no one reads print whole modules
     ):
         yield

@@ -21,7 +21,7 @@ from etbuild.accelerate.replaced import replaced
 # An operator that every graph of the pass's pattern has; a test looks into them.
 NEEDED = {
     ConvertToSDPAPass: ops.edge.aten._softmax.default,
-    ConvertToUpsampleBilinear2d: ops.edge.aten.index.Tensor,
+    ConvertToUpsampleBilinear2d: ops.edge.aten.upsample_bilinear2d.vec,
 }
 
 

@@ -1,0 +1,236 @@
+"""The switches of `etbuild.accelerate`: the same bytes with and without each, and nothing left behind."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+import random
+
+import pytest
+import torch
+from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
+from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
+from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
+from executorch.exir import lowered_backend_module, to_edge
+from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
+from torch.fx import Graph, GraphModule
+from torch.fx.passes.tools_common import legalize_graph
+from torch.fx.traceback import NodeSource
+
+from etbuild import accelerate
+from etbuild.accelerate import match_where_possible, sort_in_place
+
+from .conftest import Build
+
+# What the switches look at: patterns that match, folded and moved weights, several partitions, portable operators.
+MODEL = """\
+import torch
+import torch.nn.functional as F
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.norm = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4)
+        self.linears = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(12))
+        self.prelu = torch.nn.PReLU(4)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, image):
+        x = self.prelu(self.norm(self.conv(image)))
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+        x = F.max_pool2d(torch.cat([x, x.sigmoid()], 1), 2).flatten(2)[:, :, :8]
+        x = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.zeros(8, 8))
+        for linear in self.linears:
+            x = linear(x).cumsum(-1)
+        self.seen += 1
+        return x * self.seen
+
+def create():
+    return Net().eval()
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods: {forward: {example_inputs: [{shape: [1, 3, 8, 8]}]}}
+named_data: {weights: {parameters: ["linears.*"]}}
+"""
+
+
+def artifacts(build: Build, *options: str) -> dict[str, bytes]:
+    made = build(MANIFEST, *options, model=MODEL)
+    assert made.code == 0, made.err
+    return {name: made.read(name) for name in made.files}
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, bytes]:
+    return {}
+
+
+@pytest.mark.parametrize("left_out", [None, *accelerate.SWITCHES])
+def test_the_bytes_are_those_of_executorch_alone(
+    left_out: str | None, build: Build, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain.update(plain or artifacts(build, "--no-accelerate"))
+    on = tuple(name for name in accelerate.SWITCHES if name != left_out)
+    monkeypatch.setattr("etbuild.steps.lowering.accelerated", lambda: accelerate.accelerated(on))
+    assert artifacts(build) == plain
+
+
+PLACES = [
+    (GraphModule, "recompile"),
+    (GraphModule, "_code"),
+    (GraphModule, "__reduce__"),
+    (GraphModule, "__str__"),
+    (NodeSource, "__deepcopy__"),
+    (_ExportPassBase, "call"),
+    (ConvertToSDPAPass, "call"),
+    (ConvertToUpsampleBilinear2d, "call"),
+    (lowered_backend_module, "legalize_graph"),
+    (torch._ops, "Callable"),
+    (torch._export.utils, "_collect_all_valid_cia_ops"),
+]
+
+
+def state() -> list[object]:
+    return [vars(owner).get(name) for owner, name in PLACES]
+
+
+def test_what_is_switched_is_switched_back() -> None:
+    before = state()
+    with pytest.raises(KeyError), accelerate.accelerated():
+        assert all(one is not other for one, other in zip(before, state(), strict=True))
+        raise KeyError
+    assert all(one is other for one, other in zip(before, state(), strict=True))
+
+
+def test_other_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"torch": "2.13.0"}.get(name, "1.5.2"))
+    with accelerate.accelerated():
+        assert all(one is other for one, other in zip(before, state(), strict=True))
+
+
+def test_what_a_pattern_needs_is_in_all_of_its_graphs() -> None:
+    graphs = {ConvertToSDPAPass: sdpa.get_graphs(), ConvertToUpsampleBilinear2d: bilinear_2d.get_graphs()}
+    assert graphs.keys() == match_where_possible.NEEDED.keys()
+    for pass_class, patterns in graphs.items():
+        assert patterns
+        for pattern in patterns:
+            needed = match_where_possible.NEEDED[pass_class]
+            assert any(node.target == needed for node in pattern.graph.nodes), pass_class
+
+
+def shuffled_graph(chance: random.Random) -> GraphModule:
+    """Additions of earlier nodes, some of which are moved in front of what they read."""
+    graph = Graph()
+    nodes = [graph.placeholder(f"x{i}") for i in range(3)]
+    targets = [torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, *sorted(sort_in_place.PRIORITIZED, key=str)[:4]]
+    for _ in range(30):
+        nodes.append(graph.call_function(chance.choice(targets), (chance.choice(nodes), chance.choice(nodes))))
+    graph.output(nodes[-1])
+    for node in chance.sample(nodes[3:], 10):
+        chance.choice(nodes[:3]).append(node)
+    return GraphModule(torch.nn.Module(), graph)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_are_sorted_as_executorch_sorts_them(seed: int) -> None:
+    described = []
+    for sort in (legalize_graph, sort_in_place.sort):
+        module = sort(shuffled_graph(random.Random(seed)))
+        module.graph.lint()
+        module.graph.erase_node(module.graph.call_function(torch.ops.aten.add.Tensor, ()))
+        new = module.graph.call_function(torch.ops.aten.add.Tensor, ())  # the next free name is the same too
+        described.append(
+            [
+                (node.name, node.target, str(node.args), list(map(str, node.users)))
+                for node in [*module.graph.nodes, new]
+            ]
+        )
+    assert described[0] == described[1]
+
+
+def test_a_cycle_is_an_error_as_before() -> None:
+    module = shuffled_graph(random.Random(1))
+    node = next(node for node in module.graph.nodes if node.op == "call_function")
+    node.args = (node, node)
+    with pytest.raises(RuntimeError, match="cycles"):
+        sort_in_place.sort(module)
+
+
+class Counting(ExportPass):
+    """Counts what it replays."""
+
+    seen = 0
+
+    def call_operator(self, op, args, kwargs, meta):  # type: ignore[no-untyped-def]
+        type(self).seen += 1
+        return super().call_operator(op, args, kwargs, meta)
+
+
+class Renaming(ExportPass):
+    """Changes an argument, and replays."""
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function" and len(node.args) == 2:
+                node.args = (node.args[1], node.args[0])
+        return super().call(graph_module)
+
+
+def edge_module() -> GraphModule:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (x - y).relu()
+
+    program = torch.export.export(Net(), (torch.zeros(2), torch.ones(2)))
+    module: GraphModule = to_edge(program).exported_program().graph_module
+    return module
+
+
+def test_an_untouched_graph_is_replayed_once() -> None:
+    with accelerate.accelerated(["replay_once"]):
+        first = ExportPass()(edge_module()).graph_module
+        assert ExportPass()(first).graph_module is first
+
+
+def test_a_touched_graph_is_replayed_again() -> None:
+    with accelerate.accelerated(["replay_once"]):
+        first = ExportPass()(edge_module()).graph_module
+        assert Renaming()(first).graph_module is not first
+
+
+def test_a_pass_that_acts_in_the_replay_replays() -> None:
+    with accelerate.accelerated(["replay_once"]):
+        first = ExportPass()(edge_module()).graph_module
+        Counting.seen = 0
+        Counting()(first)
+        assert Counting.seen == 2
+
+
+def test_a_module_compiles_when_it_is_called_or_looked_into() -> None:
+    x, y = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])
+    with accelerate.accelerated(["compile_on_demand"]):
+        module = edge_module()
+        assert "_code" not in vars(module)
+        assert module(x, y)[0].tolist() == [0.0, 1.0]
+        for node in module.graph.nodes:
+            if node.op == "call_function" and len(node.args) == 2:
+                node.args = (node.args[1], node.args[0])
+        module.recompile()
+        assert module(x, y)[0].tolist() == [2.0, 0.0]
+        module.recompile()
+        assert "relu" in module.code
+        untouched = edge_module()
+    assert untouched(x, y)[0].tolist() == [0.0, 1.0]
+
+
+def test_a_module_can_be_pickled_inside() -> None:
+    with accelerate.accelerated(["compile_on_demand"]):
+        module = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
+        again = pickle.loads(pickle.dumps(module))
+    assert again(torch.tensor([-1.0, 1.0])).tolist() == [0.0, 1.0]

@@ -1,0 +1,84 @@
+"""Child processes: what they do, and what is heard of how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etbuild import forked
+from etbuild.errors import BuildError, InputError, Problem
+
+
+def writer(path: Path) -> Callable[[], None]:
+    return lambda: path.write_text(str(os.getpid())) and None
+
+
+def test_each_task_has_a_process_of_its_own(tmp_path: Path) -> None:
+    forked.run({name: writer(tmp_path / name) for name in "abc"}, 2)
+    assert len({os.getpid(), *((int((tmp_path / name).read_text())) for name in "abc")}) == 4
+
+
+def test_no_more_run_at_once_than_asked_for(tmp_path: Path) -> None:
+    def task(name: str) -> Callable[[], None]:
+        def run() -> None:
+            (tmp_path / name).touch()
+            time.sleep(0.2)
+            assert len(list(tmp_path.iterdir())) <= 2
+            (tmp_path / name).unlink()
+
+        return run
+
+    forked.run({name: task(name) for name in "abcde"}, 2)
+
+
+@pytest.mark.parametrize("kind", [BuildError, InputError])
+def test_an_error_of_a_task_is_an_error_here(kind: type[BuildError]) -> None:
+    problem = Problem("it is wrong", ("methods", "f", 0), "mend it")
+
+    def task() -> None:
+        raise kind([problem])
+
+    with pytest.raises(kind) as raised:
+        forked.run({"lowering f": task}, 1)
+    assert raised.value.problems == [problem]
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    def task() -> None:
+        raise KeyError("surprise")
+
+    with pytest.raises(forked.ChildFailed, match=r'(?s)in task.*raise KeyError\("surprise"\)'):
+        forked.run({"lowering f": task}, 1)
+
+
+def test_the_first_error_ends_the_others(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise BuildError([Problem("it is wrong")])
+
+    def wait() -> None:
+        (tmp_path / "process").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    start = time.monotonic()
+    with pytest.raises(BuildError):
+        forked.run({"waits": wait, "fails": fail, "never starts": writer(tmp_path / "started")}, 2)
+    assert time.monotonic() - start < 30
+    assert not (tmp_path / "started").exists()
+    if (tmp_path / "process").exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "process").read_text()), 0)
+
+
+def test_a_killed_child_is_an_error_that_says_what_may_help() -> None:
+    with pytest.raises(BuildError, match=r"(?s)lowering f ended with SIGKILL.*--jobs 1"):
+        forked.run({"lowering f": lambda: os.kill(os.getpid(), signal.SIGKILL)}, 1)
+
+
+def test_a_child_that_just_ends_is_an_error() -> None:
+    with pytest.raises(BuildError, match="lowering f ended with exit code 7"):
+        forked.run({"lowering f": lambda: os._exit(7)}, 1)
