@@ -25,12 +25,19 @@ fi
 # torch makes a directory for its caches when it is imported: one that this run alone sees.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# A worker ends when Bazel, which closes its streams, ends this shell; what is left then is removed after it.
-trap 'exit 143' TERM
 export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
 unset PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE
 package=${main%/*}
 export PYTHONPATH="${package%/*}" PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 PYTHONHASHSEED=0
 cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` starts elsewhere than its user
-"$python" -m "${package##*/}" "$@"
+if [ "$*" = --persistent_worker ]; then
+  # Bazel ends a worker by ending this shell, which has to pass that on; a shell that waits for a command does not.
+  exec 3<&0
+  "$python" -m "${package##*/}" "$@" <&3 3<&- &
+  trap 'kill -TERM $!' TERM
+  exec 3<&-
+  wait $! || wait $! # the signal ends the first
+else
+  "$python" -m "${package##*/}" "$@"
+fi

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ..worker_client import alive, wait_until
 from ..workspaces import Result, Workspace
 
 WORKERS = ["--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker"]
+INTERRUPTED = 8  # Bazel's exit code
 MODES = {"multiplex": "--noworker_sandboxing", "sandboxed": "--worker_sandboxing"}
 BUILD = """\
 load("//rules:defs.bzl", "executorch_program")
@@ -115,6 +119,26 @@ def test_what_a_model_sees_in_a_worker(served: Workspace, mode: str) -> None:
     finally:
         served.edit("net/model.py", looks, "")
     assert "sees ['/nonexistent', ['lo'], False]" in said
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_interrupted_build_leaves_nothing_running(served: Workspace, mode: str, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    waits = (
+        f"    import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)\n"
+    )
+    served.edit("net/model.py", "    return", waits + "    return")
+    options = [*served.options(tmp_path / "execution.log"), *WORKERS, MODES[mode], "--experimental_worker_cancellation"]
+    command = served.command("build", *options, "//net")
+    try:
+        build = subprocess.Popen(command, cwd=served.directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: started.exists() and started.read_text(), 60)
+        build.send_signal(signal.SIGINT)
+        assert build.wait(20) == INTERRUPTED
+    finally:
+        served.edit("net/model.py", waits, "")
+    wait_until(lambda: not alive(int(started.read_text())))
+    in_workers(served, "//net", MODES[mode])
 
 
 def test_a_driver_is_a_worker_if_its_toolchain_says_so(served: Workspace) -> None:
