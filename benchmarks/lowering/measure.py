@@ -31,7 +31,7 @@ def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
     """Runs commands at the same time, all of which have to end well."""
     started = []
     for arguments in several:
-        log = tempfile.TemporaryFile()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the command has ended
         called = [str(argument) for argument in arguments]
         environ = {**os.environ, **environment}
         started.append((subprocess.Popen(called, env=environ, stdout=subprocess.DEVNULL, stderr=log), log))

@@ -1,4 +1,6 @@
-"""What a user of ExecuTorch writes by hand for a project of this folder: `python benchmarks/lowering/plain.py MANIFEST OUT`.
+"""What a user of ExecuTorch writes by hand for a project of this folder.
+
+    python benchmarks/lowering/plain.py MANIFEST OUT
 
 All methods lowered together by XNNPACK, and all weights in one file beside the .pte.
 """

@@ -1,9 +1,9 @@
-"""What lowering costs: the plain ExecuTorch script of this folder against `etbuild build`, for programs of the same bytes.
+"""What lowering costs: the plain ExecuTorch script of this folder against `etbuild build`, for the same programs.
 
     python benchmarks/lowering/run.py [--runs 5] [--only SECTION...] [--write benchmarks/results]
 
-Wall seconds of whole processes; of a warm worker, of one request for a whole build. Every ratio is of two figures of the
-same turn, and every program is compared with the plain script's, byte for byte: a difference ends the benchmark.
+Wall seconds of whole processes; of a warm worker, of one request for a whole build. Every ratio is of two figures of
+the same turn, and every program is compared with the plain script's, byte for byte: a difference ends the benchmark.
 
     bars      12 layers with 2 methods, and the smallest example: cold, by a warm worker, from the cache
     methods   12 layers, 1 to 8 methods

@@ -65,8 +65,8 @@ def turned_round(manifest: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, built one after the other by one process in other surroundings, as slowly as ExecuTorch alone does it;
-    the first program once more."""
+    """Everything, built one after the other by one process in other surroundings and as ExecuTorch alone lowers; the
+    first program once more."""
     root = tmp_path_factory.mktemp("another and longer path")
     shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("bazel-*", "monorepo"))
     manifests = [root / "examples" / path.relative_to(EXAMPLES) for path in reversed(MANIFESTS.values())]

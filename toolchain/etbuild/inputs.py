@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -196,7 +197,7 @@ def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
         "plan": plan,
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(read["packages"]),
+        "toolchain": toolchain(*read["packages"]),
     }
 
 
@@ -231,11 +232,13 @@ def _digest_3_10(file: Any) -> str:
     return state.hexdigest()
 
 
-def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
+@functools.cache
+def toolchain(*packages: str) -> dict[str, Any]:
     """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
-    In use is what the driver requires, and what owns the packages that the sources import. The patch release of Python
-    is left out: it does not reach the bytes, and executors of one build may differ in it.
+    Found out once in a process: what is imported stays what it was, whatever happens to its files. In use is what the
+    driver requires, and what owns the packages that the sources import. The patch release of Python is left out: it
+    does not reach the bytes, and executors of one build may differ in it.
     """
     return {
         "driver": {"version": __version__, "sha256": _driver_digest()},

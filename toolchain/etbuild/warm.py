@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from etbuild import inputs
 from etbuild.quiet import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def warm(verb: str) -> None:
         _warm_export()
     if verb in ("lower", "build"):
         _warm_lowering()
+    if verb == "build":
+        inputs.toolchain("torch")
 
 
 @functools.cache

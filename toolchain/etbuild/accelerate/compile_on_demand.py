@@ -68,7 +68,8 @@ def _set_code(module: GraphModule, code: str) -> None:
 
 def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
     _get_code(module)  # what is pickled is the code
-    return _reduce(module)
+    reduced: tuple[Any, ...] = _reduce(module)
+    return reduced
 
 
 @contextlib.contextmanager

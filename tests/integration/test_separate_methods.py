@@ -1,0 +1,218 @@
+"""Methods that are lowered one by one and merged: the bytes of a joint lowering, from the cache method by method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli
+from etbuild.cache import Cache
+
+from .conftest import Build
+
+HEAD = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+"""
+TWO = """\
+methods:
+  embed: {example_inputs: [{shape: [2, 8]}]}
+  score: {example_inputs: [{shape: [2, 8]}]}
+"""
+# Many layers: names of ten and more sort elsewhere than numbers.
+DEEP = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.linears = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(11))
+        self.norm = torch.nn.LayerNorm(8)
+        self.register_buffer("seen", torch.ones(1))
+
+    def embed(self, x):
+        for linear in self.linears:
+            x = self.norm(linear(x)).cumsum(-1)
+        return x
+
+    def score(self, x):
+        self.seen += 1
+        return self.embed(x)[:, 1:].softmax(-1) * self.seen
+
+    def pick(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+def create():
+    return Net().eval()
+"""
+CONVOLUTION = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+        self.head = torch.nn.Linear(4, 2)
+
+    def embed(self, x):
+        return self.body(x[None, None]).mean((2, 3))
+
+    def score(self, x):
+        return self.head(self.embed(x))
+
+def create():
+    return Net().eval()
+"""
+IMAGES = TWO.replace("[2, 8]", "[8, 8]")
+DYNAMIC = """\
+methods:
+  embed: {example_inputs: [{shape: [2, 8]}], dynamic_shapes: [[{dim: rows, min: 2, max: 9}, null]]}
+  score: {example_inputs: [{shape: [2, 8]}]}
+"""
+DIFFERENT = """\
+methods:
+  embed: {example_inputs: [{shape: [2, 8]}], partitioners: []}
+  score: {example_inputs: [{shape: [2, 8]}], partitioners: [{backend: xnnpack, options: {per_op_mode: true}}]}
+constant_methods: {width: 8}
+"""
+TAGS = "named_data: {low: {parameters: ['linears.?.*']}, high: {parameters: ['linears.1?.*'], shard_size: 600}}\n"
+
+
+def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[str, bytes]:
+    made = build(manifest, *options, model=model)
+    assert made.code == 0, made.err
+    return {
+        path.relative_to(made.directory).as_posix(): path.read_bytes()
+        for path in made.directory.rglob("*.*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "methods"),
+    [
+        pytest.param(DEEP, TWO, id="deep"),
+        pytest.param(DEEP, TWO + TAGS, id="tags"),
+        pytest.param(DEEP, DYNAMIC, id="dynamic"),
+        pytest.param(DEEP, DIFFERENT, id="different"),
+        pytest.param(CONVOLUTION, IMAGES, id="convolution"),
+        pytest.param(CONVOLUTION, IMAGES + "named_data: {all: {parameters: ['*']}}\n", id="folded"),
+    ],
+)
+def test_the_bytes_are_those_of_a_joint_lowering(model: str, methods: str, build: Build) -> None:
+    together = artifacts(build, HEAD + methods, model, "--no-accelerate")
+    assert artifacts(build, HEAD + methods, model, "--jobs", "2") == together
+
+
+def test_control_flow_is_lowered_together_with_a_note(build: Build) -> None:
+    manifest = HEAD.replace("[xnnpack]", "{embed: [xnnpack]}") + TWO + "  pick: {example_inputs: [{shape: [3]}]}\n"
+    together = artifacts(build, manifest, DEEP, "--no-accelerate")
+    made = build(manifest, "--jobs", "3", model=DEEP)
+    assert made.code == 0, made.err
+    assert "all methods are lowered together, because of `pick`: it has control flow" in made.err
+    assert made.read("net.pte") == together["net.pte"]
+
+
+def test_an_error_names_its_method(build: Build) -> None:
+    made = build(
+        HEAD + TWO,
+        "--jobs",
+        "2",
+        model=DEEP.replace("return self.embed(x)[:, 1:]", "self.norm.bias.add_(1); return self.embed(x)"),
+    )
+    assert made.code == 1
+    assert "methods.score" in made.err
+    assert made.files == []
+
+
+class Cached:
+    """A project of two methods and a cache."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.capsys = root, capsys
+        (root / "model.py").write_text(DEEP)
+        (root / "model.yaml").write_text(HEAD + TWO)
+
+    def build(self) -> dict[str, str]:
+        """What was done with each method."""
+        self.capsys.readouterr()
+        where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
+        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == 0
+        return dict(json.loads(self.capsys.readouterr().out)["methods"])
+
+    def check(self) -> None:
+        """Compares with a clean joint build."""
+        where = ["--no-cache", "--no-accelerate", "-o", str(self.root / "clean")]
+        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == 0
+        for path in (self.root / "clean").iterdir():
+            assert path.read_bytes() == (self.root / "out" / path.name).read_bytes(), path.name
+
+
+@pytest.fixture
+def cached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cached:
+    return Cached(tmp_path, capsys)
+
+
+OTHER_PARTITIONER = DIFFERENT.replace("partitioners: []", "partitioners: [xnnpack]")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("model.py", DEEP.replace(".softmax(-1)", ".exp()")), ("model.yaml", HEAD + OTHER_PARTITIONER)],
+    ids=["source", "partitioner"],
+)
+def test_an_edit_to_one_method_lowers_one(cached: Cached, name: str, text: str) -> None:
+    assert cached.build() == {"embed": "run", "score": "run"}
+    (cached.root / name).write_text(text)
+    assert cached.build() == {"embed": "cached", "score": "run"}
+    cached.check()
+
+
+def test_a_damaged_method_is_lowered_again(cached: Cached) -> None:
+    cached.build()
+    cache = Cache(cached.root / "cache")
+    assert cache.info().records["method"] == 2
+    record = next((cached.root / "cache/records/method").rglob("*/*"))
+    for kind in ("program", "lower"):
+        for path in (cached.root / "cache/records" / kind).rglob("*/*"):
+            path.unlink()
+    entry = json.loads(record.read_bytes().partition(b"\n")[2])["files"][0]
+    blob = cached.root / "cache/blobs" / entry["sha256"][:2] / entry["sha256"]
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    assert sorted(cached.build().values()) in (["cached", "run"], ["run", "run"])
+    cached.check()
+
+
+def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = artifacts(build, HEAD + TWO, DEEP)
+    project = tmp_path / "project1"
+    plans = [f"--{part}={tmp_path / part}" for part in ("plan", "export-plan", "lower-plan")]
+
+    def run(*arguments: object) -> int:
+        return cli.main([str(argument) for argument in arguments])
+
+    assert run("plan", project / "model.yaml", *plans) == 0
+    source = f"--source=model.py={project / 'model.py'}"
+    assert (
+        run("export", tmp_path / "export-plan", source, f"--inputs={tmp_path / 'in'}", "-o", tmp_path / "export") == 0
+    )
+    lower = ("lower", tmp_path / "lower-plan", f"--export={tmp_path / 'export'}")
+    for name in ("embed", "score"):
+        assert run(*lower, "--method", name, "-o", tmp_path / name) == 0
+    lowered = [f"--lowered={name}={tmp_path / name}" for name in ("embed", "score")]
+    assert run(*lower, *lowered, "-o", tmp_path / "out") == 0
+    assert (tmp_path / "out/net.pte").read_bytes() == whole["net.pte"]
+    capsys.readouterr()
+    assert run(*lower, "--method", "scores", "-o", tmp_path / "no") == 2
+    assert "did you mean `score`?" in capsys.readouterr().err
+    assert run(*lower, lowered[0], "-o", tmp_path / "no") == 2
+    assert "--lowered names embed; the plan has embed, score" in capsys.readouterr().err
+    (tmp_path / "score/program.json").write_bytes(b"{}")
+    assert run(*lower, *lowered, "-o", tmp_path / "no") == 2
+    assert "cannot load the lowered method" in capsys.readouterr().err
