@@ -10,6 +10,9 @@ Four actions, each of which Bazel runs again only when something that it reads h
 
 A comment in the manifest ends after the first, since the plan stays as it is; one in a source after the second, since the
 graphs do; a changed check runs the first and the last.
+
+Where the target lists several methods, ExecutorchLower is several actions: one lowers each method by itself, and one
+merges them. An edit to one method lowers one.
 """
 
 load("//rules:providers.bzl", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
@@ -33,11 +36,17 @@ def _plan(ctx):
       ctx: the rule's context.
 
     Returns:
-      struct(whole, export, lower): the plan, and its parts for the steps of these names.
+      struct(whole, export, lower, methods): the plan, and its parts for the steps of these names; for lowering single
+      methods a dict, empty where they are lowered together.
     """
     manifest = ctx.file.manifest
     name = ctx.label.name
+    methods = ctx.attr.methods if len(ctx.attr.methods) > 1 else []
     plans = struct(
+        methods = {
+            method: ctx.actions.declare_file("{}.lower.{}.plan.json".format(name, method))
+            for method in methods
+        },
         export = ctx.actions.declare_file(name + ".export.plan.json"),
         lower = ctx.actions.declare_file(name + ".lower.plan.json"),
         whole = ctx.actions.declare_file(name + ".plan.json"),
@@ -59,12 +68,14 @@ def _plan(ctx):
     arguments.add(plans.whole, format = "--plan=%s")
     arguments.add(plans.export, format = "--export-plan=%s")
     arguments.add(plans.lower, format = "--lower-plan=%s")
+    for method, plan in plans.methods.items():
+        arguments.add(plan, format = "--method-plan={}=%s".format(method))
     arguments.add(positions, format = "--positions=%s")
     run_driver(
         ctx,
         arguments,
         inputs = [manifest],
-        outputs = [plans.whole, plans.export, plans.lower, positions],
+        outputs = [plans.whole, plans.export, plans.lower, positions] + plans.methods.values(),
         mnemonic = "ExecutorchPlan",
         progress = "Planning",
     )
@@ -106,63 +117,111 @@ def _inputs(ctx):
         weights = weights,
     )
 
-def _export(ctx, plan, inputs):
+def _export(ctx, plans, inputs):
     """Declares ExecutorchExport.
 
     Args:
       ctx: the rule's context.
-      plan: its plan.
+      plans: of `_plan`.
       inputs: of `_inputs`.
 
     Returns:
-      struct(directory, inputs): the export, and the digests of what it was made from. No digest of a source is in the
-      export itself: an edit that leaves the graphs as they are ends here.
+      struct(directory, methods, inputs): the export, its methods where each is lowered by itself, and the digests of
+      what it was made from. No digest of a source is in the export itself: an edit that leaves the graphs as they are
+      ends here.
     """
     directory = ctx.actions.declare_directory(ctx.label.name + ".export")
+    methods = {
+        method: ctx.actions.declare_file("{}.export.{}.pt2".format(ctx.label.name, method))
+        for method in plans.methods
+    }
     read = ctx.actions.declare_file(ctx.label.name + ".export_inputs.json")
     arguments = driver_arguments(ctx, "export")
-    arguments.add(plan)
+    arguments.add(plans.export)
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data, map_each = _data_argument)
     arguments.add(read, format = "--inputs=%s")
+    for method, file in methods.items():
+        arguments.add(file, format = "--method={}=%s".format(method))
     arguments.add_all("-o", [directory], expand_directories = False)
     run_driver(
         ctx,
         arguments,
-        inputs = depset([plan] + ctx.files.data, transitive = [inputs.source_files]),
-        outputs = [directory, read],
+        inputs = depset([plans.export] + ctx.files.data, transitive = [inputs.source_files]),
+        outputs = [directory, read] + methods.values(),
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
         worker = True,
     )
-    return struct(directory = directory, inputs = read)
+    return struct(directory = directory, inputs = read, methods = methods)
 
-def _lower(ctx, plan, export, inputs, outputs):
+def _lower_arguments(ctx, plan, export, methods, inputs):
+    arguments = driver_arguments(ctx, "lower")
+    arguments.add(plan)
+    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
+    for method in methods:
+        arguments.add(export.methods[method], format = "--exported={}=%s".format(method))
+    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    return arguments
+
+def _lower_method(ctx, method, plan, export, inputs):
+    """Declares ExecutorchLower of one method by itself.
+
+    Args:
+      ctx: the rule's context.
+      method: its name.
+      plan: its plan.
+      export: of `_export`.
+      inputs: of `_inputs`.
+
+    Returns:
+      File: the directory of the lowered method.
+    """
+    lowered = ctx.actions.declare_directory("{}.lowered.{}".format(ctx.label.name, method))
+    arguments = _lower_arguments(ctx, plan, export, [method], inputs)
+    arguments.add("--method=" + method)
+    arguments.add_all("-o", [lowered], expand_directories = False)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [plan, export.directory, export.methods[method]] + ctx.files.data + ctx.files.weights,
+        outputs = [lowered],
+        mnemonic = "ExecutorchLower",
+        progress = "Lowering {} of".format(method),
+        worker = True,
+    )
+    return lowered
+
+def _lower(ctx, plans, export, inputs, outputs):
     """Declares ExecutorchLower.
 
     Args:
       ctx: the rule's context.
-      plan: its plan.
-      export: the export's directory.
+      plans: of `_plan`.
+      export: of `_export`.
       inputs: of `_inputs`.
       outputs: the program and its named data.
 
     Returns:
       File: the facts of what was lowered.
     """
+    methods = {
+        method: _lower_method(ctx, method, plan, export, inputs)
+        for method, plan in plans.methods.items()
+    }
     facts = ctx.actions.declare_file(ctx.label.name + ".lowering.json")
-    arguments = driver_arguments(ctx, "lower")
-    arguments.add(plan)
-    arguments.add_all([export], before_each = "--export", expand_directories = False)
-    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments = _lower_arguments(ctx, plans.lower, export, export.methods, inputs)
+    for method, lowered in methods.items():
+        arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
     arguments.add("-o", facts.dirname)
     run_driver(
         ctx,
         arguments,
-        inputs = [plan, export] + ctx.files.data + ctx.files.weights,
+        inputs = [plans.lower, export.directory] + export.methods.values() + methods.values() + ctx.files.data +
+                 ctx.files.weights,
         outputs = outputs + [facts],
         mnemonic = "ExecutorchLower",
-        progress = "Lowering",
+        progress = "Merging" if methods else "Lowering",
         worker = True,
     )
     return facts
@@ -248,8 +307,8 @@ def _executorch_program_impl(ctx):
     lowered = [pte] + named_data.values()
 
     plans = _plan(ctx)
-    export = _export(ctx, plans.export, inputs)
-    facts = _lower(ctx, plans.lower, export.directory, inputs, lowered)
+    export = _export(ctx, plans, inputs)
+    facts = _lower(ctx, plans, export, inputs, lowered)
     verified = [_verify(ctx, plans, inputs, lowered + [facts])] if ctx.attr.verify_reproducible else []
     made = _report(ctx, plans.whole, export.inputs, facts, verified)
 
@@ -259,7 +318,7 @@ def _executorch_program_impl(ctx):
         OutputGroupInfo(
             # Later Bazels build this one whatever is asked for: who builds the program alone still has its checks run.
             _validation = depset([made.report]),
-            export = depset([export.directory]),
+            export = depset([export.directory] + export.methods.values()),
             index = depset([made.index]),
             named_data = depset(named_data.values()),
             pte = depset([pte]),
@@ -307,7 +366,8 @@ Output groups: `pte`, `named_data`, `index`, `report`, and `export`, the methods
             mandatory = True,
         ),
         "methods": attr.string_list(
-            doc = "The methods of the manifest. Checked against it where given.",
+            doc = "The methods of the manifest. Checked against it where given. Several are then lowered by an action " +
+                  "each, so that an edit to one lowers one, and they are lowered at the same time.",
         ),
         "named_data": attr.string_list(
             doc = "The tags of the manifest's `named_data`, always checked: each becomes an output, `NAME.TAG.ptd`.",

@@ -12,6 +12,7 @@ from etbuild import files
 from etbuild.changes import changes
 from etbuild.effort import Effort
 from etbuild.errors import BuildError, Problem
+from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, Used, describe_files, describe_inputs, file_digest, used_sources
 from etbuild.plan import Plan, data_names, digest, example_names, export_plan, lower_plan, method_plan, weights_names
 from etbuild.steps.stages import Stage
@@ -182,10 +183,16 @@ class _Steps:
         plan = lower_plan(self.request.plan)
 
         def run() -> None:
-            if self.cache is not None and self.effort.accelerate and lowering.separable(plan, exported):
+            if (
+                self.cache is not None
+                and self.effort.accelerate
+                and lowering.separable(plan, ExportFiles.below(exported))
+            ):
                 self._lower_one_by_one(exported, directory, methods)
             else:
-                lowering.lower(plan, exported, self.request.inputs, directory, self.stage, self.effort)
+                lowering.lower(
+                    plan, ExportFiles.below(exported), self.request.inputs, directory, self.stage, self.effort
+                )
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
@@ -194,7 +201,7 @@ class _Steps:
         from etbuild.steps import lowering
 
         assert self.cache is not None
-        plan, inputs = lower_plan(self.request.plan), self.request.inputs
+        plan, inputs, export = lower_plan(self.request.plan), self.request.inputs, ExportFiles.below(exported)
         with files.staging(directory) as staged:
             found = {name: staged / name for name in plan["methods"]}
             keys = {name: _method_key(self.request, exported, name) for name in found}
@@ -203,11 +210,11 @@ class _Steps:
                 methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
             missing = {name: found[name] for name, how in methods.items() if how == "run"}
             if missing:
-                lowering.lower_methods(plan, exported, inputs, missing, self.stage, self.effort)
+                lowering.lower_methods(plan, export, inputs, missing, self.stage, self.effort)
                 self.request.check_unchanged()
             for name, path in missing.items():
                 self.cache.store("method", keys[name], path, _files_below(path))
-            lowering.merge(plan, exported, found, inputs, directory, self.stage, self.effort)
+            lowering.merge(plan, export, found, inputs, directory, self.stage, self.effort)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild import files
 from etbuild.errors import InputError, Problem
+from etbuild.export_files import METHODS, PLAN, ExportFiles
 from etbuild.inputs import Inputs, Used, reached_sources
 from etbuild.module import loading_code, named_tensors, row_major
 from etbuild.plan import Plan, canonical_json
@@ -34,7 +35,7 @@ from etbuild.sources import summary
 from etbuild.tensors import TensorFacts, describe
 
 _SCHEMA = "executorch-export/v1"
-_MODULE, _MADE, _PLAN = "module.json", "made.safetensors", "export_plan.json"
+_MODULE, _MADE = "module.json", "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
 _PLAIN_CONTAINERS = (tuple, list, dict)
 
@@ -44,7 +45,7 @@ class SavedExport:
     """An export that was read.
 
     Attributes:
-        directory: Where it is.
+        files: Where it is.
         tensors: The module's parameters and buffers.
         zeros: Those that the factory made and that hold nothing but zeros.
         imports: Modules that have to be imported before a method is loaded.
@@ -52,7 +53,7 @@ class SavedExport:
         export_plan: What lowering has to export by itself; None where the methods are here.
     """
 
-    directory: Path
+    files: ExportFiles
     tensors: list[TensorFacts]
     zeros: list[str]
     imports: list[str]
@@ -88,10 +89,10 @@ def write(
     """
     tensors = describe(module, export_plan["weights"])
     imports = _imports(export_plan, programs)
-    (directory / "methods").mkdir()
+    (directory / METHODS).mkdir()
     for name, program in programs.items():
         content = _without_weights(program, {entry.name for entry in tensors})
-        _write(directory, f"methods/{name}.pt2", content)
+        _write(directory, f"{METHODS}/{name}.pt2", content)
     zeros = _save_made(directory, module, tensors)
     roots = [name.partition(":")[0] for name in export_plan["custom_partitioners"]]
     roots += export_plan["model"]["modules"] if roots else []
@@ -106,7 +107,7 @@ def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
         BuildError: A file cannot be written.
     """
     _copy_sources(directory, used)
-    _write(directory, _PLAN, canonical_json(export_plan))
+    _write(directory, PLAN, canonical_json(export_plan))
     _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
 
 
@@ -206,25 +207,25 @@ def _all_zero_bytes(tensor: torch.Tensor) -> bool:
     return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
 
 
-def read(directory: Path) -> SavedExport:
+def read(export: ExportFiles) -> SavedExport:
     """Reads an export, without its methods.
 
     Raises:
         InputError: It is none, or it is damaged.
     """
+    directory = export.directory
     try:
         content = json.loads((directory / _MODULE).read_bytes())
         if content["schema"] != _SCHEMA:
             raise ValueError(f"its schema is {content['schema']}, not {_SCHEMA}")
-        plan = directory / _PLAN
         root = directory / "sources"
         return SavedExport(
-            directory,
+            export,
             [TensorFacts(**entry) for entry in content["tensors"]],
             content["zeros"],
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            json.loads(plan.read_bytes()) if plan.exists() else None,
+            json.loads((directory / PLAN).read_bytes()) if export.together else None,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError([Problem(f"{directory}: not an export that `etbuild export` wrote: {error}")]) from error
@@ -245,7 +246,7 @@ def load_methods(
     """
     programs = {}
     for name in sorted(names):
-        path = saved.directory / "methods" / f"{name}.pt2"
+        path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
         try:
             program = torch.export.load(path)
         except Exception as error:  # torch's deserializer has no common base of its errors
@@ -266,7 +267,7 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
     """
     from safetensors.torch import load_file
 
-    path = saved.directory / _MADE
+    path = saved.files.directory / _MADE
     made = load_file(path) if path.exists() else {}
     found: dict[str, torch.Tensor] = {}
     for entry in saved.tensors:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild import backends, files, forked
 from etbuild.accelerate import accelerated
 from etbuild.effort import Effort
+from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
 from etbuild.plan import Plan, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
     from etbuild.tensors import TensorFacts
 
 
-def separable(lower_plan: Plan, export_directory: Path) -> bool:
+def separable(lower_plan: Plan, export: ExportFiles) -> bool:
     """Whether there are several methods, and lowering them one by one gives the same program."""
-    several = len(lower_plan["methods"]) > 1 and (export_directory / "methods").is_dir()
+    several = len(lower_plan["methods"]) > 1 and not export.together
     return several and backends.separable(plan_backends(lower_plan))
 
 
 def lower(
-    lower_plan: Plan, export_directory: Path, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
+    lower_plan: Plan, export: ExportFiles, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
 ) -> list[files.Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
     Args:
         lower_plan: What to lower, and how.
-        export_directory: What `export` wrote.
+        export: What `export` wrote.
         inputs: What may be read: weights, and for an export without methods its example inputs too.
         directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
         stage: Is told of each stage, for progress.
@@ -55,25 +56,25 @@ def lower(
         InputError: A declared input is missing or does not fit.
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
-    if effort.accelerate and effort.jobs > 1 and separable(lower_plan, export_directory):
+    if effort.accelerate and effort.jobs > 1 and separable(lower_plan, export):
         with files.staging(directory) as staged:
             methods = {name: staged / name for name in lower_plan["methods"]}
             for path in methods.values():
                 path.mkdir()
-            lower_methods(lower_plan, export_directory, inputs, methods, stage, effort)
-            return merge(lower_plan, export_directory, methods, inputs, directory, stage, effort)
-    with _lowering(export_directory, stage) as (saved, finder):
+            lower_methods(lower_plan, export, inputs, methods, stage, effort)
+            return merge(lower_plan, export, methods, inputs, directory, stage, effort)
+    with _lowering(export, stage) as (saved, finder):
         return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
 
 
 def lower_methods(
-    lower_plan: Plan, export_directory: Path, inputs: Inputs, directories: dict[str, Path], stage: Stage, effort: Effort
+    lower_plan: Plan, export: ExportFiles, inputs: Inputs, directories: dict[str, Path], stage: Stage, effort: Effort
 ) -> None:
     """Lowers methods one by one, each in a child process: several at once, and from the same imports.
 
     Args:
         lower_plan: What to lower, and how.
-        export_directory: What `export` wrote.
+        export: What `export` wrote.
         inputs: What may be read.
         directories: Where each method goes, by name: existing directories, empty.
         stage: Is told of each stage, for progress.
@@ -85,23 +86,23 @@ def lower_methods(
     """
 
     def task(name: str) -> Callable[[], None]:
-        return lambda: lower_method(lower_plan, name, export_directory, inputs, directories[name], silent, effort)
+        return lambda: lower_method(lower_plan, name, export, inputs, directories[name], silent, effort)
 
-    with _lowering(export_directory, stage):
+    with _lowering(export, stage):
         at_once = min(effort.jobs, len(directories))
         with stage(f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")):
             forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
 def lower_method(
-    lower_plan: Plan, name: str, export_directory: Path, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
+    lower_plan: Plan, name: str, export: ExportFiles, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
 ) -> None:
     """Lowers one method by itself.
 
     Args:
         lower_plan: What to lower, and how. What it says of other methods is not read.
         name: The method.
-        export_directory: What `export` wrote.
+        export: What `export` wrote.
         inputs: What may be read.
         directory: Where it goes, as `lowered_method` describes it: an existing directory, empty. A method that has to
             be lowered with the others leaves the reason there.
@@ -112,7 +113,7 @@ def lower_method(
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering(export_directory, stage) as (saved, finder):
+    with _lowering(export, stage) as (saved, finder):
         import torch
 
         from etbuild import lower as lowering
@@ -121,6 +122,8 @@ def lower_method(
         torch.set_num_threads(1)  # threads of a pool from before the fork are not there
         part = method_plan(lower_plan, name)
         try:
+            if not backends.separable(plan_backends(part)) or saved.export_plan is not None:
+                raise lowered_method.CannotSave("a backend looks at all methods, or lowering has to export them")
             with _acceleration(effort), stage(f"lower {name}"):
                 content, shards = _read_weights(part, saved, inputs)
                 programs = _load(saved, content, [name], finder)
@@ -134,7 +137,7 @@ def lower_method(
 
 def merge(
     lower_plan: Plan,
-    export_directory: Path,
+    export: ExportFiles,
     directories: dict[str, Path],
     inputs: Inputs,
     directory: Path,
@@ -145,7 +148,7 @@ def merge(
 
     Args:
         lower_plan: What was lowered, and how.
-        export_directory: What `export` wrote.
+        export: What `export` wrote.
         directories: What `lower_method` wrote, by method.
         inputs: What may be read.
         directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
@@ -159,7 +162,7 @@ def merge(
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering(export_directory, stage) as (saved, finder):
+    with _lowering(export, stage) as (saved, finder):
         from etbuild import lowered_method
 
         methods = {name: lowered_method.read(path) for name, path in directories.items()}
@@ -175,12 +178,12 @@ def merge(
 
 
 @contextmanager
-def _lowering(export_directory: Path, stage: Stage) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering(export: ExportFiles, stage: Stage) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
     with library_messages_off(), stdout_for_results():
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import saved_export
-        saved = saved_export.read(export_directory)
+        saved = saved_export.read(export)
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
             from etbuild import emit, lower, lowered_method  # noqa: F401
         with importable(saved.sources) as finder:

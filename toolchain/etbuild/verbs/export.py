@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_declared, add_parser, inputs, positions_beside
+from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.verbs.options import add_declared, add_parser, declared, inputs, positions_beside
 
 
 def add(verbs: Any) -> None:
@@ -16,6 +16,14 @@ def add(verbs: Any) -> None:
     parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN")
     add_declared(parser)
     parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="write digests of what is read here")
+    parser.add_argument(
+        "--method",
+        dest="methods",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="write this method here, and not into DIR (repeated for each)",
+    )
     parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
     parser.set_defaults(run=run)
 
@@ -30,13 +38,30 @@ def run(options: argparse.Namespace) -> int:
 
     options.settle()
     plan = plans.read(options.plan, plans.EXPORT_SCHEMA)
-    declared = inputs(options, [])
+    read_from = inputs(options, [])
     try:
-        used = used_sources(declared, plan)
-        read = describe_files(declared, used, plans.example_names(plan))
+        used = used_sources(read_from, plan)
+        read = describe_files(read_from, used, plans.example_names(plan))
         with files.whole_directory(options.directory) as staged:
-            exporting.export(plan, declared, used, staged, Progress().stage)
+            exporting.export(plan, read_from, used, staged, Progress().stage)
+            for name, path in declared("--method", options.methods).items():
+                _move(staged, name, path)
         files.replace(options.inputs, plans.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error
     return 0
+
+
+def _move(export: Path, name: str, path: Path) -> None:
+    """Puts a method elsewhere; an empty file where lowering has to export it."""
+    from etbuild import files
+    from etbuild.export_files import ExportFiles
+
+    found = ExportFiles.below(export)
+    if not found.together and name not in found.methods:
+        raise InputError([Problem(f"--method {name}: the plan has no such method")])
+    if found.together:
+        files.replace(path, b"")
+    else:
+        files.replace(path, found.methods[name].read_bytes())
+        found.methods[name].unlink()

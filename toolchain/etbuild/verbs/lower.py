@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError, InputError, Problem, did_you_mean
 from etbuild.verbs.options import add_data, add_effort, add_parser, declared, effort, inputs, positions_beside
+
+if TYPE_CHECKING:
+    from etbuild.export_files import ExportFiles
 
 
 def add(verbs: Any) -> None:
@@ -15,6 +18,13 @@ def add(verbs: Any) -> None:
     parser = add_parser(verbs, "lower", "lower an export into a program, for build rules")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN")
     parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what `etbuild export` wrote")
+    parser.add_argument(
+        "--exported",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a method that lies outside of DIR (repeated for each)",
+    )
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument(
@@ -55,7 +65,7 @@ def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
         raise InputError([Problem(message, hint=did_you_mean(options.method, plan["methods"]))])
     with files.whole_directory(options.directory) as made:
         lowering.lower_method(
-            plan, options.method, options.export, inputs(options, []), made, Progress().stage, effort(options)
+            plan, options.method, _export(options), inputs(options, []), made, Progress().stage, effort(options)
         )
 
 
@@ -67,10 +77,18 @@ def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
     methods = declared("--lowered", options.lowered)
     if methods and methods.keys() != plan["methods"].keys():
         raise InputError([Problem(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")])
+    export = _export(options)
     read, stage, how = inputs(options, []), Progress().stage, effort(options)
     with files.staging(options.directory) as staged:
         if methods:
-            artifacts = lowering.merge(plan, options.export, methods, read, staged, stage, how)
+            artifacts = lowering.merge(plan, export, methods, read, staged, stage, how)
         else:
-            artifacts = lowering.lower(plan, options.export, read, staged, stage, how)
+            artifacts = lowering.lower(plan, export, read, staged, stage, how)
         files.publish(artifacts, options.directory)
+
+
+def _export(options: argparse.Namespace) -> ExportFiles:
+    from etbuild.export_files import ExportFiles
+
+    methods = declared("--exported", options.exported)
+    return ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)

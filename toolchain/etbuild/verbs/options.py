@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,8 +166,7 @@ def positions_beside(plan: Path) -> Positions:
     from etbuild.plan import positions_from_json
 
     real = plan.resolve()
-    name = real.name.removesuffix(".json").removesuffix(".plan")
-    name = name.removesuffix(".export").removesuffix(".lower")
+    name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
     try:
         return positions_from_json(json.loads(real.with_name(f"{name}.positions.json").read_bytes()))
     except (OSError, ValueError, TypeError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_inputs, add_parser, inputs
+from etbuild.verbs.options import add_inputs, add_parser, declared, inputs
 
 _EXPECTATIONS = ("name", "methods", "backends", "named-data", "sharded")
 
@@ -24,13 +24,20 @@ def add(verbs: Any) -> None:
     rule.add_argument("--plan", type=Path, metavar="FILE", help="write the plan here and print nothing")
     rule.add_argument("--export-plan", type=Path, metavar="FILE", help="write the part that the export depends on here")
     rule.add_argument("--lower-plan", type=Path, metavar="FILE", help="write the part that lowering depends on here")
+    rule.add_argument(
+        "--method-plan",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="write the part that lowering this method by itself depends on here (repeated for each)",
+    )
     rule.add_argument("--positions", type=Path, metavar="FILE", help="write the manifest's line numbers here")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans."""
-    from etbuild import inputs as declared
+    from etbuild import inputs as inputs_of
     from etbuild import manifest
     from etbuild import plan as plans
 
@@ -41,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
         if options.plan is not None:
             return _write_plans(plan, loaded, options)
         found = inputs(options, [options.manifest.parent, *options.root])
-        used = declared.used_sources(found, plans.export_plan(plan))
-        described = declared.describe_inputs(plan, found, used)
+        used = inputs_of.used_sources(found, plans.export_plan(plan))
+        described = inputs_of.describe_inputs(plan, found, used)
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
     print(json.dumps({"key": plans.digest(described), "inputs": described}, indent=2, sort_keys=True))
@@ -70,12 +77,15 @@ def _check_expectations(plan: Any, options: argparse.Namespace) -> None:
 
 def _write_plans(plan: Any, loaded: Any, options: argparse.Namespace) -> int:
     from etbuild import files
-    from etbuild.plan import canonical_json, export_plan, lower_plan, positions_to_json
+    from etbuild.plan import canonical_json, export_plan, lower_plan, method_plan, positions_to_json
 
+    lower = lower_plan(plan)
+    methods = declared("--method-plan", options.method_plan)
     outputs = (
+        *((path, method_plan(lower, name)) for name, path in methods.items()),
         (options.plan, plan),
         (options.export_plan, export_plan(plan)),
-        (options.lower_plan, lower_plan(plan)),
+        (options.lower_plan, lower),
         (options.positions, positions_to_json(loaded.positions)),
     )
     for path, content in outputs:
