@@ -57,7 +57,10 @@ format: venv $(BUILDIFIER)
 $(BUILDIFIER):
 	tools/find_npm.sh install --no-save --no-audit --no-fund --silent @bazel/buildifier@8.2.1
 
+# The first takes 40 minutes on two processors, most of them the plain script's.
 bench: venv
+	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --requirement benchmarks/requirements.txt
+	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 

@@ -11,6 +11,7 @@ import torch
 from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
 from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge
 from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
 from torch.fx import Graph, GraphModule
@@ -90,6 +91,7 @@ PLACES = [
     (ConvertToSDPAPass, "call"),
     (ConvertToUpsampleBilinear2d, "call"),
     (lowered_backend_module, "legalize_graph"),
+    (XnnpackBackend, "copy_exported_program_for_preprocess"),
     (torch._ops, "Callable"),
     (torch._export.utils, "_collect_all_valid_cia_ops"),
 ]
@@ -121,6 +123,25 @@ def test_what_a_pattern_needs_is_in_all_of_its_graphs() -> None:
         for pattern in patterns:
             needed = match_where_possible.NEEDED[pass_class]
             assert any(node.target == needed for node in pattern.graph.nodes), pass_class
+
+
+def test_weights_are_shared_unless_more_lies_in_their_storage() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = torch.nn.Parameter(torch.ones(4))
+            self.part = torch.nn.Parameter(torch.ones(8)[:4])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.whole + self.part
+
+    program = to_edge(torch.export.export(Net(), (torch.zeros(4),))).exported_program()
+    with accelerate.accelerated(["share_weights"]):
+        copied = XnnpackBackend.copy_exported_program_for_preprocess(program, [])
+    assert copied is not program
+    assert copied.graph_module is not program.graph_module
+    assert copied.state_dict["whole"] is program.state_dict["whole"]
+    assert copied.state_dict["part"].untyped_storage().nbytes() == 16
 
 
 def shuffled_graph(chance: random.Random) -> GraphModule:

@@ -63,7 +63,7 @@ def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], dir
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
-    blobs = {shard: program_file.named_data_facts(file.path.read_bytes()) for shard, file in data.items()}
+    blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)
     by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}

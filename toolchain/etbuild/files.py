@@ -162,15 +162,22 @@ def write(
             write_to(hashing)  # type: ignore[arg-type]
             opened.flush()
             os.fsync(opened.fileno())
-        read = path.read_bytes()
+        size, digest = path.stat().st_size, _file_digest(path)
     except OSError as error:
         raise _write_error(path, error) from error
-    digest = hashlib.sha256(read).hexdigest()
     if digest != hashing.state.hexdigest():
         raise BuildError(
             [Problem(f"{path.name}: what was read back is not what was written", hint="is the disk sound?")]
         )
-    return Artifact(directory, file, kind, len(read), digest, tag)
+    return Artifact(directory, file, kind, size, digest, tag)
+
+
+def _file_digest(path: Path) -> str:
+    state = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
 
 
 class _HashingFile:

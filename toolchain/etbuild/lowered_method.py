@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager
-from executorch.exir._serialize._cord import FileBackedData
+from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.serde import export_serialize, serialize
@@ -36,6 +36,7 @@ from etbuild.plan import canonical_json
 from etbuild.sources import summary
 
 _SCHEMA = "executorch-lowered-method/v1"
+BLOBS = "blobs"
 _METHOD, _PROGRAM, _STATE, _CONSTANTS = "method.json", "program.json", "state.pt", "constants.pt"
 _NOT_OF_PROGRAMS = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
 
@@ -88,7 +89,7 @@ def write(directory: Path, program: ExportedProgram, claims: Claims, content: di
         CannotSave: ExecuTorch has no form for it.
         BuildError: A file cannot be written.
     """
-    (directory / "blobs").mkdir()
+    (directory / BLOBS).mkdir(exist_ok=True)
     delegates = {
         name: _take_blobs(directory, child)
         for name, child in program.graph_module.named_children()
@@ -137,15 +138,15 @@ def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, An
     delegate._processed_bytes = b""
     output = delegate.named_data_store_output
     if output is not None:
-        blobs += [_write_blob(directory, named_data.blob_bytes(buffer)) for buffer in output.buffers]
+        blobs += [_write_blob(directory, blob) for blob in output.buffers]
         output.buffers[:] = [b""] * len(output.buffers)
     return {"program": blobs[0], "named_data": blobs[1:]}
 
 
-def _write_blob(directory: Path, content: bytes) -> str:
-    digest = hashlib.sha256(content).hexdigest()
-    if not (directory / "blobs" / digest).exists():
-        _write(directory, f"blobs/{digest}", content)
+def _write_blob(directory: Path, blob: CordBuffer) -> str:
+    digest = (blob.sha256() if isinstance(blob, FileBackedData) else hashlib.sha256(blob).digest()).hex()
+    if not (directory / BLOBS / digest).exists():
+        _write(directory, f"{BLOBS}/{digest}", named_data.blob_bytes(blob))
     return digest
 
 
@@ -246,7 +247,7 @@ def _load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedPr
         program: ExportedProgram = serialize.deserialize(export_serialize.SerializedArtifact(*parts, b""))
         _put_in_order(program.graph, method.nodes)
         for name, blobs in method.delegates.items():
-            _put_back(where / "blobs", getattr(program.graph_module, name), blobs)
+            _put_back(where / BLOBS, getattr(program.graph_module, name), blobs)
     except Exception as error:  # ExecuTorch's deserializer has no common base of its errors
         raise InputError([Problem(f"{where}: cannot load the lowered method: {summary(error)}")]) from error
     for tensors in (program._state_dict, program._constants):

@@ -23,10 +23,16 @@ from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
+from executorch.extension.flat_tensor.serialize.serialize import (
+    FlatTensorConfig,
+    FlatTensorHeader,
+    FlatTensorSerializer,
+)
 from torch.export import ExportedProgram
 
 from etbuild.errors import BuildError, Problem
+from etbuild.program_file import named_data_content
 from etbuild.tensors import tag_of_shard
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
@@ -304,10 +310,22 @@ def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, 
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=alignment))
     files = {}
     for shard, file in sorted((manager._tensor_data or {}).items()):
-        payload = serializer.deserialize(file)
+        content, blobs = _pieces(file)
         entries = {
-            key: DataEntry(entry.buffer_index, alignments.get(key, 1), entry.tensor_layout)
-            for key, entry in sorted(payload.named_data.items())
+            named.key: DataEntry(named.segment_index, alignments.get(named.key, 1), named.tensor_layout)
+            for named in sorted(content.named_data, key=lambda named: named.key)
         }
-        files[shard] = serializer.serialize(DataPayload(payload.buffers, entries))
+        files[shard] = serializer.serialize(DataPayload(blobs, entries))
     return files
+
+
+def _pieces(file: Cord) -> tuple[FlatTensor, list[CordBuffer]]:
+    """What a named-data file says of its blobs, and the blobs as they are, on disk or in memory."""
+    pieces, end = {}, 0
+    for piece in file._buffers:
+        if len(piece):
+            pieces[end] = piece
+        end += len(piece)
+    head = blob_bytes(pieces[0])
+    content, start = named_data_content(head), FlatTensorHeader.from_bytes(head[8:]).segment_base_offset
+    return content, [pieces[start + segment.offset] if segment.size else b"" for segment in content.segments]

@@ -18,7 +18,12 @@ from executorch.exir.schema import (
     TensorShapeDynamism,
 )
 from executorch.exir.tensor import get_scalar_type
-from executorch.extension.flat_tensor.serialize.serialize import FlatTensorHeader, FlatTensorSerializer
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor, NamedData
+from executorch.extension.flat_tensor.serialize.serialize import (
+    FlatTensorHeader,
+    FlatTensorSerializer,
+    _deserialize_to_flat_tensor,
+)
 
 from etbuild.errors import InputError, Problem
 
@@ -43,7 +48,7 @@ def describe(path: Path) -> dict[str, Any]:
         if identifier == b"ET":
             return {"kind": "program", **facts, **program_facts(read_program(data))}
         if identifier == b"FT":
-            return {"kind": "named_data", **facts, "named_data": named_data_facts(data)}
+            return {"kind": "named_data", **facts, "named_data": named_data_facts(path)}
     except Exception as error:  # flatbuffers and struct have no common base of their errors
         raise InputError([Problem(f"{path}: the file is damaged, or of another version: {error}")]) from error
     raise InputError(
@@ -69,13 +74,35 @@ def read_program(data: bytes) -> PTEFile:
     return deserialize_pte_binary(data)
 
 
-def named_data_facts(data: bytes) -> dict[str, int]:
-    """The size in bytes of each blob of a named-data file, by key.
+def named_data_facts(path: Path) -> dict[str, int]:
+    """The size in bytes of each blob of a named-data file, by key. The blobs are not read.
 
     Raises:
         Exception: As `named_data_blobs`.
     """
-    return {key: len(blob) for key, blob in named_data_blobs(data).items()}
+    with path.open("rb") as file:
+        header = _named_data_header(file.read(8 + FlatTensorHeader.EXPECTED_LENGTH), path.stat().st_size)
+        file.seek(0)
+        content = named_data_content(file.read(header.flatbuffer_offset + header.flatbuffer_size))
+    return {named.key: content.segments[named.segment_index].size for named in sorted(content.named_data, key=_key)}
+
+
+def _key(named: NamedData) -> str:
+    key: str = named.key
+    return key
+
+
+def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:
+    header = FlatTensorHeader.from_bytes(head[8:])
+    if header.segment_base_offset + header.segment_data_size > size:
+        raise ValueError("it ends too early")
+    return header
+
+
+def named_data_content(head: bytes) -> FlatTensor:
+    """What a named-data file says of its blobs, given the part in front of them."""
+    header = FlatTensorHeader.from_bytes(head[8:])
+    return _deserialize_to_flat_tensor(head[: header.flatbuffer_offset + header.flatbuffer_size])
 
 
 def named_data_blobs(data: bytes) -> dict[str, bytes]:
@@ -85,9 +112,7 @@ def named_data_blobs(data: bytes) -> dict[str, bytes]:
         ValueError: It ends too early.
         Exception: It is no named data, or it is damaged.
     """
-    header = FlatTensorHeader.from_bytes(data[8:])
-    if header.segment_base_offset + header.segment_data_size > len(data):
-        raise ValueError("it ends too early")
+    _named_data_header(data, len(data))
     payload = FlatTensorSerializer().deserialize(Cord(data))
     return {key: bytes(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
 

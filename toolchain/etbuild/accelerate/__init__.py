@@ -21,6 +21,7 @@ SWITCHES = (
     "replay_once",
     "match_where_possible",
     "sort_in_place",
+    "share_weights",
     "collect_operators_once",
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,7 @@ def lower_method(
         try:
             if not backends.separable(plan_backends(part)) or saved.export_plan is not None:
                 raise lowered_method.CannotSave("a backend looks at all methods, or lowering has to export them")
-            with _acceleration(effort), stage(f"lower {name}"):
+            with _acceleration(effort, directory), stage(f"lower {name}"):
                 content, shards = _read_weights(part, saved, inputs)
                 programs = _load(saved, content, [name], finder)
                 lowered_method.check(programs[name])
@@ -170,7 +170,7 @@ def merge(
             if method.why_not is not None:
                 print(f"note: all methods are lowered together, because of `{name}`: {method.why_not}", file=sys.stderr)
                 return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
-        with _acceleration(effort):
+        with accelerated() if effort.accelerate else nullcontext():
             with stage("merge the methods"):
                 content, shards = _read_weights(lower_plan, saved, inputs)
                 edge = lowered_method.merge(methods, content, shards, lower_plan["constant_methods"])
@@ -190,8 +190,18 @@ def _lowering(export: ExportFiles, stage: Stage) -> Iterator[tuple[SavedExport, 
             yield saved, finder
 
 
-def _acceleration(effort: Effort) -> AbstractContextManager[None]:
-    return accelerated() if effort.accelerate else nullcontext()
+@contextmanager
+def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
+    """The switches, if they are wanted. What backends make of weights is kept in a directory of `directory`."""
+    if not effort.accelerate:
+        yield
+        return
+    from etbuild.accelerate.blobs_in_files import blobs_in_files
+    from etbuild.lowered_method import BLOBS
+
+    (directory / BLOBS).mkdir(exist_ok=True)
+    with accelerated(), blobs_in_files(directory / BLOBS):
+        yield
 
 
 def _lower_together(
@@ -212,7 +222,7 @@ def _lower_together(
             programs = _load(saved, content, lower_plan["methods"], finder)
     else:
         shards, programs = _export_with_weights(lower_plan, saved.export_plan, inputs, finder, stage)
-    with _acceleration(effort):
+    with files.staging(directory) as scratch, _acceleration(effort, scratch):
         with stage(f"lower {', '.join(programs)}"):
             edge = lowering.lower(lower_plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))

@@ -22,6 +22,8 @@ def silent(name: str) -> AbstractContextManager[None]:
 def frozen_if_first(package: str) -> Iterator[None]:
     """Keeps the collector off the objects of a package's first import: a million that live as long as the process."""
     first = package not in sys.modules
+    if first:
+        gc.collect()  # or garbage would stay as long, such as the module of an export
     yield
     if first:
         gc.freeze()

@@ -1,0 +1,52 @@
+"""The results of `run.py` as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+COLOURS = {"plain": "#8d99ae", "cold": "#2a9d8f", "warm": "#e76f51", "hit": "#264653", "cached": "#264653"}
+NAMES = {
+    "plain": "plain ExecuTorch script",
+    "cold": "etbuild, nothing cached",
+    "warm": "etbuild, warm worker",
+    "hit": "etbuild, from the cache",
+    "cached": "etbuild, other methods cached",
+}
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Draws the builds of each program as bars, in an SVG that is the same for the same results."""
+    rows = [
+        row
+        for section in ("bars", "methods", "layers", "edit")
+        for row in results["sections"].get(section, ())
+        if "plain" in row
+    ]
+    figure, axes = plt.subplots(figsize=(9, 1 + 0.75 * len(rows)))
+    for place, row in enumerate(rows):
+        builds = [build for build in COLOURS if build in row]
+        for number, build in enumerate(builds):
+            y = place + (number - len(builds) / 2 + 0.5) * 0.8 / len(builds)
+            axes.barh(y, row[build], 0.75 / len(builds), color=COLOURS[build])
+            share = "" if build == "plain" else f"  {row[build] / row['plain']:.3f}x"
+            axes.text(row[build], y, f" {row[build]:.1f} s{share}", va="center", fontsize=7)
+    axes.set_yticks(range(len(rows)), [row["program"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    used = [build for build in COLOURS if any(build in row for row in rows)]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[build]) for build in used]
+    axes.legend(handles, [NAMES[build] for build in used], loc="lower right", fontsize=8)
+    machine = results["machine"]
+    axes.set_title(
+        f"{machine['processors']} processors, torch {machine['torch']}, executorch {machine['executorch']}; "
+        "the same programs, byte for byte",
+        fontsize=9,
+    )
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    plt.rcParams["svg.hashsalt"] = "rules_executorch"
+    figure.savefig(path, metadata={"Date": None})
