@@ -16,9 +16,23 @@ from pathlib import Path
 
 from etbuild import __version__
 from etbuild.errors import EtbuildError, InputError, Problem
-from etbuild.verbs import build, cache, diff, explain, export, inspect, lock, lower, plan, report, validate, verify
+from etbuild.verbs import (
+    build,
+    cache,
+    diff,
+    explain,
+    export,
+    inspect,
+    lock,
+    lower,
+    plan,
+    report,
+    validate,
+    verify,
+    watch,
+)
 
-_VERBS = (validate, plan, build, explain, inspect, diff, lock, cache, export, lower, report, verify)
+_VERBS = (validate, plan, build, watch, explain, inspect, diff, lock, cache, export, lower, report, verify)
 
 
 def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = lambda: None) -> int:

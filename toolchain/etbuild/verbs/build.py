@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_cache_directory, add_effort, add_inputs, add_parser, cache, effort, inputs
+from etbuild.verbs.options import (
+    add_cache_directory,
+    add_declared,
+    add_effort,
+    add_parser,
+    add_roots,
+    cache,
+    effort,
+    inputs,
+)
 
 if TYPE_CHECKING:
     from etbuild.build import Built
@@ -17,7 +26,21 @@ if TYPE_CHECKING:
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "build", "build a program on this machine")
-    add_inputs(parser)
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
+    add_options(parser)
+    parser.add_argument(
+        "--verify-reproducible",
+        action="store_true",
+        help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
+    )
+    parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What a build reads, where it puts what it makes, and how."""
+    add_roots(parser)
+    add_declared(parser)
     parser.add_argument(
         "-o",
         dest="directory",
@@ -30,13 +53,6 @@ def add(verbs: Any) -> None:
     add_cache_directory(where)
     where.add_argument("--no-cache", action="store_true", help="build everything, and keep nothing for the next time")
     add_effort(parser)
-    parser.add_argument(
-        "--verify-reproducible",
-        action="store_true",
-        help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
-    )
-    parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,0 +1,86 @@
+"""`etbuild watch`: a build after each change, errors included."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import MANIFEST, MODEL
+
+WAIT_SECONDS = 90
+
+
+class Watch:
+    """A running `etbuild watch`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "model.yaml").write_text(MANIFEST)
+        (root / "model.py").write_text(MODEL)
+        command = [sys.executable, "-m", "etbuild", "watch", str(root / "model.yaml")]
+        command += ["-o", str(root), "--cache-dir", str(root / ".cache")]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert self.process.stdout
+        self.output = self.process.stdout.fileno()
+
+    def turn(self) -> str:
+        """What is said until everything is built."""
+        until, said = time.monotonic() + WAIT_SECONDS, b""
+        while not said.endswith(b"watching; Ctrl-C ends it\n"):
+            ready, _, _ = select.select([self.output], [], [], max(0.0, until - time.monotonic()))
+            assert ready, said
+            data = os.read(self.output, 1 << 16)
+            assert data, said
+            said += data
+        return said.decode()
+
+    def program(self) -> bytes:
+        return (self.root / "net.pte").read_bytes()
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    running = Watch(tmp_path)
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
+    watch.turn()
+    first = watch.program()
+    (watch.root / "model.py").write_text(MODEL.replace(".relu()", ".sigmoid()"))
+    assert f"changed: {watch.root / 'model.py'}" in watch.turn()
+    assert watch.program() != first
+    (watch.root / "model.yaml").write_text(MANIFEST.replace("xnnpack", "xnnpak"))
+    assert "did you mean `xnnpack`?" in watch.turn()
+    (watch.root / "model.yaml").write_text(MANIFEST)
+    (watch.root / "model.py").write_text(MODEL)
+    said = watch.turn()
+    if watch.program() != first:  # the two edits were seen one after the other
+        said = watch.turn()
+    assert watch.program() == first
+    assert "error" not in said
+    watch.process.send_signal(signal.SIGINT)
+    assert watch.process.wait(WAIT_SECONDS) == 0
+
+
+def test_what_it_makes_changes_nothing(watch: Watch) -> None:
+    watch.turn()
+    ready, _, _ = select.select([watch.output], [], [], 3.0)
+    assert not ready, os.read(watch.output, 1 << 16)
+
+
+def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "etbuild", "watch", str(tmp_path / "nowhere/model.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no such file or directory" in done.stderr

@@ -1,0 +1,92 @@
+"""`etbuild watch`: builds again whenever something changes, in a process that has imported everything already."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.verbs import build
+from etbuild.verbs.options import add_parser, declared
+
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may lie beside what they are made from
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "watch", "build programs now and whenever their manifests, sources or data change")
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST")
+    build.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds until it is interrupted."""
+    from etbuild import forked
+    from etbuild.warm import warm
+
+    options.settle()
+    changes = _changes(options)
+    warm("build")
+    try:
+        for changed in changes:
+            for path in sorted(changed):
+                print(f"changed: {path}", file=sys.stderr)
+            for manifest in options.manifests:
+                forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+            print("watching; Ctrl-C ends it", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
+    """One build, in a fork of this process: what it imports and leaves in memory is gone with it."""
+    own = {"manifest": manifest, "json": False, "verify_reproducible": False, "settle": lambda: None}
+
+    def task() -> None:
+        from etbuild.progress import complain
+
+        try:
+            build.run(argparse.Namespace(**{**vars(options), **own}))
+            sys.stdout.flush()
+        except EtbuildError as error:
+            complain(error)
+
+    return task
+
+
+def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
+    """Sets of changed files: an empty one at once, from which moment on no change is missed."""
+    try:
+        from watchfiles import watch
+    except ImportError:
+        problem = Problem("`etbuild watch` needs the package `watchfiles`", hint="pip install 'etbuild[watch]'")
+        raise InputError([problem]) from None
+    files = {path.resolve() for path in declared("--source", options.source).values()}
+    files |= {path.resolve() for path in declared("--data", options.data).values()}
+    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
+    missing = [path for path in (*directories, *files) if not path.exists()]
+    if missing:
+        raise InputError([Problem(f"{missing[0]}: no such file or directory")])
+
+    def matters(change: object, name: str) -> bool:
+        kept = options.cache_dir is not None and Path(name).is_relative_to(options.cache_dir.resolve())
+        return not kept and _matters(name)
+
+    places = directories | {file.parent for file in files}
+    started = False
+    for found in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
+        if found or not started:
+            started = True
+            yield {name for _, name in found}
+
+
+def _matters(name: str) -> bool:
+    """Whether a file may be one that a build reads. A build that nothing reaches takes a moment."""
+    path = Path(name)
+    made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
+    return not made and not path.name.startswith(".") and not name.endswith(_MADE)
