@@ -74,7 +74,7 @@ def test_another_checkout_makes_the_same_bytes(
     other_checkout.run("clean")
     targets = ["//examples/mlp", "//examples/tiny_lm"]
     result = other_checkout.build(*targets, f"--disk_cache={tmp_path}")
-    assert result.mnemonics.count("ExecutorchLower") == len(targets)
+    assert result.mnemonics.count("ExecutorchLower") == 1 + 3  # tiny_lm's two methods, and what merges them
     keys, contents = names(tmp_path / "ac"), names(tmp_path / "cas")
     assert len(keys) >= 2 * len(targets)
     assert keys <= names(disk_cache / "ac")
@@ -100,6 +100,15 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
         assert checkout.build("//examples/...").mnemonics == ours
     finally:
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
+
+
+def test_a_changed_method_is_lowered_and_merged_with_the_others(checkout: Workspace, built: Result) -> None:
+    checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 16]", "shape: [1, 17]")
+    try:
+        ours = checkout.build("//examples/...").mnemonics
+        assert sorted(ours) == sorted(f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Lower", "Report"))
+    finally:
+        checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 17]", "shape: [1, 16]")
 
 
 def test_the_lockfile_of_an_example_is_what_is_built(checkout: Workspace, built: Result, disk_cache: Path) -> None:
