@@ -222,7 +222,7 @@ def main() -> None:
         "--runs", type=int, default=5, help="turns of the bars and switches; a fifth of that of the rest"
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, and lowering.svg, there")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, .md and .svg there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options.runs)
@@ -243,7 +243,23 @@ def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
     directory.mkdir(exist_ok=True)
     results = {"machine": {**machine, **packages}, "sections": rows}
     (directory / "lowering.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    (directory / "lowering.md").write_text(_tables(results), "utf-8")
     plot(results, directory / "lowering.svg")
+
+
+def _tables(results: dict[str, Any]) -> str:
+    """The sections as tables in Markdown: seconds, megabytes in `memory`, and ratios."""
+    lines = ["# Lowering", "", "Made by `python benchmarks/lowering/run.py --write benchmarks/results`."]
+    lines += [", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
+    for section, rows in results["sections"].items():
+        lines += [f"## {section}", ""]
+        for place, row in enumerate(rows):
+            if place == 0 or row.keys() != rows[place - 1].keys():
+                lines += [""] * (place > 0) + ["| " + " | ".join(row) + " |", "|---" * len(row) + "|"]
+            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values())
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
