@@ -180,6 +180,7 @@ def _lower_method(ctx, method, plan, export, inputs):
     lowered = ctx.actions.declare_directory("{}.lowered.{}".format(ctx.label.name, method))
     arguments = _lower_arguments(ctx, plan, export, [method], inputs)
     arguments.add("--method=" + method)
+    arguments.add("--jobs=1")  # others are being lowered at the same time
     arguments.add_all("-o", [lowered], expand_directories = False)
     run_driver(
         ctx,

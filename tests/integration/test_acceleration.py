@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import pickle
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -254,3 +257,53 @@ def test_a_module_can_be_pickled_inside() -> None:
         module = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
         again = pickle.loads(pickle.dumps(module))
     assert again(torch.tensor([-1.0, 1.0])).tolist() == [0.0, 1.0]
+
+
+def test_delegates_are_lowered_by_several_processes(build: Build, plain: dict[str, bytes]) -> None:
+    plain.update(plain or artifacts(build, "--no-accelerate"))
+    assert artifacts(build, "--jobs", "3") == plain
+
+
+def test_what_fails_in_a_fork_fails_where_executorch_says_why(monkeypatch: pytest.MonkeyPatch, build: Build) -> None:
+    def preprocess(program: object, specs: object) -> None:
+        raise RuntimeError(f"process {os.getpid()} cannot")
+
+    monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(preprocess))
+    made = build(MANIFEST, "--jobs", "2", model=MODEL)
+    assert made.code == 1
+    assert f"methods.forward: lowering forward failed: RuntimeError: process {os.getpid()} cannot" in made.err
+
+
+IMPORTS = """\
+import sys
+from etbuild.accelerate import importing
+with importing():
+    import executorch.exir
+assert "torch._inductor.lowering" not in sys.modules
+assert "torch._inductor.fx_passes.post_grad" not in sys.modules
+
+import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+from torch.export import _remove_auto_functionalized_pass as importer
+graph = torch.fx.Graph()
+graph.output(graph.placeholder("x"))
+importer.decompose_auto_functionalized(graph)
+assert "torch._inductor.lowering" not in sys.modules
+with graph.inserting_before(graph.output_node()):
+    graph.call_function(auto_functionalized_v2, (torch.ops.aten.relu_.default,))
+try:
+    importer.decompose_auto_functionalized(graph)
+except Exception as error:
+    assert "post_grad" in str(error.__traceback__.tb_next.tb_next.tb_frame.f_code.co_filename), error
+assert "torch._inductor.lowering" in sys.modules
+"""
+
+
+def test_inductor_is_imported_for_programs_that_need_it() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True)
+
+
+def test_the_stand_in_makes_way_for_the_module() -> None:
+    looks = "from torch._inductor.fx_passes.post_grad import post_grad_passes"
+    code = f"from etbuild.accelerate import importing\nwith importing():\n    {looks}\n{looks}\n"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from etbuild import isolation
 from etbuild.errors import BuildError, EtbuildError, Problem
@@ -18,15 +19,18 @@ class ChildFailed(Exception):
     """A bug in a child process, with its traceback."""
 
 
-def run(tasks: Mapping[str, Callable[[], object]], at_once: int) -> None:
+def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
     """Runs each task in a child process of its own, and returns when all of them are done.
 
     The first that fails ends the others. A child has one thread, the one that calls this: no other may hold a lock that
     a task needs.
 
     Args:
-        tasks: By a name for messages, such as `lowering decode`. What they return is lost.
+        tasks: By a name for messages, such as `lowering decode`.
         at_once: How many run at the same time.
+
+    Returns:
+        What they returned, by name. It has to be something that can be pickled.
 
     Raises:
         EtbuildError: That of a task.
@@ -36,6 +40,7 @@ def run(tasks: Mapping[str, Callable[[], object]], at_once: int) -> None:
     context = multiprocessing.get_context("fork")
     waiting = list(tasks.items())
     running: dict[Connection, tuple[str, BaseProcess]] = {}
+    results = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -47,32 +52,31 @@ def run(tasks: Mapping[str, Callable[[], object]], at_once: int) -> None:
                 running[result] = (name, process)
             ready = wait(list(running))
             for ended in [result for result in running if result in ready]:
-                _finish(ended, *running[ended])
+                results[running[ended][0]] = _finish(ended, *running[ended])
                 del running[ended]
+        return results
     finally:
         for _, child in running.values():
             child.kill()
             child.join()
 
 
-def _run(task: Callable[[], object], result: Connection, parent: int) -> None:
-    """The child: says None, or what went wrong."""
+def _run(task: Callable[[], Any], result: Connection, parent: int) -> None:
+    """The child: sends what the task returns, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     isolation.end_with(parent)
     try:
-        task()
+        result.send((task(), None))
     except EtbuildError as error:
-        result.send(error)
+        result.send((None, error))
     except BaseException:  # whatever it is, the parent has to hear of it
-        result.send(ChildFailed(traceback.format_exc()))
-    else:
-        result.send(None)
+        result.send((None, ChildFailed(traceback.format_exc())))
 
 
-def _finish(result: Connection, name: str, process: BaseProcess) -> None:
+def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     try:
-        error = result.recv()
+        value, error = result.recv()
     except EOFError:
         process.join()
         number = -(process.exitcode or 0)
@@ -82,3 +86,4 @@ def _finish(result: Connection, name: str, process: BaseProcess) -> None:
     process.join()
     if error is not None:
         raise error
+    return value

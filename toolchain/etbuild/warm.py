@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from etbuild import inputs
+from etbuild.accelerate import importing
 from etbuild.quiet import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _warm_export() -> None:
 @functools.cache
 def _warm_lowering() -> None:
     """The first lowering of a process costs seconds more than later ones: patterns are traced, caches filled."""
-    with _quiet_and_alone():
+    with _quiet_and_alone(), importing():
         from etbuild import emit, lower  # noqa: F401
         from etbuild.sources import SourceFinder
 

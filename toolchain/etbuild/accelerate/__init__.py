@@ -46,6 +46,13 @@ def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
         yield
 
 
+def importing() -> AbstractContextManager[None]:
+    """Imports ExecuTorch faster inside."""
+    from etbuild.accelerate.import_inductor_later import import_inductor_later
+
+    return import_inductor_later() if fitting() else contextlib.nullcontext()
+
+
 def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:
     module = importlib.import_module(f"{__name__}.{name}")
     found: Callable[[], AbstractContextManager[None]] = getattr(module, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
     digest = hashlib.sha256(blob)
     path = directory / digest.hexdigest()
     if not path.exists():
-        path.write_bytes(blob)
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may be writing the same one
+        unfinished.write_bytes(blob)
+        unfinished.replace(path)
     return FileBackedData(str(path), sha256=digest.digest())
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, files, forked
-from etbuild.accelerate import accelerated
+from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
@@ -63,7 +64,7 @@ def lower(
                 path.mkdir()
             lower_methods(lower_plan, export, inputs, methods, stage, effort)
             return merge(lower_plan, export, methods, inputs, directory, stage, effort)
-    with _lowering(export, stage) as (saved, finder):
+    with _lowering(export, stage, effort) as (saved, finder):
         return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
 
 
@@ -85,11 +86,13 @@ def lower_methods(
         BuildError: A method cannot be lowered.
     """
 
-    def task(name: str) -> Callable[[], None]:
-        return lambda: lower_method(lower_plan, name, export, inputs, directories[name], silent, effort)
+    at_once = min(effort.jobs, len(directories))
+    each = replace(effort, jobs=effort.jobs // at_once)
 
-    with _lowering(export, stage):
-        at_once = min(effort.jobs, len(directories))
+    def task(name: str) -> Callable[[], None]:
+        return lambda: lower_method(lower_plan, name, export, inputs, directories[name], silent, each)
+
+    with _lowering(export, stage, effort):
         with stage(f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")):
             forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
@@ -113,7 +116,7 @@ def lower_method(
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering(export, stage) as (saved, finder):
+    with _lowering(export, stage, effort) as (saved, finder):
         import torch
 
         from etbuild import lower as lowering
@@ -162,7 +165,7 @@ def merge(
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering(export, stage) as (saved, finder):
+    with _lowering(export, stage, effort) as (saved, finder):
         from etbuild import lowered_method
 
         methods = {name: lowered_method.read(path) for name, path in directories.items()}
@@ -178,13 +181,14 @@ def merge(
 
 
 @contextmanager
-def _lowering(export: ExportFiles, stage: Stage) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
     with library_messages_off(), stdout_for_results():
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import saved_export
         saved = saved_export.read(export)
-        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+        faster = importing() if effort.accelerate else nullcontext()
+        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
             from etbuild import emit, lower, lowered_method  # noqa: F401
         with importable(saved.sources) as finder:
             yield saved, finder
@@ -197,10 +201,11 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
         yield
         return
     from etbuild.accelerate.blobs_in_files import blobs_in_files
+    from etbuild.accelerate.preprocess_in_parallel import preprocess_in_parallel
     from etbuild.lowered_method import BLOBS
 
     (directory / BLOBS).mkdir(exist_ok=True)
-    with accelerated(), blobs_in_files(directory / BLOBS):
+    with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(effort.jobs):
         yield
 
 
