@@ -92,9 +92,9 @@ def lower_methods(
     def task(name: str) -> Callable[[], None]:
         return lambda: lower_method(lower_plan, name, export, inputs, directories[name], silent, each)
 
-    with _lowering(export, stage, effort):
-        with stage(f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")):
-            forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+    shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
+    with _lowering(export, stage, effort), stage(shown):
+        forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
 def lower_method(
