@@ -162,6 +162,7 @@ def _lower_arguments(ctx, plan, export, methods, inputs):
     for method in methods:
         arguments.add(export.methods[method], format = "--exported={}=%s".format(method))
     arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add("--jobs=1")  # Bazel decides what runs at the same time
     return arguments
 
 def _lower_method(ctx, method, plan, export, inputs):
@@ -180,7 +181,6 @@ def _lower_method(ctx, method, plan, export, inputs):
     lowered = ctx.actions.declare_directory("{}.lowered.{}".format(ctx.label.name, method))
     arguments = _lower_arguments(ctx, plan, export, [method], inputs)
     arguments.add("--method=" + method)
-    arguments.add("--jobs=1")  # others are being lowered at the same time
     arguments.add_all("-o", [lowered], expand_directories = False)
     run_driver(
         ctx,

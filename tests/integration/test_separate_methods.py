@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,108 @@ def test_a_damaged_method_is_lowered_again(cached: Cached) -> None:
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
     assert sorted(cached.build().values()) in (["cached", "run"], ["run", "run"])
     cached.check()
+
+
+OPERATOR = """\
+import torch
+
+library = torch.library.Library("separate", "DEF")
+library.define("thrice(Tensor x) -> Tensor")
+library.define("thrice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+library.impl("thrice", lambda x: x * 3, "CompositeExplicitAutograd")
+library.impl("thrice.out", lambda x, out: out.copy_(x * 3), "CompositeExplicitAutograd")
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.linear = torch.nn.Linear(8, 8)
+
+    def embed(self, x):
+        return self.linear(x)
+
+    def score(self, x):
+        return torch.ops.separate.thrice(self.linear(x))
+
+def create():
+    return Net().eval()
+"""
+
+
+class Steps:
+    """The steps of a project, each in a process of its own, as build rules run them."""
+
+    def __init__(self, root: Path, model: str) -> None:
+        self.root = root
+        (root / "model.py").write_text(model)
+        (root / "model.yaml").write_text(HEAD + TWO)
+        self.run("plan", "model.yaml", *(f"--{part}={part}" for part in ("plan", "export-plan", "lower-plan")))
+        methods = [f"--method={name}={name}.pt2" for name in ("embed", "score")]
+        self.run("export", "export-plan", "--source=model.py=model.py", "--inputs=in", *methods, "-o", "export")
+
+    def run(self, *arguments: str, expect: int = 0) -> str:
+        command = [sys.executable, "-m", "etbuild", *arguments]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        assert done.returncode == expect, done.stderr
+        return done.stderr
+
+    def lower(self, *arguments: str, expect: int = 0) -> str:
+        exported = [f"--exported={name}={name}.pt2" for name in ("embed", "score")]
+        return self.run("lower", "lower-plan", "--export=export", *exported, *arguments, expect=expect)
+
+    def merge(self, embed: str, score: str, expect: int = 0) -> str:
+        return self.lower(f"--lowered=embed={embed}", f"--lowered=score={score}", "-o", "out", expect=expect)
+
+
+def test_operators_of_the_model_are_imported_where_methods_are_merged(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, OPERATOR)
+    steps.lower("--method=embed", "-o", "embed")
+    steps.lower("--method=score", "-o", "score")
+    steps.merge("embed", "score")
+    steps.lower("--no-accelerate", "-o", "plain")
+    assert (tmp_path / "out/net.pte").read_bytes() == (tmp_path / "plain/net.pte").read_bytes()
+
+
+def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, DEEP.replace("range(11)", "range(2)"))
+    for name, out in (("embed", "embed"), ("score", "score"), ("score", "again")):
+        steps.lower(f"--method={name}", "-o", out)
+    files = sorted(path.relative_to(tmp_path / "score") for path in (tmp_path / "score").rglob("*") if path.is_file())
+    assert len(files) > 5
+    for file in files:
+        assert (tmp_path / "score" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
+    assert "methods.score: not the lowered method: it is `embed`" in steps.merge("embed", "embed", expect=2)
+    for file in (next((tmp_path / "score/blobs").iterdir()), tmp_path / "score/program.json"):
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert f"{file.name} is damaged" in steps.merge("embed", "score", expect=2)
+        file.write_bytes(content)
+    steps.merge("embed", "score")
+
+
+def test_what_cannot_be_read_back_is_lowered_together(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etbuild import lowered_method
+
+    monkeypatch.setattr(lowered_method, "_put_in_order", lambda graph, nodes: None)
+    made = build(HEAD + TWO, "--jobs", "2", model=DEEP)
+    assert made.code == 0, made.err
+    assert "ExecuTorch reads something else than it saved" in made.err
+
+
+def test_without_acceleration_nothing_lowered_comes_from_the_cache(cached: Cached) -> None:
+    cached.build()
+    where = ["--cache-dir", str(cached.root / "cache"), "-o", str(cached.root / "out"), "--json"]
+    cached.capsys.readouterr()
+    assert cli.main(["build", str(cached.root / "model.yaml"), "--no-accelerate", *where]) == 0
+    assert json.loads(cached.capsys.readouterr().out)["steps"] == {"export": "cached", "lower": "run", "report": "run"}
+
+
+def test_other_versions_lower_together(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etbuild import accelerate, forked
+
+    monkeypatch.setattr(accelerate, "fitting", lambda: False)
+    monkeypatch.setattr(forked, "run", lambda *arguments: pytest.fail("a fork"))
+    assert build(HEAD + TWO, "--jobs", "2", model=DEEP.replace("range(11)", "range(1)")).code == 0
 
 
 def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker_client import descendants, wait_until
+
 from .conftest import MANIFEST, MODEL
 
 WAIT_SECONDS = 90
@@ -21,13 +23,15 @@ WAIT_SECONDS = 90
 class Watch:
     """A running `etbuild watch`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, out: str) -> None:
         self.root = root
         (root / "model.yaml").write_text(MANIFEST)
         (root / "model.py").write_text(MODEL)
         command = [sys.executable, "-m", "etbuild", "watch", str(root / "model.yaml")]
-        command += ["-o", str(root), "--cache-dir", str(root / ".cache")]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command += ["-o", str(root / out), "--cache-dir", str(root / ".cache")]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
         assert self.process.stdout
         self.output = self.process.stdout.fileno()
 
@@ -47,8 +51,8 @@ class Watch:
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watch]:
-    running = Watch(tmp_path)
+def watch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
+    running = Watch(tmp_path, getattr(request, "param", "."))
     yield running
     running.process.kill()
     running.process.wait()
@@ -73,10 +77,38 @@ def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
     assert watch.process.wait(WAIT_SECONDS) == 0
 
 
+@pytest.mark.parametrize("watch", [".", "out"], indirect=True)
 def test_what_it_makes_changes_nothing(watch: Watch) -> None:
     watch.turn()
     ready, _, _ = select.select([watch.output], [], [], 3.0)
     assert not ready, os.read(watch.output, 1 << 16)
+
+
+SLOW = "import time\n" + MODEL.replace("def create():", "def create():\n    time.sleep(60)")
+
+
+def building(watch: Watch) -> int:
+    """The process that builds."""
+    wait_until(lambda: watch.root in [path.parent for path in watch.root.glob(".etbuild-*")], WAIT_SECONDS)
+    return descendants(watch.process.pid)[0]
+
+
+def test_a_killed_build_ends_nothing(watch: Watch) -> None:
+    watch.turn()
+    (watch.root / "model.py").write_text(SLOW)
+    os.kill(building(watch), signal.SIGKILL)
+    assert "ended with SIGKILL" in watch.turn()
+    (watch.root / "model.py").write_text(MODEL)
+    assert "error" not in watch.turn()
+
+
+def test_an_interrupted_build_leaves_nothing_half_made(watch: Watch) -> None:
+    watch.turn()
+    (watch.root / "model.py").write_text(SLOW)
+    building(watch)
+    os.killpg(watch.process.pid, signal.SIGINT)
+    assert watch.process.wait(WAIT_SECONDS) == 0
+    assert list(watch.root.glob(".etbuild-*")) == []
 
 
 def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
@@ -13,6 +14,12 @@ from typing import Any
 
 from etbuild import isolation
 from etbuild.errors import BuildError, EtbuildError, Problem
+
+_GRACE_SECONDS = 5.0  # to remove half-made files
+
+
+class _Ended(BaseException):
+    """This child is no longer wanted."""
 
 
 class ChildFailed(Exception):
@@ -56,20 +63,34 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
                 del running[ended]
         return results
     finally:
-        for _, child in running.values():
-            child.kill()
-            child.join()
+        _end([child for _, child in running.values()])
+
+
+def _end(children: list[BaseProcess]) -> None:
+    for child in children:
+        child.terminate()
+    until = time.monotonic() + _GRACE_SECONDS
+    for child in children:
+        child.join(max(0.0, until - time.monotonic()))
+        child.kill()
+        child.join()
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _Ended
 
 
 def _run(task: Callable[[], Any], result: Connection, parent: int) -> None:
     """The child: sends what the task returns, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _stop)
     isolation.end_with(parent)
     try:
         result.send((task(), None))
     except EtbuildError as error:
         result.send((None, error))
+    except _Ended:
+        os._exit(128 + signal.SIGTERM)
     except BaseException:  # whatever it is, the parent has to hear of it
         result.send((None, ChildFailed(traceback.format_exc())))
 

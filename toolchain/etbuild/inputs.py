@@ -197,7 +197,7 @@ def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
         "plan": plan,
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(*read["packages"]),
+        "toolchain": toolchain(read["packages"]),
     }
 
 
@@ -232,24 +232,25 @@ def _digest_3_10(file: Any) -> str:
     return state.hexdigest()
 
 
-@functools.cache
-def toolchain(*packages: str) -> dict[str, Any]:
+def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
-    Found out once in a process: what is imported stays what it was, whatever happens to its files. In use is what the
-    driver requires, and what owns the packages that the sources import. The patch release of Python is left out: it
-    does not reach the bytes, and executors of one build may differ in it.
+    In use is what the driver requires, and what owns the packages that the sources import. Each is looked at once in a
+    process: what was imported stays what it was, whatever happens to its files. The patch release of Python is left
+    out: it does not reach the bytes, and executors of one build may differ in it.
     """
     return {
         "driver": {"version": __version__, "sha256": _driver_digest()},
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
-            name: {"version": distribution.version, "sha256": _record_digest(distribution)}
-            for name, distribution in sorted(_distributions(packages).items())
+            name: {"version": version, "sha256": sha256}
+            for name in sorted(_distributions(packages))
+            for version, sha256 in [_distribution_facts(name)]
         },
     }
 
 
+@functools.cache
 def _driver_digest() -> str:
     root = Path(__file__).parent
     files = [path for pattern in ("**/*.py", "schemas/*.json") for path in root.glob(pattern)]
@@ -257,13 +258,13 @@ def _driver_digest() -> str:
     return plans.digest({name: file_digest(path) for name, path in names.items()})
 
 
-def _distributions(packages: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
-    found = dict(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
+def _distributions(packages: Iterable[str]) -> set[str]:
+    found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
     others = [name for name in sorted(packages) if name not in found]
     owners = importlib.metadata.packages_distributions() if others else {}
     for name in others:
         if name in owners:
-            found |= dict(_requirements(*owners[name]))
+            found.update(_requirements(*owners[name]))
         elif importlib.util.find_spec(name) is not None:
             raise InputError(
                 [
@@ -277,8 +278,10 @@ def _distributions(packages: Iterable[str]) -> dict[str, importlib.metadata.Dist
     return found
 
 
-def _requirements(*roots: str) -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """The named distributions and all that they require, installed or not required on this platform."""
+@functools.cache
+def _requirements(*roots: str) -> tuple[str, ...]:
+    """The named distributions and all that they require, as far as they are installed."""
+    found = []
     waiting, seen = list(roots), set()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -289,21 +292,24 @@ def _requirements(*roots: str) -> Iterator[tuple[str, importlib.metadata.Distrib
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
-        yield name, distribution
+        found.append(name)
         for requirement in distribution.requires or ():
             if "extra ==" not in requirement and "extra==" not in requirement:
                 waiting.append(re.match(r"[A-Za-z0-9._-]+", requirement).group())  # type: ignore[union-attr]
+    return tuple(found)
 
 
-def _record_digest(distribution: importlib.metadata.Distribution) -> str:
-    """Digest of the RECORD's rows of files that can be imported.
+@functools.cache
+def _distribution_facts(name: str) -> tuple[str, str]:
+    """The version of an installed distribution, and the digest of the RECORD's rows of files that can be imported.
 
     Left out is what differs between two installations of one release: bytecode, commands outside of the package, and
     the metadata, in which installers write too. Its version stands beside the digest.
     """
+    distribution = importlib.metadata.distribution(name)
     rows = [
         row
         for row in (distribution.read_text("RECORD") or "").splitlines()
         if "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
     ]
-    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+    return distribution.version, hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,12 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from etbuild import files, named_data
+from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
+from etbuild.inputs import file_digest
 from etbuild.named_data import Claims
 from etbuild.plan import canonical_json
+from etbuild.saved_export import canonical_archive
 from etbuild.sources import summary
 
 _SCHEMA = "executorch-lowered-method/v1"
@@ -51,19 +55,23 @@ class LoweredMethod:
 
     Attributes:
         directory: Where it is.
+        name: Its name.
         why_not: Why it could not be lowered by itself; then there is nothing else.
         bound: Names of the tensors that come from the module.
         nodes: The graph's nodes in order, each with the number of its positional arguments.
         delegates: By the name of each delegate the digest of its program and those of its named data.
         claims: The shards that want each key of the named data.
+        digests: Of its other files but blobs, which are called after theirs.
     """
 
     directory: Path
+    name: str
     why_not: str | None
     bound: list[str]
     nodes: list[tuple[str, int]]
     delegates: dict[str, dict[str, Any]]
     claims: Claims
+    digests: dict[str, str]
 
 
 def check(program: ExportedProgram) -> None:
@@ -76,11 +84,14 @@ def check(program: ExportedProgram) -> None:
         raise CannotSave("it has control flow")
 
 
-def write(directory: Path, program: ExportedProgram, claims: Claims, content: dict[str, torch.Tensor]) -> None:
-    """Saves a lowered method.
+def write(
+    directory: Path, name: str, program: ExportedProgram, claims: Claims, content: dict[str, torch.Tensor]
+) -> None:
+    """Saves a lowered method, and reads it back.
 
     Args:
-        directory: An existing directory, empty.
+        directory: An existing directory, empty but for blobs.
+        name: The method's name.
         program: The method. Its content is taken out of it.
         claims: Of its named data.
         content: The module's parameters and buffers by name, which are left out.
@@ -91,8 +102,8 @@ def write(directory: Path, program: ExportedProgram, claims: Claims, content: di
     """
     (directory / BLOBS).mkdir(exist_ok=True)
     delegates = {
-        name: _take_blobs(directory, child)
-        for name, child in program.graph_module.named_children()
+        delegate: _take_blobs(directory, child)
+        for delegate, child in program.graph_module.named_children()
         if isinstance(child, LoweredBackendModule)
     }
     bound = _take_weights(program, content)
@@ -101,21 +112,59 @@ def write(directory: Path, program: ExportedProgram, claims: Claims, content: di
         for node in graph.nodes:
             for key in _NOT_OF_PROGRAMS:
                 node.meta.pop(key, None)
+    listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
+    digests = _write_program(directory, program)
+    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed, "digests": digests}
+    _write_facts(directory, {"name": name, "why_not": None, **facts})
+    _check_read_back(directory, name, program, content)
+
+
+def _write_program(directory: Path, program: ExportedProgram) -> dict[str, str]:
+    """Writes what ExecuTorch makes of a program, and returns the digest of each file."""
     try:
-        artifact = serialize.serialize(program)
+        with replaced(export_serialize, "serialize_torch_artifact", _serialize_tensors):
+            artifact = serialize.serialize(program)
     except Exception as error:  # ExecuTorch's serializer has no common base of its errors
         raise CannotSave(f"ExecuTorch cannot save it: {summary(error)[:300]}") from error
-    _write(directory, _PROGRAM, artifact.exported_program)
-    _write(directory, _STATE, artifact.state_dict)
-    _write(directory, _CONSTANTS, artifact.constants)
-    listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
-    facts = {"why_not": None, "bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed}
-    _write_facts(directory, facts)
+    parts = {_PROGRAM: artifact.exported_program, _STATE: artifact.state_dict, _CONSTANTS: artifact.constants}
+    return {
+        file: files.write(directory, file, "lowered", lambda opened, content=content: opened.write(content)).sha256  # type: ignore[misc]
+        for file, content in parts.items()
+    }
 
 
-def write_reason(directory: Path, reason: str) -> None:
-    """Saves why the method has to be lowered together with the others, in place of it."""
-    _write_facts(directory, {"why_not": reason, "bound": [], "nodes": [], "delegates": {}, "claims": {}})
+_serialize_torch_artifact = export_serialize.serialize_torch_artifact
+
+
+def _serialize_tensors(*arguments: Any) -> bytes:
+    """As ExecuTorch does, without the identifier that torch draws."""
+    return canonical_archive(_serialize_torch_artifact(*arguments))
+
+
+def _check_read_back(directory: Path, name: str, program: ExportedProgram, content: dict[str, torch.Tensor]) -> None:
+    """What can be read is what was written, or the method is lowered with the others."""
+    try:
+        again = load(read(directory, name), content)
+    except InputError as error:
+        raise CannotSave("ExecuTorch cannot read what it saved") from error
+    if _described(again) != _described(program):
+        raise CannotSave("ExecuTorch reads something else than it saved")
+
+
+def _described(program: ExportedProgram) -> list[str]:
+    nodes = [
+        f"{node.op} {node.name} {node.target} {node.args} {sorted(map(str, node.kwargs.items()))}"
+        for node in program.graph.nodes
+    ]
+    return [*nodes, str(program.graph_signature)]
+
+
+def write_reason(directory: Path, name: str, reason: str) -> None:
+    """Saves why the method has to be lowered together with the others, in place of all else in the directory."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    facts: dict[str, Any] = {"bound": [], "nodes": [], "delegates": {}, "claims": {}, "digests": {}}
+    _write_facts(directory, {"name": name, "why_not": reason, **facts})
 
 
 def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
@@ -178,7 +227,7 @@ def _shape_alone(value: Any) -> Any:
     """The same tensor to all who do not look into it, in the memory of one element."""
     if not isinstance(value, torch.Tensor):
         return value
-    return _like(value, torch.empty((), dtype=value.dtype).expand(value.shape))
+    return _like(value, torch.zeros((), dtype=value.dtype).expand(value.shape))
 
 
 def _of_own_memory(value: Any) -> Any:
@@ -192,20 +241,22 @@ def _like(tensor: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     return content
 
 
-def read(directory: Path) -> LoweredMethod:
+def read(directory: Path, name: str) -> LoweredMethod:
     """Reads what a directory holds, without the method itself.
 
     Raises:
-        InputError: It is no lowered method, or it is damaged.
+        InputError: It is no lowered method, another one, or it is damaged.
     """
     try:
         facts = json.loads((directory / _METHOD).read_bytes())
         if facts.pop("schema") != _SCHEMA:
             raise ValueError(f"its schema is not {_SCHEMA}")
+        if facts["name"] != name:
+            raise ValueError(f"it is `{facts['name']}`")
         claims = {key: set(shards) for key, shards in facts.pop("claims").items()}
         return LoweredMethod(directory, claims=claims, **facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError([Problem(f"{directory}: not a lowered method: {error}")]) from error
+        raise InputError([Problem(f"not the lowered method: {error}", ("methods", name))]) from error
 
 
 def merge(
@@ -226,7 +277,7 @@ def merge(
         InputError: A method is damaged.
         BuildError: Two tags claim a blob.
     """
-    programs = {name: _load(method, content) for name, method in sorted(methods.items())}
+    programs = {name: load(method, content) for name, method in sorted(methods.items())}
     for program in programs.values():
         named_data.tag_placeholders(program, shards)
     edge = EdgeProgramManager(
@@ -240,19 +291,38 @@ def merge(
     return edge
 
 
-def _load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedProgram:
+def load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedProgram:
+    """A lowered method, with the content of its parameters and buffers.
+
+    Args:
+        method: What `read` gave, of a method that could be lowered by itself. The model's modules that define operators
+            and types of results have been imported.
+        content: The module's parameters and buffers by name.
+
+    Raises:
+        InputError: It is damaged.
+    """
     where = method.directory
     try:
+        _check_digests(method)
         parts = [(where / part).read_bytes() for part in (_PROGRAM, _STATE, _CONSTANTS)]
         program: ExportedProgram = serialize.deserialize(export_serialize.SerializedArtifact(*parts, b""))
         _put_in_order(program.graph, method.nodes)
         for name, blobs in method.delegates.items():
             _put_back(where / BLOBS, getattr(program.graph_module, name), blobs)
     except Exception as error:  # ExecuTorch's deserializer has no common base of its errors
-        raise InputError([Problem(f"{where}: cannot load the lowered method: {summary(error)}")]) from error
+        message = f"cannot load the lowered method: {summary(error)}"
+        raise InputError([Problem(message, ("methods", method.name))]) from error
     for tensors in (program._state_dict, program._constants):
         tensors.update({name: content[name] for name in tensors.keys() & set(method.bound)})
     return program
+
+
+def _check_digests(method: LoweredMethod) -> None:
+    blobs = {digest for blobs in method.delegates.values() for digest in (blobs["program"], *blobs["named_data"])}
+    for file, digest in {**method.digests, **{f"{BLOBS}/{digest}": digest for digest in blobs}}.items():
+        if file_digest(method.directory / file) != digest:
+            raise ValueError(f"{file} is damaged")
 
 
 def _put_in_order(graph: Graph, nodes: list[tuple[str, int]]) -> None:

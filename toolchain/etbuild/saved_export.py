@@ -172,13 +172,13 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
         torch.export.save(program, saved)
     except Exception as error:  # torch's serializer has no common base of its errors
         raise CannotSave(f"torch.export cannot save it: {summary(error)[:300]}") from error
-    return _canonical_archive(saved)
+    return canonical_archive(saved.getvalue())
 
 
-def _canonical_archive(saved: io.BytesIO) -> bytes:
-    """A zip archive without times and without the identifier that torch draws."""
+def canonical_archive(saved: bytes) -> bytes:
+    """A zip archive of torch's without times and without the identifier that torch draws."""
     written = io.BytesIO()
-    with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as canonical:
+    with zipfile.ZipFile(io.BytesIO(saved)) as archive, zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as canonical:
         for name in sorted(archive.namelist()):
             if not name.endswith("/.data/serialization_id"):
                 canonical.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), archive.read(name))

@@ -31,7 +31,7 @@ def warm(verb: str) -> None:
     if verb in ("lower", "build"):
         _warm_lowering()
     if verb == "build":
-        inputs.toolchain("torch")
+        inputs.toolchain()
 
 
 @functools.cache

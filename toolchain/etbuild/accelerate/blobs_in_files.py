@@ -17,18 +17,26 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 
 from etbuild.accelerate.replaced import replaced
+from etbuild.errors import BuildError, Problem
 
 
 def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
-    """A blob in a file that is called after its content; one that is in a file already stays there."""
+    """A blob in a file that is called after its content; one that is in a file already stays there.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
     if isinstance(blob, FileBackedData):
         return blob
     digest = hashlib.sha256(blob)
     path = directory / digest.hexdigest()
     if not path.exists():
         unfinished = path.with_suffix(f".{os.getpid()}")  # another process may be writing the same one
-        unfinished.write_bytes(blob)
-        unfinished.replace(path)
+        try:
+            unfinished.write_bytes(blob)
+            unfinished.replace(path)
+        except OSError as error:
+            raise BuildError([Problem(f"cannot write a blob of named data: {error.strerror}")]) from error
     return FileBackedData(str(path), sha256=digest.digest())
 
 

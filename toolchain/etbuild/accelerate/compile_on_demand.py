@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from executorch.exir.backend import backend_api
 from torch.fx import GraphModule
 from torch.fx import graph_module as fx
 
@@ -72,6 +73,15 @@ def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
     return reduced
 
 
+_partition = backend_api._create_partitions_in_graph_module
+
+
+def _partition_without_printing(*arguments: Any, **keywords: Any) -> Any:
+    """It formats debug messages that hold the whole module, whether or not someone reads them."""
+    with replaced(GraphModule, "__str__", object.__repr__):
+        return _partition(*arguments, **keywords)
+
+
 @contextlib.contextmanager
 def compile_on_demand() -> Iterator[None]:
     """A module that was made inside and lives on compiles when it is called."""
@@ -79,6 +89,6 @@ def compile_on_demand() -> Iterator[None]:
         replaced(GraphModule, "recompile", _mark_stale),
         replaced(GraphModule, "_code", property(_get_code, _set_code)),
         replaced(GraphModule, "__reduce__", _reduce_compiled),
-        replaced(GraphModule, "__str__", object.__repr__),  # log messages that no one reads print whole modules
+        replaced(backend_api, "_create_partitions_in_graph_module", _partition_without_printing),
     ):
         yield

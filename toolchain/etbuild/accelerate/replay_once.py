@@ -4,7 +4,8 @@ Of XNNPACK's 17 passes over each delegate all but two end with `ExportPass.call`
 node by node, into a new graph: so that shapes and dtypes are right after what the pass changed. Where it changed
 nothing, the new graph is the old one again.
 
-"Left as it is" is compared, not guessed: the same nodes in the same order, with the same names, targets and arguments.
+"Left as it is" is compared, not guessed: the same nodes in the same order, with the same names, targets, arguments and
+values.
 Passes that act in the replay itself, by overriding one of its hooks, replay always; `ConstPropPass` alone is known to
 do nothing to a graph in which every operator reads a node.
 """
@@ -17,6 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
 from executorch.exir.passes.const_prop_pass import ConstPropPass
 from torch.fx import GraphModule
@@ -46,7 +48,10 @@ def _reads_nodes_alone(module: GraphModule) -> bool:
 
 
 def _content(module: GraphModule) -> list[tuple[Any, ...]]:
-    return [(node, node.op, node.name, node.target, node.args, node.kwargs) for node in module.graph.nodes]
+    return [
+        (node, node.op, node.name, node.target, node.args, node.kwargs, node.meta.get("val"))
+        for node in module.graph.nodes
+    ]
 
 
 def _same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
@@ -59,8 +64,7 @@ def _is(one: object, other: object) -> bool:
 
 
 @contextlib.contextmanager
-def replay_once() -> Iterator[None]:
-    """Passes that only replay what they were given return it inside."""
+def _within_a_delegate() -> Iterator[None]:
     replay = _ExportPassBase.call
     replayed: weakref.WeakKeyDictionary[GraphModule, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 
@@ -76,4 +80,18 @@ def replay_once() -> Iterator[None]:
         return result
 
     with replaced(_ExportPassBase, "call", call):
+        yield
+
+
+@contextlib.contextmanager
+def replay_once() -> Iterator[None]:
+    """XNNPACK's passes that only replay what they were given return it inside. What other backends' passes rely on,
+    such as other metadata, is not known: they replay always."""
+    preprocess = XnnpackBackend.preprocess
+
+    def preprocess_with_fewer_replays(*arguments: Any) -> Any:
+        with _within_a_delegate():
+            return preprocess(*arguments)
+
+    with replaced(XnnpackBackend, "preprocess", staticmethod(preprocess_with_fewer_replays)):
         yield

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import backends, files, forked
+from etbuild import accelerate, backends, files, forked
 from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def separable(lower_plan: Plan, export: ExportFiles) -> bool:
     """Whether there are several methods, and lowering them one by one gives the same program."""
     several = len(lower_plan["methods"]) > 1 and not export.together
-    return several and backends.separable(plan_backends(lower_plan))
+    return several and backends.separable(plan_backends(lower_plan)) and accelerate.fitting()
 
 
 def lower(
@@ -90,7 +90,13 @@ def lower_methods(
     each = replace(effort, jobs=effort.jobs // at_once)
 
     def task(name: str) -> Callable[[], None]:
-        return lambda: lower_method(lower_plan, name, export, inputs, directories[name], silent, each)
+        def run() -> None:
+            import torch
+
+            torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+            lower_method(lower_plan, name, export, inputs, directories[name], silent, each)
+
+        return run
 
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
     with _lowering(export, stage, effort), stage(shown):
@@ -117,12 +123,9 @@ def lower_method(
         BuildError: The method cannot be lowered.
     """
     with _lowering(export, stage, effort) as (saved, finder):
-        import torch
-
         from etbuild import lower as lowering
         from etbuild import lowered_method, named_data
 
-        torch.set_num_threads(1)  # threads of a pool from before the fork are not there
         part = method_plan(lower_plan, name)
         try:
             if not backends.separable(plan_backends(part)) or saved.export_plan is not None:
@@ -133,9 +136,9 @@ def lower_method(
                 lowered_method.check(programs[name])
                 edge = lowering.lower(part, programs, shards, finder)
                 claims = named_data.claims(edge, shards)
-                lowered_method.write(directory, edge.exported_program(name), claims, content)
+                lowered_method.write(directory, name, edge.exported_program(name), claims, content)
         except lowered_method.CannotSave as error:
-            lowered_method.write_reason(directory, str(error))
+            lowered_method.write_reason(directory, name, str(error))
 
 
 def merge(
@@ -168,13 +171,14 @@ def merge(
     with _lowering(export, stage, effort) as (saved, finder):
         from etbuild import lowered_method
 
-        methods = {name: lowered_method.read(path) for name, path in directories.items()}
+        methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
             if method.why_not is not None:
                 print(f"note: all methods are lowered together, because of `{name}`: {method.why_not}", file=sys.stderr)
                 return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
         with accelerated() if effort.accelerate else nullcontext():
             with stage("merge the methods"):
+                _import_modules(saved, finder)
                 content, shards = _read_weights(lower_plan, saved, inputs)
                 edge = lowered_method.merge(methods, content, shards, lower_plan["constant_methods"])
             return _emit(lower_plan, edge, shards, inputs, directory, stage)
@@ -197,7 +201,7 @@ def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tup
 @contextmanager
 def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
     """The switches, if they are wanted. What backends make of weights is kept in a directory of `directory`."""
-    if not effort.accelerate:
+    if not effort.accelerate or not accelerate.fitting():
         yield
         return
     from etbuild.accelerate.blobs_in_files import blobs_in_files
@@ -254,11 +258,17 @@ def _load(
     saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
 ) -> dict[str, ExportedProgram]:
     from etbuild import saved_export
+
+    _import_modules(saved, finder)
+    return saved_export.load_methods(saved, content, names)
+
+
+def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+    """Imports what defines the operators and types in the graphs that are not PyTorch's."""
     from etbuild.sources import import_module
 
     for name in saved.imports:
         import_module(name, finder, ("model", "factory"))
-    return saved_export.load_methods(saved, content, names)
 
 
 def _export_with_weights(

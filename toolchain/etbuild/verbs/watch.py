@@ -26,6 +26,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Builds until it is interrupted."""
     from etbuild import forked
+    from etbuild.progress import complain
     from etbuild.warm import warm
 
     options.settle()
@@ -36,7 +37,12 @@ def run(options: argparse.Namespace) -> int:
             for path in sorted(changed):
                 print(f"changed: {path}", file=sys.stderr)
             for manifest in options.manifests:
-                forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                try:
+                    forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                except EtbuildError as error:  # it was killed
+                    complain(error)
+                except forked.ChildFailed as bug:
+                    print(bug, file=sys.stderr)
             print("watching; Ctrl-C ends it", file=sys.stderr)
     except KeyboardInterrupt:
         pass
@@ -73,11 +79,12 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
     if missing:
         raise InputError([Problem(f"{missing[0]}: no such file or directory")])
 
-    def matters(change: object, name: str) -> bool:
-        kept = options.cache_dir is not None and Path(name).is_relative_to(options.cache_dir.resolve())
-        return not kept and _matters(name)
-
     places = directories | {file.parent for file in files}
+    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places
+
+    def matters(change: object, name: str) -> bool:
+        return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
+
     started = False
     for found in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
         if found or not started:
@@ -89,4 +96,4 @@ def _matters(name: str) -> bool:
     """Whether a file may be one that a build reads. A build that nothing reaches takes a moment."""
     path = Path(name)
     made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
-    return not made and not path.name.startswith(".") and not name.endswith(_MADE)
+    return not made and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)
