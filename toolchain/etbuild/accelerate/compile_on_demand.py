@@ -33,9 +33,14 @@ class _CodeOnDemand:
         return getattr(_recompile(self._module), name)
 
 
-def _forward(module: GraphModule, *arguments: Any, **keywords: Any) -> Any:
-    _recompile(module)  # puts a compiled `forward` in the place of this one
-    return type(module).forward(module, *arguments, **keywords)
+class _ForwardOnDemand:
+    """Stands where the compiled `forward` will: torch.export looks at its signature too, and names inputs after it."""
+
+    def __get__(self, module: GraphModule | None, cls: type[GraphModule]) -> Any:
+        if module is None:
+            return self
+        _recompile(module)  # puts a compiled `forward` in the place of this
+        return module.forward
 
 
 def _mark_stale(module: GraphModule) -> _CodeOnDemand:
@@ -44,7 +49,7 @@ def _mark_stale(module: GraphModule) -> _CodeOnDemand:
     if isinstance(codegen, fx._PyTreeCodeGen):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
     cls = type(module)  # every graph module has a class of its own
-    cls.forward = _forward
+    cls.forward = _ForwardOnDemand()
     if "_wrapped_call" not in vars(cls):
         cls._wrapped_call = fx._WrappedCall(cls, vars(cls).get("__call__"))
     cls.__call__ = _call
