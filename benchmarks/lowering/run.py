@@ -241,8 +241,12 @@ def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
     packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch")}
     machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     directory.mkdir(exist_ok=True)
+    written = directory / "lowering.json"
+    kept = json.loads(written.read_text("utf-8")) if written.exists() else {"machine": None, "sections": {}}
     results = {"machine": {**machine, **packages}, "sections": rows}
-    (directory / "lowering.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    if kept["machine"] == results["machine"]:  # sections that were not run now
+        results["sections"] = {name: {**kept["sections"], **rows}.get(name, []) for name in SECTIONS}
+    written.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
     (directory / "lowering.md").write_text(_tables(results), "utf-8")
     plot(results, directory / "lowering.svg")
 
@@ -252,6 +256,8 @@ def _tables(results: dict[str, Any]) -> str:
     lines = ["# Lowering", "", "Made by `python benchmarks/lowering/run.py --write benchmarks/results`."]
     lines += [", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     for section, rows in results["sections"].items():
+        if not rows:
+            continue
         lines += [f"## {section}", ""]
         for place, row in enumerate(rows):
             if place == 0 or row.keys() != rows[place - 1].keys():
