@@ -33,8 +33,16 @@ if TYPE_CHECKING:
 
 def separable(lower_plan: Plan, export: ExportFiles) -> bool:
     """Whether there are several methods, and lowering them one by one gives the same program."""
-    several = len(lower_plan["methods"]) > 1 and not export.together
-    return several and backends.separable(plan_backends(lower_plan)) and accelerate.fitting()
+    return len(lower_plan["methods"]) > 1 and _why_together(lower_plan, export) is None
+
+
+def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
+    """Why methods cannot be lowered one by one, as far as that is known before they are lowered; None: they can."""
+    if export.together:
+        return "its export has no methods without their weights"
+    if not backends.separable(plan_backends(lower_plan)):
+        return "one of its backends may look at several methods"
+    return None if accelerate.fitting() else "this version of torch or ExecuTorch is not known"
 
 
 def lower(
@@ -85,7 +93,6 @@ def lower_methods(
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
-
     at_once = min(effort.jobs, len(directories))
     each = replace(effort, jobs=effort.jobs // at_once)
 
@@ -128,8 +135,9 @@ def lower_method(
 
         part = method_plan(lower_plan, name)
         try:
-            if not backends.separable(plan_backends(part)) or saved.export_plan is not None:
-                raise lowered_method.CannotSave("a backend looks at all methods, or lowering has to export them")
+            reason = _why_together(part, export)
+            if reason is not None:
+                raise lowered_method.CannotSave(reason)
             with _acceleration(effort, directory), stage(f"lower {name}"):
                 content, shards = _read_weights(part, saved, inputs)
                 programs = _load(saved, content, [name], finder)
