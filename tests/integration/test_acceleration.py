@@ -16,13 +16,14 @@ from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import C
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge
-from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
+from executorch.exir.backend import backend_api
+from executorch.exir.pass_base import ExportPass, PassResult
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.traceback import NodeSource
 
 from etbuild import accelerate
-from etbuild.accelerate import match_where_possible, sort_in_place
+from etbuild.accelerate import match_where_possible, replay_once, sort_in_place
 
 from .conftest import Build
 
@@ -88,9 +89,9 @@ PLACES = [
     (GraphModule, "recompile"),
     (GraphModule, "_code"),
     (GraphModule, "__reduce__"),
-    (GraphModule, "__str__"),
+    (backend_api, "_create_partitions_in_graph_module"),
     (NodeSource, "__deepcopy__"),
-    (_ExportPassBase, "call"),
+    (XnnpackBackend, "preprocess"),
     (ConvertToSDPAPass, "call"),
     (ConvertToUpsampleBilinear2d, "call"),
     (lowered_backend_module, "legalize_graph"),
@@ -216,19 +217,27 @@ def edge_module() -> GraphModule:
 
 
 def test_an_untouched_graph_is_replayed_once() -> None:
-    with accelerate.accelerated(["replay_once"]):
+    with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         assert ExportPass()(first).graph_module is first
 
 
 def test_a_touched_graph_is_replayed_again() -> None:
-    with accelerate.accelerated(["replay_once"]):
+    with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         assert Renaming()(first).graph_module is not first
 
 
+def test_another_value_is_a_touch() -> None:
+    with replay_once._within_a_delegate():
+        first = ExportPass()(edge_module()).graph_module
+        placeholder = next(iter(first.graph.nodes))
+        placeholder.meta["val"] = placeholder.meta["val"].clone()
+        assert ExportPass()(first).graph_module is not first
+
+
 def test_a_pass_that_acts_in_the_replay_replays() -> None:
-    with accelerate.accelerated(["replay_once"]):
+    with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         Counting.seen = 0
         Counting()(first)
