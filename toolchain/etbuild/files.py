@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from etbuild.errors import BuildError, InputError, Problem
+from etbuild.inputs import file_digest
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def write(
             write_to(hashing)  # type: ignore[arg-type]
             opened.flush()
             os.fsync(opened.fileno())
-        size, digest = path.stat().st_size, _file_digest(path)
+        size, digest = path.stat().st_size, file_digest(path)
     except OSError as error:
         raise _write_error(path, error) from error
     if digest != hashing.state.hexdigest():
@@ -170,14 +171,6 @@ def write(
             [Problem(f"{path.name}: what was read back is not what was written", hint="is the disk sound?")]
         )
     return Artifact(directory, file, kind, size, digest, tag)
-
-
-def _file_digest(path: Path) -> str:
-    state = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            state.update(block)
-    return state.hexdigest()
 
 
 class _HashingFile:
