@@ -30,6 +30,7 @@ export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 unset PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE
 package=${main%/*}
 export PYTHONPATH="${package%/*}" PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 PYTHONHASHSEED=0
+export ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE # the same arithmetic on every processor
 cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` starts elsewhere than its user
 if [ "$*" = --persistent_worker ]; then
   # Bazel ends a worker by ending this shell, which has to pass that on; a shell that waits for a command does not.

@@ -14,7 +14,16 @@ from etbuild.effort import Effort
 from etbuild.errors import BuildError, Problem
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, Used, describe_files, describe_inputs, file_digest, used_sources
-from etbuild.plan import Plan, data_names, digest, example_names, export_plan, lower_plan, method_plan, weights_names
+from etbuild.plan import (
+    Plan,
+    data_names,
+    digest,
+    export_data_names,
+    export_plan,
+    lower_plan,
+    method_plan,
+    weights_names,
+)
 from etbuild.steps.stages import Stage
 
 if TYPE_CHECKING:
@@ -248,7 +257,7 @@ def _export_key(request: _Request) -> str:
             "schema": "executorch-export-key/v1",
             "plan": exporting,
             "sources": request.described["sources"],
-            "data": {name: request.described["data"][name] for name in example_names(exporting)},
+            "data": {name: request.described["data"][name] for name in export_data_names(exporting)},
             "toolchain": request.described["toolchain"],
         }
     )
@@ -270,7 +279,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
 def _method_key(request: _Request, exported: Path, name: str) -> str:
     """Over what lowering one method by itself reads: of the export the other methods are left out."""
     others = {f"methods/{other}.pt2" for other in request.plan["methods"] if other != name}
-    weights = weights_names(lower_plan(request.plan))
+    weights = weights_names(lower_plan(request.plan)["weights"])
     return digest(
         {
             "schema": "executorch-method-key/v1",

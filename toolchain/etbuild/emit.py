@@ -12,7 +12,7 @@ from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etbuild import files, named_data, program_file
+from etbuild import files, named_data, program_file, weight_only
 from etbuild.errors import BuildError, Problem
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
@@ -50,7 +50,7 @@ def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], dir
     _check_names(edge)
     initialized = _initialized_buffers(edge)
     config = ExecutorchBackendConfig(
-        passes=[InitializedMutableBufferPass(initialized)] if initialized else [],
+        passes=[*weight_only.passes(edge), *([InitializedMutableBufferPass(initialized)] if initialized else [])],
         memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
         external_constants=named_data.shard_of if shards else False,
     )

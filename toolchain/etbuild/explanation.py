@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.changes import Change, changes, show
 from etbuild.errors import format_path
-from etbuild.plan import digest, example_names, export_plan, lower_plan
+from etbuild.plan import digest, export_data_names, export_plan, lower_plan
 
 _NAMED = 8  # so many changed tensors are named one by one
 
@@ -64,7 +64,7 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     toolchain = old["toolchain"] != new["toolchain"]
     parts = [(export_plan(inputs["plan"]), lower_plan(inputs["plan"]), inputs) for inputs in (old, new)]
     exports = [
-        (exporting, inputs["sources"], {name: inputs["data"].get(name) for name in example_names(exporting)})
+        (exporting, inputs["sources"], {name: inputs["data"].get(name) for name in export_data_names(exporting)})
         for exporting, _, inputs in parts
     ]
     weights = [{name: inputs["data"].get(name) for name in lowering["weights"]} for _, lowering, inputs in parts]

@@ -13,6 +13,7 @@ import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
+from etbuild.module import row_major
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 from etbuild.tensors import read_tensors
@@ -23,8 +24,10 @@ def export_method(
 ) -> torch.export.ExportedProgram:
     """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
+    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`.
+
     Raises:
-        BuildError: Tracing failed. Names the place in the manifest and the line of the model's source.
+        BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
     method = export_plan["methods"][name]
     path: DocumentPath = ("methods", name)
@@ -35,7 +38,8 @@ def export_method(
     shapes = _dynamic_shapes(method["dynamic_shapes"], arguments, (*path, "dynamic_shapes"))
     with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
-    with torch.no_grad(), _entry_as_forward(module, entry):
+    pt2e = (method["quantize"] or {}).get("pt2e")
+    with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(pt2e and pt2e["qat"])):
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
@@ -47,6 +51,46 @@ def export_method(
             raise _export_error(error, name, method, finder) from error
         sys.stderr.write(printed.getvalue())
     _check_ranges(program, shapes, (*path, "dynamic_shapes"))
+    if not pt2e:
+        return program
+    from etbuild.quantize_method import quantize_method
+
+    torch.manual_seed(export_plan["model"]["seed"])
+    here = (*path, "quantize", "pt2e")
+    quantized = quantize_method(program.module(), arguments, pt2e, here, inputs, finder)
+    with torch.no_grad(), blame(here, "exporting the quantized method", finder):
+        return torch.export.export(quantized, arguments, dynamic_shapes=shapes)
+
+
+@contextlib.contextmanager
+def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
+    """Who trains a method exports it as it is in training: batch norms and dropout are other operators there."""
+    module.train(wanted)
+    try:
+        yield
+    finally:
+        module.eval()
+
+
+def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.ExportedProgram:
+    """A method that was exported already, and saved with `torch.export.save`.
+
+    Raises:
+        InputError: The file is not declared, or is none.
+    """
+    file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
+    found = inputs.find_data(file, path)
+    try:
+        program = torch.export.load(found)
+    except Exception as error:  # torch's deserializer has no common base of its errors
+        hint = "operators of other packages have to be registered: list their modules in `model.modules`"
+        raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
+    for tensors in (program._state_dict, program._constants):
+        for key, value in tensors.items():
+            if isinstance(value, torch.Tensor):
+                content = row_major(value.detach())
+                parameter = isinstance(value, torch.nn.Parameter)
+                tensors[key] = torch.nn.Parameter(content, requires_grad=False) if parameter else content
     return program
 
 

@@ -48,10 +48,9 @@ class Inputs:
         """
         found = self.data.get(name) or self._search(name)
         if found is None:
-            hint = (
-                did_you_mean(name, self.data)
-                or f"looked in: {', '.join(map(str, self.roots)) or 'nothing is declared'}"
-            )
+            where = f"looked in: {', '.join(map(str, self.roots))}"
+            rule = "list it under `data` of the target; so too the weights of a model that is quantized"
+            hint = did_you_mean(name, self.data) or (where if self.roots else rule)
             if any((root / name).is_file() for root in self.roots):
                 hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
             raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])

@@ -14,7 +14,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import alignment, backends, named_data
+from etbuild import alignment, backends, named_data, weight_only
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
@@ -59,6 +59,8 @@ def lower(
     methods = sorted(programs)  # the order of methods reaches the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
+        if not any(backends.BACKENDS[entry["backend"]].weight_only for entry in _entries(lower_plan, name)):
+            weight_only.spell_out(programs[name])
     partitioners = _partitioners(lower_plan, finder)
     try:
         with named_data.tag_folded_constants(shards):
@@ -75,6 +77,11 @@ def lower(
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
     return edge
+
+
+def _entries(lower_plan: Plan, name: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = lower_plan["methods"][name]["partitioners"]
+    return entries
 
 
 def _check_written_parameters(edge: EdgeProgramManager) -> None:

@@ -11,6 +11,7 @@ from etbuild import backends, document, schema
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 _INTEGER_RANGES = {
     "int8": (-(2**7), 2**7 - 1),
     "uint8": (0, 2**8 - 1),
@@ -57,6 +58,7 @@ def _explained(path: DocumentPath, broken: list[DocumentPath]) -> bool:
 
 def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     methods = _mapping(data, "methods")
+    yield from _check_model_is_there(data, methods)
     yield from _check_model(_mapping(data, "model"))
     yield from _check_defaults(_mapping(data, "defaults"), methods)
     for name, method in methods.items():
@@ -75,6 +77,12 @@ def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
 def _list(data: dict[str, Any], key: str) -> list[Any]:
     value = data.get(key)
     return value if isinstance(value, list) else []
+
+
+def _check_model_is_there(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    programs = [method for method in methods.values() if isinstance(method, dict) and "program" in method]
+    if "model" not in data and len(programs) < max(len(methods), 1):
+        yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
 
 
 def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
@@ -110,6 +118,7 @@ def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
 
 
 def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    yield from _check_quantize(_mapping(defaults, "quantize"), ("defaults", "quantize"))
     partitioners = defaults.get("partitioners")
     if isinstance(partitioners, list):
         yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
@@ -128,13 +137,10 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
     seen: list[tuple[str, dict[str, Any]]] = []
     for index, entry in enumerate(entries):
         here = (*path, index)
-        name = entry.get("backend") if isinstance(entry, dict) else entry
-        options = entry.get("options", {}) if isinstance(entry, dict) else {}
-        if not isinstance(name, str) or not isinstance(options, dict):
+        name, options = _name_and_options(entry)
+        if name is None or options is None:
             continue
-        name_path = (*here, "backend") if isinstance(entry, dict) else here
-        for problem in backends.check(name, options, here):
-            yield Problem(problem.message, name_path, problem.hint) if problem.path == here else problem
+        yield from _at_name(backends.check(name, options, here), entry, here)
         if (name, options) in seen:
             yield Problem("the same partitioner stands twice", here, "remove one of them")
         seen.append((name, options))
@@ -142,8 +148,29 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
             yield Problem("`portable` takes all that is left, so nothing can follow it", here, "move it to the end")
 
 
+def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
+    """Of a partitioner or a quantizer; None for what the schema refuses."""
+    name = entry.get("backend") if isinstance(entry, dict) else entry
+    options = entry.get("options", {}) if isinstance(entry, dict) else {}
+    return name if isinstance(name, str) else None, options if isinstance(options, dict) else None
+
+
+def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterator[Problem]:
+    """What is said of the entry as a whole is said of its name."""
+    name_path = (*path, "backend") if isinstance(entry, dict) else path
+    for problem in problems:
+        yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
+
+
 def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
     yield from _check_partitioners(_list(method, "partitioners"), (*path, "partitioners"))
+    yield from _check_quantize(_mapping(method, "quantize"), (*path, "quantize"))
+    if "program" in method:
+        yield from _check_program(method, path)
+        return
+    if "example_inputs" not in method:
+        hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`"
+        yield Problem("the key `example_inputs` is missing", path, hint)
     inputs = _list(method, "example_inputs")
     for index, example in enumerate(inputs):
         if isinstance(example, dict):
@@ -157,6 +184,79 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
         )
     else:
         yield from _check_dims(inputs, shapes, (*path, "dynamic_shapes"))
+
+
+def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    """An exported program is as it is."""
+    name = method["program"]
+    if isinstance(name, str) and name:
+        yield from _check_input_name(name, (*path, "program"))
+        if not name.endswith(".pt2"):
+            yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
+    for key in ("entry", "example_inputs", "dynamic_shapes", "strict", "quantize"):
+        if key in method:
+            hint = "what is in the file was exported already: say it there"
+            yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
+
+
+def _check_quantize(quantize: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    for index, entry in enumerate(_list(quantize, "torchao")):
+        if isinstance(entry, dict) and isinstance(entry.get("config"), str):
+            yield from _check_torchao(entry, (*path, "torchao", index))
+    pt2e = _mapping(quantize, "pt2e")
+    for index, entry in enumerate(_list(pt2e, "quantizers")):
+        backend, options = _name_and_options(entry)
+        if backend is not None and options is not None:
+            here = (*path, "pt2e", "quantizers", index)
+            yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
+    if pt2e:
+        yield from _check_calibration(pt2e, (*path, "pt2e"))
+
+
+def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    config = entry["config"]
+    if ":" in config:
+        if "group_size" in entry:
+            hint = "it belongs into the configuration that the callable returns"
+            yield Problem("`group_size` does not go with a callable", (*path, "group_size"), hint, at_key=True)
+        return
+    if config not in TORCHAO_CONFIGS:
+        yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
+    elif "embedding" in _list(entry, "layers") and "da" in config:
+        message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
+        yield Problem(message, (*path, "layers"), "give embeddings an entry of their own, with int4 or int8")
+    if "kwargs" in entry:
+        yield Problem("`kwargs` goes with a callable in `config`", (*path, "kwargs"), at_key=True)
+
+
+def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    here = (*path, "calibration")
+    if "calibration" not in pt2e:
+        if "qat" not in pt2e and not all(_is_dynamic(entry) for entry in _list(pt2e, "quantizers")):
+            hint = "name a file or a factory of batches; or write `calibration: example_inputs`"
+            yield Problem("the key `calibration` is missing: which ranges have the activations?", path, hint)
+        return
+    if "qat" in pt2e:
+        yield Problem("`qat` finds the ranges itself", here, "remove one of the two", at_key=True)
+    calibration = pt2e["calibration"]
+    if not isinstance(calibration, dict):
+        return
+    sources = [key for key in ("file", "factory") if key in calibration]
+    if len(sources) != 1:
+        got = "both" if sources else "none of them"
+        hint = 'for example {factory: "calibration:batches"}'
+        yield Problem(f"calibration needs one of `file` and `factory`; this one has {got}", here, hint)
+        return
+    for key, owner in {"keys": "file", "kwargs": "factory"}.items():
+        if key in calibration and owner != sources[0]:
+            yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*here, key), at_key=True)
+    if isinstance(calibration.get("file"), str) and calibration["file"]:
+        yield from _check_input_name(calibration["file"], (*here, "file"))
+        yield from _check_suffix(calibration["file"], (*here, "file"))
+
+
+def _is_dynamic(quantizer: Any) -> bool:
+    return isinstance(quantizer, dict) and _mapping(quantizer, "options").get("dynamic") is True
 
 
 def _check_example(example: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:

@@ -11,12 +11,14 @@ from etbuild.sources import SourceFinder, blame, load_callable
 
 
 def create(export_plan: Plan, finder: SourceFinder) -> torch.nn.Module:
-    """The module as its factory makes it, in `eval()` mode.
+    """The module as its factory makes it, in `eval()` mode; an empty one where every method was exported already.
 
     Raises:
         BuildError: The factory failed, or returned something else.
     """
     model = export_plan["model"]
+    if model["factory"] is None:
+        return torch.nn.Module()
     path = ("model", "factory")
     factory = load_callable(model["factory"], finder, path)
     torch.manual_seed(model["seed"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ def reduce(manifest: dict[str, Any]) -> Plan:
     Every default is filled in, what `defaults` says is written into each method, and mappings are sorted by key: a
     factory gets its `kwargs` in that order, whatever the manifest's is.
     """
-    model = manifest["model"]
+    model = manifest.get("model", {})
     weights = model.get("weights", [])
     plan = {
         "schema": SCHEMA,
         "name": manifest["name"],
         "model": {
-            "factory": model["factory"],
+            "factory": model.get("factory"),
             "kwargs": model.get("kwargs", {}),
             "seed": model.get("seed", 0),
             "weights": weights if isinstance(weights, list) else [weights],
@@ -51,16 +52,47 @@ def reduce(manifest: dict[str, Any]) -> Plan:
 
 
 def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    inputs = [_reduce_example(example) for example in method["example_inputs"]]
+    inputs = [_reduce_example(example) for example in method.get("example_inputs", [])]
     inherited = defaults.get("partitioners", [])
     if isinstance(inherited, dict):
         inherited = inherited.get(name, [])
     return {
+        "program": method.get("program"),
         "entry": method.get("entry", name),
         "example_inputs": inputs,
         "dynamic_shapes": [_reduce_dims(dims) for dims in method.get("dynamic_shapes", [None] * len(inputs))],
         "strict": method.get("strict", defaults.get("strict", False)),
+        "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
+    }
+
+
+def _reduce_quantize(quantize: dict[str, Any] | None) -> dict[str, Any] | None:
+    if quantize is None:
+        return None
+    pt2e = quantize.get("pt2e")
+    return {
+        "torchao": [_reduce_torchao(entry) for entry in quantize.get("torchao", [])],
+        "pt2e": None if pt2e is None else _reduce_pt2e(pt2e),
+    }
+
+
+def _reduce_torchao(entry: dict[str, Any]) -> dict[str, Any]:
+    common = {"modules": ["*"], "layers": ["linear"], **entry}
+    if ":" in entry["config"]:
+        return {"kwargs": {}, **common}
+    return {"group_size": 32 if "4w" in entry["config"] or entry["config"] == "int4" else None, **common}
+
+
+def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
+    calibration = pt2e.get("calibration", "example_inputs")
+    batches = {} if calibration == "example_inputs" else calibration
+    hooks = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
+    return {
+        "quantizers": [_reduce_partitioner(entry) for entry in pt2e["quantizers"]],
+        "calibration": {"kwargs": {}, **batches} if "factory" in batches else batches,
+        "qat": pt2e.get("qat"),
+        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in hooks},
     }
 
 
@@ -105,14 +137,17 @@ def export_plan(plan: Plan) -> Plan:
     """The part that the export depends on.
 
     `weights` says whether the weights come from files: lowering then brings them, and the export leaves them out.
+    `read_weights` are the files that the export itself reads, since what it makes of the weights is in its methods.
     `custom_partitioners` are the callables whose sources lowering needs.
     """
     model = plan["model"]
-    keys = ("entry", "example_inputs", "dynamic_shapes", "strict")
+    keys = ("program", "entry", "example_inputs", "dynamic_shapes", "strict", "quantize")
+    carried = carries_content(plan)
     return {
         "schema": EXPORT_SCHEMA,
         "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
-        "weights": bool(model["weights"]),
+        "weights": bool(model["weights"]) and not carried,
+        "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
         "custom_partitioners": _custom_partitioners(plan),
     }
@@ -123,11 +158,17 @@ def lower_plan(plan: Plan) -> Plan:
     return {
         "schema": LOWER_SCHEMA,
         "name": plan["name"],
-        "weights": plan["model"]["weights"],
+        "weights": [] if carries_content(plan) else plan["model"]["weights"],
         "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},
         "constant_methods": plan["constant_methods"],
         "named_data": plan["named_data"],
     }
+
+
+def carries_content(plan: Plan) -> bool:
+    """Whether an export, given its plan or the whole one, holds the content of weights: where it is made by exporting,
+    as that of quantized weights is, or comes with an exported program."""
+    return any(method["quantize"] or method["program"] for method in plan["methods"].values())
 
 
 def method_plan(lower_plan: Plan, name: str) -> Plan:
@@ -157,24 +198,48 @@ def sharded_tags(plan: Plan) -> list[str]:
 
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
-    found = {export_plan["model"]["factory"], *export_plan["custom_partitioners"]}
+    found = {export_plan["model"]["factory"] or "", *export_plan["custom_partitioners"]}
     for method in export_plan["methods"].values():
         found.update(example["factory"] for example in method["example_inputs"] if "factory" in example)
-    return sorted(found)
+        if method["quantize"]:
+            found.update(_quantization_callables(method["quantize"]))
+    return sorted(found - {""})
 
 
-def weights_names(lower_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that hold the weights, each with the place that names it first."""
+def _quantization_callables(quantize: dict[str, Any]) -> Iterator[str]:
+    yield from (entry["config"] for entry in quantize["torchao"] if ":" in entry["config"])
+    pt2e = quantize["pt2e"]
+    if pt2e is not None:
+        yield from (entry["options"]["factory"] for entry in pt2e["quantizers"] if entry["backend"] == "custom")
+        yield from (name for names in pt2e["passes"].values() for name in names)
+        yield pt2e["qat"] or ""
+        if "factory" in pt2e["calibration"]:
+            yield pt2e["calibration"]["factory"]
+
+
+def weights_names(names: list[str]) -> dict[str, DocumentPath]:
+    """Declared inputs that hold the weights, each with the place that names it first.
+
+    Args:
+        names: Of `weights` of a lower plan, or `read_weights` of an export plan.
+    """
     found: dict[str, DocumentPath] = {}
-    for index, name in enumerate(lower_plan["weights"]):
+    for index, name in enumerate(names):
         found.setdefault(name, ("model", "weights", index))
     return found
 
 
-def example_names(export_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that hold example inputs, each with the place that names it first."""
-    found: dict[str, DocumentPath] = {}
+def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
+    """The declared inputs that the export reads, each with the place that names it first: example inputs, and what
+    methods are quantized with or come from."""
+    found = weights_names(export_plan["read_weights"])
     for method_name, method in export_plan["methods"].items():
+        if method["program"] is not None:
+            found.setdefault(method["program"], ("methods", method_name, "program"))
+        pt2e = (method["quantize"] or {}).get("pt2e")
+        if pt2e is not None and "file" in pt2e["calibration"]:
+            path = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
+            found.setdefault(pt2e["calibration"]["file"], path)
         for index, example in enumerate(method["example_inputs"]):
             if "file" in example:
                 found.setdefault(example["file"], ("methods", method_name, "example_inputs", index, "file"))
@@ -183,7 +248,7 @@ def example_names(export_plan: Plan) -> dict[str, DocumentPath]:
 
 def data_names(plan: Plan) -> dict[str, DocumentPath]:
     """All declared inputs that a plan reads, each with the place that names it first."""
-    return {**weights_names(lower_plan(plan)), **example_names(export_plan(plan))}
+    return {**weights_names(plan["model"]["weights"]), **export_data_names(export_plan(plan))}
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:

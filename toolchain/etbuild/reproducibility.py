@@ -13,7 +13,7 @@ from pathlib import Path
 from etbuild import files
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs, Used
-from etbuild.plan import Plan, canonical_json, example_names, weights_names
+from etbuild.plan import Plan, canonical_json, export_data_names, weights_names
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
 _SURROUNDINGS = {
@@ -58,7 +58,7 @@ def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used
         shutil.copyfile(used.sources[name], copy)
     for name, plan in (("export.json", export_plan), ("lower.json", lower_plan)):
         files.replace(root / name, canonical_json(plan))
-    data = {**weights_names(lower_plan), **example_names(export_plan)}
+    data = {**weights_names(lower_plan["weights"]), **export_data_names(export_plan)}
     declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)

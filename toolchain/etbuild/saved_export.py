@@ -2,7 +2,7 @@
 
     module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
     methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
-    made.safetensors      what the factory made and no file of weights brings; all zeros are left out
+    made.safetensors      what the factory made, or the export, and no file of weights brings; all zeros are left out
     sources/              sources that lowering has to import: those of custom partitioners and custom operators
     export_plan.json      only where the methods cannot be saved without weights; lowering then exports
 
@@ -26,17 +26,20 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from etbuild import files
+from etbuild.carried import carried
 from etbuild.errors import InputError, Problem
 from etbuild.export_files import METHODS, PLAN, ExportFiles
 from etbuild.inputs import Inputs, Used, reached_sources
 from etbuild.module import loading_code, named_tensors, row_major
-from etbuild.plan import Plan, canonical_json
+from etbuild.plan import Plan, canonical_json, carries_content
 from etbuild.sources import summary
 from etbuild.tensors import TensorFacts, describe
 
-_SCHEMA = "executorch-export/v1"
+_SCHEMA = "executorch-export/v2"
 _MODULE, _MADE = "module.json", "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
+# Operators of what is installed with the driver, by the module that registers them.
+_LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
 
 
@@ -47,7 +50,8 @@ class SavedExport:
     Attributes:
         files: Where it is.
         tensors: The module's parameters and buffers.
-        zeros: Those that the factory made and that hold nothing but zeros.
+        zeros: Those that no file of weights brings and that hold nothing but zeros.
+        own: By method, what it calls otherwise than `tensors` does; see `carried`.
         imports: Modules that have to be imported before a method is loaded.
         sources: The sources that it brings, by import path.
         export_plan: What lowering has to export by itself; None where the methods are here.
@@ -56,6 +60,7 @@ class SavedExport:
     files: ExportFiles
     tensors: list[TensorFacts]
     zeros: list[str]
+    own: dict[str, dict[str, str]]
     imports: list[str]
     sources: dict[str, Path]
     export_plan: Plan | None
@@ -87,17 +92,21 @@ def write(
         CannotSave: A method, or what the factory made, has no form in which it could be saved.
         BuildError: A file cannot be written.
     """
-    tensors = describe(module, export_plan["weights"])
-    imports = _imports(export_plan, programs)
+    content, tensors, own = named_tensors(module), describe(module, export_plan["weights"]), {}
+    if carries_content(export_plan):
+        held = carried(programs)
+        content, tensors, own = held.content, held.tensors, held.own
+    imports, libraries = _imports(export_plan, programs), _libraries(programs)
     (directory / METHODS).mkdir()
     for name, program in programs.items():
-        content = _without_weights(program, {entry.name for entry in tensors})
-        _write(directory, f"{METHODS}/{name}.pt2", content)
-    zeros = _save_made(directory, module, tensors)
+        left_out = {entry.name for entry in tensors} | set(own.get(name, ()))
+        _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, left_out))
+    zeros = _save_made(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan["custom_partitioners"]]
     roots += export_plan["model"]["modules"] if roots else []
     _copy_sources(directory, used if imports else reached_sources(inputs, roots))
-    _write_module(directory, {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "imports": imports})
+    facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "own": own}
+    _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
 def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
@@ -108,7 +117,7 @@ def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
     """
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan))
-    _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
+    _write_module(directory, {"tensors": [], "zeros": [], "own": {}, "imports": []})
 
 
 def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
@@ -135,16 +144,28 @@ def _copy_sources(directory: Path, used: Used) -> None:
 def _imports(export_plan: Plan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The modules that define what is in the graphs and is not PyTorch's: operators, and types of results."""
     own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
-    return [export_plan["model"]["factory"].partition(":")[0], *export_plan["model"]["modules"]] if own else []
+    factory = (export_plan["model"]["factory"] or "").partition(":")[0]
+    return [*([factory] if factory else []), *export_plan["model"]["modules"]] if own else []
+
+
+def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
+    """The installed modules that define operators of the graphs."""
+    namespaces = {name for program in programs.values() for name in _namespaces(program.graph_module)}
+    return [library for name, library in _LIBRARIES.items() if name in namespaces]
 
 
 def _operators_of_others(graph_module: torch.nn.Module) -> bool:
-    return any(
-        isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in _TORCH_NAMESPACES
+    return bool(_namespaces(graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys())
+
+
+def _namespaces(graph_module: torch.nn.Module) -> set[str]:
+    return {
+        node.target.namespace
         for child in graph_module.modules()
         if isinstance(child, torch.fx.GraphModule)
         for node in child.graph.nodes
-    )
+        if isinstance(node.target, torch._ops.OpOverload)
+    }
 
 
 def _types_of_others(program: ExportedProgram) -> bool:
@@ -185,11 +206,10 @@ def canonical_archive(saved: bytes) -> bytes:
     return written.getvalue()
 
 
-def _save_made(directory: Path, module: torch.nn.Module, tensors: list[TensorFacts]) -> list[str]:
-    """Saves what the factory made and returns the names of what is all zeros, such as caches."""
+def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
+    """Saves what no file of weights brings, and returns the names of what is all zeros, such as caches."""
     from safetensors.torch import save
 
-    content = named_tensors(module)
     made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
     zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
     kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}  # it refuses shared memory
@@ -223,6 +243,7 @@ def read(export: ExportFiles) -> SavedExport:
             export,
             [TensorFacts(**entry) for entry in content["tensors"]],
             content["zeros"],
+            content["own"],
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             json.loads((directory / PLAN).read_bytes()) if export.together else None,
@@ -252,9 +273,14 @@ def load_methods(
         except Exception as error:  # torch's deserializer has no common base of its errors
             raise InputError([Problem(f"{path}: cannot load the method: {summary(error)}")]) from error
         for tensors in (program._state_dict, program._constants):
-            tensors.update({name: content[name] for name in tensors.keys() & content.keys()})
+            tensors.update({key: tensor for key, tensor in content_of(saved, content, name).items() if key in tensors})
         programs[name] = program
     return programs
+
+
+def content_of(saved: SavedExport, content: dict[str, torch.Tensor], method: str) -> dict[str, torch.Tensor]:
+    """The content of parameters and buffers by the names that they have in a method."""
+    return {**content, **{name: content[key] for name, key in saved.own.get(method, {}).items()}}
 
 
 def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -77,16 +77,22 @@ def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: b
     same_as = first.setdefault(id(tensor), name)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     return TensorFacts(
-        name, _dtype(tensor), list(tensor.shape), is_parameter, None if same_as == name else same_as, in_weights
+        name, dtype_name(tensor), list(tensor.shape), is_parameter, None if same_as == name else same_as, in_weights
     )
 
 
-def _dtype(tensor: torch.Tensor) -> str:
+def dtype_name(tensor: torch.Tensor) -> str:
+    """PyTorch's name of its dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def read_weights(lower_plan: Plan, inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
+def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
     """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
+
+    Args:
+        weights: The names of the files.
+        inputs: What may be read.
+        facts: The module's parameters and buffers.
 
     Raises:
         InputError: They do not fit the module: each missing, unexpected or mis-shaped parameter is named.
@@ -95,7 +101,7 @@ def read_weights(lower_plan: Plan, inputs: Inputs, facts: list[TensorFacts]) -> 
     state: dict[str, torch.Tensor] = {}
     owner: dict[str, str] = {}
     problems = []
-    files = {name: inputs.find_data(name, place) for name, place in weights_names(lower_plan).items()}
+    files = {name: inputs.find_data(name, place) for name, place in weights_names(weights).items()}
     for name, file in files.items():
         for key, tensor in read_tensors(name, file, path).items():
             if key in state:
@@ -124,7 +130,7 @@ def _misfits(
     path: DocumentPath = ("model", "weights")
     problems = []
     for key in sorted(state.keys() & expected.keys()):
-        form = f"{_dtype(state[key])}{list(state[key].shape)}"
+        form = f"{dtype_name(state[key])}{list(state[key].shape)}"
         twin = given[_first_name(expected[key])]
         if form != str(expected[key]):
             message = f"parameter `{key}` is {expected[key]} in the module and {form} in `{owner[key]}`"

@@ -21,11 +21,16 @@ class Backend:
             declared sources. None: nothing is delegated, all runs on ExecuTorch's portable operators.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods.
+        weight_only: It takes linear layers of which torchao has quantized the weights alone.
+        create_quantizer: Makes its PT2E `Quantizer` from the options, which `quantizer-NAME.schema.json` describes, and
+            `qat`: whether the method is trained. Its second argument is as that of `create`. None: it has none.
     """
 
     name: str
     create: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None
     separable: bool
+    weight_only: bool = True
+    create_quantizer: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None = None
 
     def check(self, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
@@ -35,9 +40,16 @@ class Backend:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("custom", custom.create, separable=False),  # what it looks at no one knows
-        Backend("portable", None, separable=True),
-        Backend("xnnpack", xnnpack.create, separable=True),
+        # What a custom partitioner looks at no one knows.
+        Backend("custom", custom.create, separable=False, create_quantizer=custom.create_quantizer),
+        Backend("portable", None, separable=True, weight_only=False),
+        Backend(
+            "xnnpack",
+            xnnpack.create,
+            separable=True,
+            weight_only=False,
+            create_quantizer=xnnpack.create_quantizer,
+        ),
     )
 }
 
@@ -53,3 +65,12 @@ def check(name: str, options: dict[str, Any], path: DocumentPath) -> list[Proble
     if backend is None:
         return [Problem(f"unknown backend `{name}`", path, did_you_mean(name, BACKENDS))]
     return backend.check(options, (*path, "options"))
+
+
+def check_quantizer(name: str, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
+    """What is wrong with a quantizer entry of a manifest that stands at `path`."""
+    known = sorted(backend.name for backend in BACKENDS.values() if backend.create_quantizer is not None)
+    if name in known:
+        return schema.problems(f"quantizer-{name}", options, (*path, "options"))
+    message = f"the backend `{name}` has no quantizer" if name in BACKENDS else f"unknown backend `{name}`"
+    return [Problem(message, path, did_you_mean(name, known))]

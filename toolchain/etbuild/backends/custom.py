@@ -1,4 +1,4 @@
-"""A partitioner from the declared sources."""
+"""A partitioner, or a quantizer, from the declared sources."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
     if not isinstance(partitioner, Partitioner):
         raise TypeError(f"{options['factory']} returned {type(partitioner).__name__}, not a Partitioner")
     return partitioner
+
+
+def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+    """What the factory named in the options returns.
+
+    Raises:
+        TypeError: It is not a Quantizer.
+    """
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+    quantizer = load_callable(options["factory"])(**options.get("kwargs", {}))
+    if not isinstance(quantizer, Quantizer):
+        raise TypeError(f"{options['factory']} returned {type(quantizer).__name__}, not a Quantizer")
+    return quantizer

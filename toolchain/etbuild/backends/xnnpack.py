@@ -18,3 +18,36 @@ def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
             ConfigPrecisionType[precision.upper()] for precision in arguments["config_precisions"]
         ]
     return XnnpackPartitioner(**arguments)
+
+
+def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's XNNPACKQuantizer with the options of `quantizer-xnnpack.schema.json`, and `qat`."""
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+
+    del load_callable
+    ranges = {name: options[name] for name in ("act_qmin", "act_qmax", "weight_qmin", "weight_qmax") if name in options}
+    config = get_symmetric_quantization_config(
+        is_per_channel=options.get("per_channel", False),
+        is_dynamic=options.get("dynamic", False),
+        is_qat=options["qat"],
+        **ranges,
+    )
+    quantizer = XNNPACKQuantizer()
+    if "modules" in options:
+        for name in options["modules"]:
+            quantizer.set_module_name(name, config)
+    else:
+        quantizer.set_global(config)
+    left_out = tuple(options.get("leave_out", ()))
+    if left_out:
+        quantizer.set_filter_function(lambda node: not _is_of(node, left_out))
+    return quantizer
+
+
+def _is_of(node: Any, modules: tuple[str, ...]) -> bool:
+    """Whether an operator comes from one of these submodules, or from one inside of them."""
+    stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    return any(path == name or path.startswith(f"{name}.") for path in stack for name in modules)

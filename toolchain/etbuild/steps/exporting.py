@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etbuild.inputs import Inputs, Used
-from etbuild.plan import Plan
+from etbuild.plan import Plan, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
 from etbuild.steps.stages import Stage, frozen_if_first
@@ -36,6 +36,8 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
             from etbuild import module, saved_export
         with stage("create the module"):
             root = module.create(export_plan, finder)
+            if export_plan["read_weights"]:
+                load_weights(root, export_plan["read_weights"], inputs)
             module.settle(root)
         reason = saved_export.why_together(export_plan, root)
         if reason is None:
@@ -49,14 +51,52 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         saved_export.write_plan(directory, export_plan, used)
 
 
+def load_weights(module: torch.nn.Module, weights: list[str], inputs: Inputs) -> None:
+    """Loads files of weights into a module.
+
+    Raises:
+        InputError: They do not fit the module.
+    """
+    from etbuild import tensors
+
+    module.load_state_dict(tensors.read_weights(weights, inputs, tensors.describe_state(module)), strict=False)
+
+
 def export_methods(
     export_plan: Plan, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder, stage: Stage
 ) -> dict[str, ExportedProgram]:
     """The program of each method, in the order of their names."""
-    from etbuild.export import export_method
+    from etbuild.export import export_method, load_method
 
     programs = {}
-    for name in sorted(export_plan["methods"]):
-        with stage(f"export {name}"):
-            programs[name] = export_method(export_plan, name, module, inputs, finder)
+    modules = _Modules(module, finder)
+    for name, method in sorted(export_plan["methods"].items()):
+        with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
+            if method["program"] is not None:
+                programs[name] = load_method(export_plan, name, inputs)
+            else:
+                programs[name] = export_method(export_plan, name, modules.of(name, method), inputs, finder)
     return programs
+
+
+class _Modules:
+    """The module as methods want its weights: one copy for all that want them quantized the same way, so that they go
+    on sharing them."""
+
+    def __init__(self, module: torch.nn.Module, finder: SourceFinder) -> None:
+        self.module = module
+        self.finder = finder
+        self.quantized: dict[str, torch.nn.Module] = {}
+
+    def of(self, name: str, method: dict[str, Any]) -> torch.nn.Module:
+        """The module that a method is exported from."""
+        entries = (method["quantize"] or {}).get("torchao")
+        if not entries:
+            return self.module
+        from etbuild.quantize_weights import quantize_weights
+
+        key = digest(entries)
+        if key not in self.quantized:
+            path = ("methods", name, "quantize", "torchao")
+            self.quantized[key] = quantize_weights(self.module, entries, path, self.finder)
+        return self.quantized[key]

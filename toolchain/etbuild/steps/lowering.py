@@ -14,11 +14,11 @@ from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
-from etbuild.plan import Plan, method_plan, weights_names
+from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
-from etbuild.steps.exporting import export_methods
+from etbuild.steps.exporting import export_methods, load_weights
 from etbuild.steps.reporting import LOWERING_SCHEMA, write_json
 from etbuild.steps.stages import Stage, frozen_if_first, silent
 
@@ -131,7 +131,7 @@ def lower_method(
     """
     with _lowering(export, stage, effort) as (saved, finder):
         from etbuild import lower as lowering
-        from etbuild import lowered_method, named_data
+        from etbuild import lowered_method, named_data, saved_export
 
         part = method_plan(lower_plan, name)
         try:
@@ -144,7 +144,8 @@ def lower_method(
                 lowered_method.check(programs[name])
                 edge = lowering.lower(part, programs, shards, finder)
                 claims = named_data.claims(edge, shards)
-                lowered_method.write(directory, name, edge.exported_program(name), claims, content)
+                own = saved_export.content_of(saved, content, name)
+                lowered_method.write(directory, name, edge.exported_program(name), claims, own)
         except lowered_method.CannotSave as error:
             lowered_method.write_reason(directory, name, str(error))
 
@@ -177,7 +178,7 @@ def merge(
         BuildError: The methods do not fit together, or the program cannot be written.
     """
     with _lowering(export, stage, effort) as (saved, finder):
-        from etbuild import lowered_method
+        from etbuild import lowered_method, saved_export
 
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
@@ -188,7 +189,8 @@ def merge(
             with stage("merge the methods"):
                 _import_modules(saved, finder)
                 content, shards = _read_weights(lower_plan, saved, inputs)
-                edge = lowered_method.merge(methods, content, shards, lower_plan["constant_methods"])
+                held = {name: saved_export.content_of(saved, content, name) for name in methods}
+                edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
             return _emit(lower_plan, edge, shards, inputs, directory, stage)
 
 
@@ -252,7 +254,7 @@ def _read_weights(
     """The content of the module's parameters and buffers, and the shards of those that have a tag."""
     from etbuild import saved_export, tensors
 
-    weights = tensors.read_weights(lower_plan, inputs, saved.tensors)
+    weights = tensors.read_weights(lower_plan["weights"], inputs, saved.tensors)
     return saved_export.load_content(saved, weights), _shards(lower_plan, saved.tensors)
 
 
@@ -284,15 +286,19 @@ def _export_with_weights(
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods of a module that has a say in how its weights are loaded."""
     from etbuild import module, tensors
+    from etbuild.carried import carried
 
     with stage("create the module"):
         root = module.create(export_plan, finder)
-        if export_plan["weights"]:
-            weights = tensors.read_weights(lower_plan, inputs, tensors.describe_state(root))
-            root.load_state_dict(weights, strict=False)  # strict is what was checked already
+        weights = export_plan["read_weights"] or lower_plan["weights"]
+        if weights:
+            load_weights(root, weights, inputs)
         module.settle(root)
-    shards = _shards(lower_plan, tensors.describe(root, export_plan["weights"]))
-    return shards, export_methods(export_plan, root, inputs, finder, stage)
+    programs = export_methods(export_plan, root, inputs, finder, stage)
+    facts = (
+        carried(programs).tensors if carries_content(export_plan) else tensors.describe(root, export_plan["weights"])
+    )
+    return _shards(lower_plan, facts), programs
 
 
 def _emit(
@@ -318,7 +324,7 @@ def _emit(
 def _describe_weights(lower_plan: Plan, inputs: Inputs) -> dict[str, Any]:
     from etbuild.tensor_digests import tensor_digests
 
-    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan).items()}
+    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan["weights"]).items()}
     return {
         "data": {name: file_digest(file) for name, file in found.items()},
         "tensors": {name: tensor_digests(name, file) for name, file in found.items()},

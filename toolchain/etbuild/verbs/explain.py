@@ -62,7 +62,7 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         plan = plans.reduce(loaded.data)
         found = inputs(options, [path.parent, *options.root])
         described = declared.describe_inputs(plan, found, declared.used_sources(found, plans.export_plan(plan)))
-        weights = plans.weights_names(plans.lower_plan(plan))
+        weights = plans.weights_names(plans.lower_plan(plan)["weights"])
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         raise error.located(loaded.positions) from None

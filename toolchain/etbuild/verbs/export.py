@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     read_from = inputs(options, [])
     try:
         used = used_sources(read_from, plan)
-        read = describe_files(read_from, used, plans.example_names(plan))
+        read = describe_files(read_from, used, plans.export_data_names(plan))
         with files.whole_directory(options.directory) as staged:
             exporting.export(plan, read_from, used, staged, Progress().stage)
             for name, path in declared("--method", options.methods).items():

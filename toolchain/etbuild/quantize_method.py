@@ -1,0 +1,244 @@
+"""Quantizes an exported method: PyTorch 2 Export quantization, with calibration or training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import (
+    allow_exported_model_train_eval,
+    move_exported_model_to_eval,
+    move_exported_model_to_train,
+)
+from torchao.quantization.pt2e.constant_fold import constant_fold
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
+
+from etbuild import backends
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs import Inputs
+from etbuild.module import named_tensors
+from etbuild.sources import SourceFinder, blame, load_callable
+from etbuild.tensors import read_tensors
+
+Batches = Iterable[tuple[Any, ...]]
+_QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_affine")
+
+
+def quantize_method(
+    graph_module: GraphModule,
+    arguments: tuple[Any, ...],
+    pt2e: dict[str, Any],
+    path: DocumentPath,
+    inputs: Inputs,
+    finder: SourceFinder,
+) -> GraphModule:
+    """A method with quantized operators, to be exported again.
+
+    Args:
+        graph_module: The exported method, with its weights. It is changed.
+        arguments: The example inputs.
+        pt2e: Of the plan.
+        path: Where the manifest says so.
+        inputs: What may be read.
+        finder: The declared sources.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
+    """
+    quantizer = _quantizer(pt2e, path, finder)
+    batches = _batches(pt2e, arguments, path, inputs, finder)
+    run = _passes(pt2e["passes"], path, finder)
+    with _arithmetic_of_every_processor():
+        graph_module = run("pre_prepare", graph_module)
+        with blame((*path, "quantizers"), "preparing the method", finder):
+            prepare = prepare_qat_pt2e if pt2e["qat"] else prepare_pt2e
+            prepared = prepare(graph_module, quantizer)
+        prepared = run("post_prepare", prepared)
+        if pt2e["qat"]:
+            _train(prepared, pt2e["qat"], (*path, "qat"), finder)
+        else:
+            _calibrate(prepared, batches, (*path, "calibration"), finder)
+        prepared = run("pre_convert", prepared)
+        with blame((*path, "quantizers"), "quantizing the method", finder):
+            converted = _convert(prepared)
+        return run("post_convert", converted)
+
+
+@contextmanager
+def _arithmetic_of_every_processor() -> Iterator[None]:
+    """The same sums wherever the ranges are found: one thread, and no library that chooses by the processor.
+
+    What PyTorch and MKL choose by themselves the process's environment settles, see `__main__`.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    nnpack = torch.backends.nnpack.set_flags(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.nnpack.set_flags(*nnpack)
+        torch.set_num_threads(threads)
+
+
+def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Quantizer:
+    made = []
+    for index, entry in enumerate(pt2e["quantizers"]):
+        here = (*path, "quantizers", index)
+        create = backends.BACKENDS[entry["backend"]].create_quantizer
+        assert create is not None
+
+        def load(reference: str, here: DocumentPath = here) -> Any:
+            return load_callable(reference, finder, (*here, "options", "factory"))
+
+        with blame(here, f"making the quantizer of `{entry['backend']}`", finder):
+            made.append(create({**entry["options"], "qat": pt2e["qat"] is not None}, load))
+    return made[0] if len(made) == 1 else ComposableQuantizer(made)
+
+
+def _passes(
+    passes: dict[str, list[str]], path: DocumentPath, finder: SourceFinder
+) -> Callable[[str, GraphModule], GraphModule]:
+    def run(hook: str, graph_module: GraphModule) -> GraphModule:
+        for index, reference in enumerate(passes[hook]):
+            here = (*path, "passes", hook, index)
+            call = load_callable(reference, finder, here)
+            with blame(here, f"`{reference}`", finder):
+                graph_module = call(graph_module)
+            if not isinstance(graph_module, GraphModule):
+                message = f"`{reference}` returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
+                raise BuildError([Problem(message, here)])
+        return graph_module
+
+    return run
+
+
+def _batches(
+    pt2e: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
+) -> Batches:
+    calibration, here = pt2e["calibration"], (*path, "calibration")
+    if "file" in calibration:
+        return _batches_of_file(calibration, len(arguments), here, inputs)
+    if "factory" not in calibration:
+        return [arguments]
+    create = load_callable(calibration["factory"], finder, (*here, "factory"))
+    with blame((*here, "factory"), f"`{calibration['factory']}`", finder):
+        batches = [batch if isinstance(batch, tuple) else (batch,) for batch in create(**calibration["kwargs"])]
+    if not batches:
+        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", (*here, "factory"))])
+    return batches
+
+
+def _batches_of_file(calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs) -> Batches:
+    name = calibration["file"]
+    tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
+    keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
+    if len(keys) != count:
+        hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
+        raise InputError([Problem(f"{len(keys)} keys for {count} inputs", (*path, "keys"), hint)])
+    missing = [key for key in keys if key not in tensors]
+    if missing:
+        message = f"`{name}` has no tensor `{missing[0]}`"
+        raise InputError([Problem(message, (*path, "keys"), did_you_mean(missing[0], tensors))])
+    lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
+        raise InputError(
+            [Problem(f"the tensors of `{name}` hold no equal number of batches: {shown}", (*path, "file"))]
+        )
+    return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
+
+
+def _calibrate(prepared: GraphModule, batches: Batches, path: DocumentPath, finder: SourceFinder) -> None:
+    with torch.no_grad():
+        for index, batch in enumerate(batches):
+            with blame(path, f"running the method on batch {index} of its calibration", finder):
+                prepared(*batch)
+
+
+def _train(prepared: GraphModule, reference: str, path: DocumentPath, finder: SourceFinder) -> None:
+    train = load_callable(reference, finder, path)
+    for parameter in prepared.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    with blame(path, f"`{reference}`", finder), torch.enable_grad():
+        allow_exported_model_train_eval(prepared)
+        move_exported_model_to_train(prepared)
+        train(prepared)
+        move_exported_model_to_eval(prepared)
+    for parameter in prepared.parameters():
+        parameter.requires_grad_(False)
+
+
+def _convert(prepared: GraphModule) -> GraphModule:
+    """`convert_pt2e`, with names for what it makes: by its own numbers two methods would call different weights the
+    same, and a tag could not be told from a name."""
+    converted = convert_pt2e(prepared, fold_quantize=False)
+    names = {}
+    for node in converted.graph.nodes:
+        weight = _quantized_weight(node)
+        if weight is not None:
+            names[node.name] = weight
+            _rename_parameters(converted, node, weight)
+    constant_fold(converted, _is_quantize)
+    for node in list(converted.graph.find_nodes(op="get_attr")):
+        if node.name in names:
+            _rename(converted, node, f"{names[node.name]}_quantized")
+    _remove_unread(converted)
+    converted.recompile()
+    return converted
+
+
+def _is_quantize(node: Node) -> bool:
+    return node.op == "call_function" and any(name in str(node.target) for name in _QUANTIZE_WEIGHT)
+
+
+def _quantized_weight(node: Node) -> str | None:
+    """The name of the weight that a node quantizes; None for another node."""
+    source = node.args[0] if _is_quantize(node) else None
+    return str(source.target) if isinstance(source, Node) and source.op == "get_attr" else None
+
+
+def _rename_parameters(graph_module: GraphModule, node: Node, weight: str) -> None:
+    """Calls the scales and zero points of a weight after it."""
+    for argument, name in zip(node.args[1:3], ("scale", "zero_point"), strict=False):
+        if isinstance(argument, Node) and argument.op == "get_attr" and str(argument.target).startswith("_"):
+            _rename(graph_module, argument, f"{weight}_{name}")
+
+
+def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
+    """Moves what a get_attr node reads to another name, for all that read it."""
+    before, value = str(node.target), _get(graph_module, str(node.target))
+    number = 1
+    free = name
+    while _get(graph_module, free) is not None:
+        number += 1
+        free = f"{name}_{number}"
+    prefix, _, leaf = free.rpartition(".")
+    graph_module.get_submodule(prefix).register_buffer(leaf, value)
+    for other in graph_module.graph.find_nodes(op="get_attr"):
+        if other.target == before:
+            other.target = free
+    _delete(graph_module, before)
+
+
+def _get(graph_module: GraphModule, name: str) -> Any:
+    prefix, _, leaf = name.rpartition(".")
+    return getattr(graph_module.get_submodule(prefix), leaf, None)
+
+
+def _delete(graph_module: GraphModule, name: str) -> None:
+    prefix, _, leaf = name.rpartition(".")
+    delattr(graph_module.get_submodule(prefix), leaf)
+
+
+def _remove_unread(graph_module: GraphModule) -> None:
+    """Removes the weights that were quantized: nothing reads them any more, and an export would keep them."""
+    read = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
+    for name in named_tensors(graph_module):
+        if name not in read:
+            _delete(graph_module, name)

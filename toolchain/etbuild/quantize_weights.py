@@ -1,0 +1,119 @@
+"""Quantizes the weights of layers with torchao, before a module is exported."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torchao.core.config import AOBaseConfig
+from torchao.quantization import (
+    Int8DynamicActivationIntxWeightConfig,
+    IntxWeightOnlyConfig,
+    PerAxis,
+    PerGroup,
+    quantize_,
+)
+from torchao.utils import unwrap_tensor_subclass
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.sources import SourceFinder, blame, load_callable
+
+_LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
+_BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
+
+
+def quantize_weights(
+    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath, finder: SourceFinder
+) -> torch.nn.Module:
+    """A copy of a module, with the weights of some layers quantized.
+
+    Args:
+        module: The module, with its weights.
+        entries: Of `torchao` in the plan.
+        path: Where the manifest says so.
+        finder: The declared sources, for configurations that come from there.
+
+    Raises:
+        InputError: An entry matches no layer.
+        BuildError: torchao refuses a layer.
+    """
+    module = copy.deepcopy(module)
+    layers = _layers_by_entry(module, entries, path)
+    for index, entry in enumerate(entries):
+        here = (*path, index)
+        config = _config(entry, here, finder)
+        for name in layers[index]:
+            _check_groups(module.get_submodule(name), name, entry, here)
+        chosen = set(layers[index])
+        with blame((*here, "config"), f"quantizing with `{entry['config']}`", finder):
+            quantize_(module, config, lambda _, name, chosen=chosen: name in chosen)
+    # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
+    # fp32, and the program would compute nonsense.
+    unwrap_tensor_subclass(module)
+    return module
+
+
+def _layers_by_entry(module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath) -> list[list[str]]:
+    """For each entry the names of the layers that it quantizes: the first that matches a layer has it."""
+    found: list[list[str]] = [[] for _ in entries]
+    matched = [False] * len(entries)
+    names: list[str] = []
+    for name, layer in module.named_modules():
+        kind = next((kind for kind, layers in _LAYERS.items() if type(layer) is layers), None)
+        if kind is None:
+            continue
+        names.append(name)
+        owners = [index for index, entry in enumerate(entries) if kind in entry["layers"] and _matches(name, entry)]
+        if owners:
+            found[owners[0]].append(name)
+        for index in owners:
+            matched[index] = True
+    problems = [
+        Problem(
+            f"no {' or '.join(entry['layers'])} layer matches {', '.join(entry['modules'])}",
+            (*path, index, "modules"),
+            did_you_mean(entry["modules"][0], names) if names else "the module has no such layers",
+        )
+        for index, entry in enumerate(entries)
+        if not matched[index]
+    ]
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _matches(name: str, entry: dict[str, Any]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in entry["modules"])
+
+
+def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
+    if ":" in entry["config"]:
+        here = (*path, "config")
+        create = load_callable(entry["config"], finder, here)
+        with blame(here, f"`{entry['config']}`", finder):
+            config = create(**entry["kwargs"])
+        if not isinstance(config, AOBaseConfig):
+            message = f"`{entry['config']}` returned {type(config).__name__}, not a configuration of torchao"
+            raise BuildError([Problem(message, here)])
+        return config
+    bits, size = _BITS[entry["config"]], entry["group_size"]
+    granularity = PerAxis(0) if size is None else PerGroup(size)
+    if "da" in entry["config"]:
+        return Int8DynamicActivationIntxWeightConfig(weight_dtype=bits, weight_granularity=granularity)
+    return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity)
+
+
+def _check_groups(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
+    size, row = entry.get("group_size"), list(_weight(layer))[-1]
+    if size is not None and row % size:
+        hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
+        raise BuildError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])
+
+
+def _weight(layer: torch.nn.Module) -> Iterator[int]:
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    yield from weight.shape
