@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-# The order of a set of strings in a model would otherwise be another in each process; what lies in the current directory
-# is no package of the toolchain; and PyTorch and MKL would choose their arithmetic by the processor, so that calibration
-# and random weights would give other bytes on another machine.
+# The order of a set of strings in a model would otherwise be another in each process; what lies in the current
+# directory is no package of the toolchain; and PyTorch and MKL would choose their arithmetic by the processor, so that
+# calibration and random weights would give other bytes on another machine.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONSAFEPATH": "1",
