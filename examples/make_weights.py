@@ -25,7 +25,11 @@ FILES = [
     ("encoder_decoder/encoder_decoder.safetensors", "encoder_decoder/model.yaml", ""),
     ("shared_weights/backbone.safetensors", "shared_weights/embedder.yaml", "backbone."),
     ("shared_weights/classifier.safetensors", "shared_weights/classifier.yaml", "head."),
+    ("quantized/spotter.safetensors", "quantized/int8.yaml", ""),
 ]
+
+# What a model is calibrated on: the file, the name of its tensor, and the shape of that: batches of inputs.
+CALIBRATIONS = [("quantized/calibration.safetensors", "spectrogram", (16, 1, 256))]
 
 
 def create(manifest: Path) -> nn.Module:
@@ -71,9 +75,11 @@ def contents(manifest: Path, prefix: str) -> bytes:
 
 def main() -> None:
     """Writes all files."""
-    for file, manifest, prefix in FILES:
+    made = {file: contents(EXAMPLES / manifest, prefix) for file, manifest, prefix in FILES}
+    made.update({file: save({name: uniform(name, torch.Size(shape))}) for file, name, shape in CALIBRATIONS})
+    for file, content in made.items():
         path = EXAMPLES / file
-        path.write_bytes(contents(EXAMPLES / manifest, prefix))
+        path.write_bytes(content)
         print(f"{path.stat().st_size:>9,} bytes  {file}")
 
 

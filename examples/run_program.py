@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import executorch.kernels.quantized  # noqa: F401  # kernels of quantized operators that no backend took
 import torch
 from executorch.runtime import Method, Program, Runtime
 

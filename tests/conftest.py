@@ -20,6 +20,8 @@ MANIFESTS = {
     "encoder_decoder": EXAMPLES / "encoder_decoder/model.yaml",
     "embedder": EXAMPLES / "shared_weights/embedder.yaml",
     "classifier": EXAMPLES / "shared_weights/classifier.yaml",
+    "spotter_int8": EXAMPLES / "quantized/int8.yaml",
+    "spotter_int4": EXAMPLES / "quantized/int4.yaml",
 }
 
 

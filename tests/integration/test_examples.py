@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from make_weights import EXAMPLES, FILES, contents, create
+from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
 from tests.conftest import MANIFESTS, build_with_cli
 
@@ -179,3 +179,34 @@ def test_run_program_names_a_missing_weights_file(cli_built, tmp_path):
     done = run_program(str(tmp_path / "tiny_lm.pte"), "prefill")
     assert done.returncode == 1
     assert "tiny_lm.pte needs tiny_lm.weights.ptd, which is not beside it" in done.stderr
+
+
+@pytest.mark.parametrize(("file", "name", "shape"), CALIBRATIONS)
+def test_calibration_is_what_the_generator_makes(file, name, shape):
+    torch.testing.assert_close(load_file(EXAMPLES / file), {name: uniform(name, torch.Size(shape))}, rtol=0, atol=0)
+
+
+# How far a quantized program may be from eager PyTorch in fp32, relative to the size of the output, and how small its
+# weights are beside fp32.
+QUANTIZED = {"spotter_int8": (0.02, 1 / 4), "spotter_int4": (0.15, 1 / 8)}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized(name, cli_built, tmp_path):
+    tolerance, _ = QUANTIZED[name]
+    recordings = [uniform(f"recording {seed}", torch.Size([1, 256])) for seed in range(4)]
+    sessions = [[(method, [recording]) for recording in recordings] for method in ("embed", "classify")]
+    actual, expected = run(cli_built(name), sessions, tmp_path), eager(name, sessions)
+    for outputs, wanted in zip(actual, expected, strict=True):
+        for (output,), (want,) in zip(outputs, wanted, strict=True):
+            assert 0 < (output - want).norm() / want.norm() < tolerance
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_weights_are_small(name, cli_built):
+    """Once for both methods: all linear weights, against the same in fp32."""
+    _, part = QUANTIZED[name]
+    state = load_file(MANIFESTS[name].parent / "spotter.safetensors")
+    fp32 = sum(tensor.nbytes for key, tensor in state.items() if key.endswith(".weight"))
+    named = cli_built(name).with_name(f"{name}.weights.ptd").stat().st_size
+    assert abs(named / fp32 - part) < 0.15 * part

@@ -50,10 +50,11 @@ def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], dir
     _check_names(edge)
     initialized = _initialized_buffers(edge)
     config = ExecutorchBackendConfig(
-        passes=[*weight_only.passes(edge), *([InitializedMutableBufferPass(initialized)] if initialized else [])],
+        passes=[InitializedMutableBufferPass(initialized)] if initialized else [],
         memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
         external_constants=named_data.shard_of if shards else False,
     )
+    weight_only.register_kernels(edge)
     methods = sorted(edge.methods)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:

@@ -74,6 +74,7 @@ def lower(
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
+    weight_only.fuse_embeddings(edge)
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
     return edge

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import torch
 from executorch.exir import EdgeProgramManager
-from executorch.exir.pass_base import PassBase
-from executorch.exir.passes.quant_fusion_pass import QuantFusionPass
+from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -29,8 +28,10 @@ def spell_out(program: ExportedProgram) -> None:
 
 
 def _of_weights(node: Node) -> bool:
-    source = node.args[0]
-    return isinstance(source, Node) and source.op == "placeholder"
+    source, scale = node.args[0], node.args[2]
+    if not isinstance(source, Node) or not isinstance(scale, Node):
+        return False
+    return bool(source.op == "placeholder" and source.meta["val"].dim() == scale.meta["val"].dim() == 2)
 
 
 def _takes_quantized(user: Node) -> bool:
@@ -41,18 +42,13 @@ def _takes_quantized(user: Node) -> bool:
 
 
 def _inline(graph: Graph, node: Node) -> None:
-    """Puts the operators of a node's implementation in its place."""
-    sources = [argument for argument in node.args if isinstance(argument, Node)]
+    """Puts the operators that a node stands for in its place."""
+    weights, _, scale, zero_point = node.args[:4]
+    sources = [source for source in (weights, scale, zero_point) if isinstance(source, Node)]
     values = [source.meta["val"] for source in sources]
-
-    def call(*tensors: torch.Tensor) -> torch.Tensor:
-        given = iter(tensors)
-        arguments = [next(given) if isinstance(argument, Node) else argument for argument in node.args]
-        result: torch.Tensor = node.target.decompose(*arguments, **node.kwargs)
-        return result
-
-    with values[0].fake_mode:
-        traced: GraphModule = make_fx(call)(*values)
+    result = node.meta["val"]
+    with result.fake_mode:
+        traced: GraphModule = make_fx(lambda *tensors: _dequantize(*tensors).to(result.dtype))(*values)
     known = dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True))
     with graph.inserting_before(node):
         for inner in traced.graph.nodes:
@@ -65,18 +61,49 @@ def _inline(graph: Graph, node: Node) -> None:
     graph.erase_node(node)
 
 
-def passes(edge: EdgeProgramManager) -> list[PassBase]:
-    """The passes of ExecuTorch that quantized operators outside of delegates need when a program is emitted."""
-    namespaces = {
-        str(node.target._op.namespace)
-        for method in edge.methods
-        for child in edge.exported_program(method).graph_module.modules()
-        if isinstance(child, GraphModule)
-        for node in child.graph.nodes
-        if hasattr(node.target, "_op")
-    }
-    if not namespaces & {"quantized_decomposed", "torchao"}:
-        return []
-    import executorch.kernels.quantized  # noqa: F401  # registers the operators that have kernels
+def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
+    """Weights of a layer from their quantized ones.
 
-    return [QuantFusionPass(_fix_node_meta_val=True)]
+    Nothing here is a view of a constant, which ExecuTorch 1.5 cannot emit where the constant lies in named data.
+
+    Args:
+        weights: int8 [rows, columns].
+        scale: float [rows, groups].
+        zero_point: int8 [rows, groups]; None: zero.
+
+    Returns:
+        float [rows, columns].
+    """
+    values = weights.to(scale.dtype).unflatten(1, (scale.shape[1], -1))
+    if zero_point is not None:
+        values = values - zero_point.to(scale.dtype).unsqueeze(-1)
+    return (values * scale.unsqueeze(-1)).flatten(1)
+
+
+def fuse_embeddings(edge: EdgeProgramManager) -> None:
+    """Gives methods with quantized embeddings ExecuTorch's own operators for them, which read packed weights.
+
+    Folding constants, which packing needs, would also write out what `spell_out` has spelled out: a method without such
+    an embedding is left as it is.
+    """
+    for name in sorted(edge.methods):
+        program = edge.exported_program(name)
+        if any(_is_quantized_embedding(node) for node in program.graph.nodes):
+            import executorch.kernels.quantized  # noqa: F401  # registers the operators
+
+            edge._edge_programs[name] = quant_fusion_and_const_prop_pass(program)
+
+
+def _is_quantized_embedding(node: Node) -> bool:
+    sources = node.all_input_nodes
+    return "embedding" in str(node.target) and bool(sources) and _DEQUANTIZE in str(sources[0].target)
+
+
+def register_kernels(edge: EdgeProgramManager) -> None:
+    """Registers ExecuTorch's quantized operators, where some are left outside of delegates."""
+    for name in edge.methods:
+        for child in edge.exported_program(name).graph_module.modules():
+            if isinstance(child, GraphModule) and any(
+                "quantized_decomposed" in str(n.target) for n in child.graph.nodes
+            ):
+                import executorch.kernels.quantized  # noqa: F401

@@ -1,0 +1,270 @@
+"""Quantization: what it does to weights and outputs, what methods go on sharing, and what is refused."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from .conftest import Build, Outcome
+from .test_examples import run
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(64, 128)
+        self.body = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU())
+        self.head = torch.nn.Linear(128, 32)
+
+    def features(self, x):
+        return self.body(x)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def text(self, tokens):
+        return self.head(self.embedding(tokens))
+
+def create():
+    return Net()
+
+def batches(count=2):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(2, 128, generator=generator) for _ in range(count)]
+
+def train(prepared):
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=0.001)
+    for batch in batches():
+        prepared(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with open("trained", "w") as file:
+        file.write("yes")
+
+def add_a_relu(graph_module):
+    for node in list(graph_module.graph.nodes):
+        if node.op == "output":
+            with graph_module.graph.inserting_before(node):
+                last = node.args[0][0]
+                node.args = ((graph_module.graph.call_function(torch.ops.aten.relu.default, (last,)),),)
+    graph_module.recompile()
+    return graph_module
+
+def no_graph(graph_module):
+    return 3
+
+def config(bits):
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis
+    dtypes = {4: torch.int4, 8: torch.int8}
+    return Int8DynamicActivationIntxWeightConfig(weight_dtype=dtypes[bits], weight_granularity=PerAxis(0))
+"""
+STATIC = (
+    '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory: "model:batches"}}}'
+)
+DYNAMIC = "{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true, dynamic: true}}]}}"
+# By name: the quantization, the backend, how far the output may be from fp32, and the size of the weights beside fp32.
+SCHEMES = {
+    "static": (STATIC, "xnnpack", 0.03, 1 / 4),
+    "static_portable": (STATIC, "portable", 0.03, 1 / 4),
+    "dynamic": (DYNAMIC, "xnnpack", 0.03, 1 / 4),
+    "8da4w": ("{torchao: [{config: 8da4w}]}", "xnnpack", 0.15, 1 / 8),
+    "8da8w": ("{torchao: [{config: 8da8w}]}", "xnnpack", 0.03, 1 / 4),
+    "int8": ("{torchao: [{config: int8}]}", "xnnpack", 0.03, 1 / 4),
+    "int8_portable": ("{torchao: [{config: int8}]}", "portable", 0.03, 1 / 4),
+    # torchao keeps weights of 4 bits in a byte each, which a backend without an operator for them cannot pack.
+    "int4": ("{torchao: [{config: int4}]}", "xnnpack", 0.15, 1 / 4),
+    "callable": ('{torchao: [{config: "model:config", kwargs: {bits: 8}}]}', "xnnpack", 0.03, 1 / 4),
+}
+
+
+def manifest(quantize: str, backend: str = "xnnpack", methods: str = "features forward", more: str = "") -> str:
+    entries = "".join(
+        f"  {name}: {{example_inputs: [{{shape: [1, 4], dtype: int64}}]}}\n"
+        if name == "text"
+        else f"  {name}: {{example_inputs: [{{shape: [2, 128]}}]}}\n"
+        for name in methods.split()
+    )
+    return (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+        f"defaults: {{partitioners: [{backend}], quantize: {quantize}}}\nmethods:\n{entries}{more}"
+    )
+
+
+def module() -> torch.nn.Module:
+    scope: dict[str, object] = {}
+    exec(MODEL, scope)
+    return scope["create"]()  # type: ignore[operator,no-any-return]
+
+
+def errors_of(made: Outcome, tmp_path, *methods: str) -> list[float]:
+    """How far methods are from eager PyTorch in fp32, relative to the size of their outputs."""
+    inputs = torch.randn(2, 128, generator=torch.Generator().manual_seed(7))
+    (outputs,) = run(made.directory / "net.pte", [[(method, [inputs]) for method in methods]], tmp_path)
+    net = module()
+    with torch.no_grad():
+        expected = [getattr(net, method)(inputs) for method in methods]
+    return [float((out - want).norm() / want.norm()) for (out,), want in zip(outputs, expected, strict=True)]
+
+
+def error_of(made: Outcome, tmp_path, method: str = "forward") -> float:
+    return errors_of(made, tmp_path, method)[0]
+
+
+WEIGHTS = 4 * (128 * 128 + 128 * 32)  # of both linear layers, in fp32
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_scheme(name: str, build: Build, tmp_path) -> None:
+    quantize, backend, tolerance, part = SCHEMES[name]
+    made = build(manifest(quantize, backend, more='named_data: {weights: {parameters: ["*"]}}\n'), model=MODEL)
+    assert made.code == 0, made.err
+    assert all(0 < error < tolerance for error in errors_of(made, tmp_path, "features", "forward"))
+    # Both methods read the body's weights: they are there once.
+    assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
+
+
+def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Build) -> None:
+    tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
+    made = build(manifest(STATIC, more=tags), model=MODEL)
+    assert made.code == 0, made.err
+    assert len(made.read("net.body.ptd")) > 128 * 128 > len(made.read("net.head.ptd")) > 128 * 32
+
+
+def test_a_method_may_be_left_out(build: Build, tmp_path) -> None:
+    text = manifest(STATIC).replace("forward: {", "forward: {quantize: null, ")
+    made = build(text, model=MODEL)
+    assert made.code == 0, made.err
+    features, forward = errors_of(made, tmp_path, "features", "forward")
+    assert forward < 1e-5 < features < 0.03
+
+
+def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Build, tmp_path) -> None:
+    text = manifest(STATIC).replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, ")
+    made = build(text, model=MODEL)
+    assert made.code == 0, made.err
+    features, forward = errors_of(made, tmp_path, "features", "forward")
+    assert features < 0.03 < forward < 0.15
+
+
+def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
+    quantize = "{torchao: [{config: 8da8w, modules: [head]}, {config: int4, layers: [embedding]}]}"
+    made = build(manifest(quantize, methods="text features"), model=MODEL)
+    assert made.code == 0, made.err
+    tokens = torch.tensor([[1, 5, 63, 0]])
+    (((actual,),),) = run(made.directory / "net.pte", [[("text", [tokens])]], tmp_path)
+    with torch.no_grad():
+        expected = module().text(tokens)
+    assert 1e-3 < float((actual - expected).norm() / expected.norm()) < 0.2
+    assert error_of(made, tmp_path, "features") < 1e-5  # `body` is not among the modules
+    operators = made.json("net.report.json")["methods"]["text"]["operators"]["fallback"]
+    assert any("embedding_4bit" in name or "dequantize_affine" in name for name in operators)
+    # The embedding in 4 bits, the head in 8, the body in fp32; some kB besides.
+    assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
+
+
+def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = build(manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}', methods="forward"), model=MODEL)
+    assert made.code == 0, made.err
+    assert (tmp_path / "trained").exists()
+    assert 0 < error_of(made, tmp_path) < 0.1
+
+
+def test_passes_run_where_the_manifest_says(build: Build, tmp_path) -> None:
+    passes = 'passes: {pre_prepare: ["model:add_a_relu"]}'
+    made = build(manifest(STATIC.replace("pt2e: {", f"pt2e: {{{passes}, "), methods="forward"), model=MODEL)
+    assert made.code == 0, made.err
+    inputs = torch.randn(2, 128)
+    (((actual,),),) = run(made.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    assert actual.min() == 0
+
+
+def test_calibration_from_a_file(build: Build, tmp_path) -> None:
+    batches = torch.randn(3, 2, 128, generator=torch.Generator().manual_seed(1))
+    text = manifest(STATIC.replace('{factory: "model:batches"}', "{file: batches.safetensors}"))
+    made = build(text, model=MODEL, files={"batches.safetensors": save({"x": batches})})
+    assert made.code == 0, made.err
+    other = build(text, model=MODEL, files={"batches.safetensors": save({"x": batches * 2})})
+    assert error_of(made, tmp_path) < 0.03
+    assert other.json("net.index.json")["key"] != made.json("net.index.json")["key"]
+    assert other.read("net.pte") != made.read("net.pte")
+
+
+def test_weights_from_a_file_are_quantized(build: Build, tmp_path) -> None:
+    state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
+    text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
+    made = build(text, model=MODEL.replace("manual_seed(0)", "manual_seed(5)"), files={"net.safetensors": save(state)})
+    assert made.code == 0, made.err
+    assert error_of(made, tmp_path) < 0.03
+
+
+def exported(entry: str, **shapes: object) -> bytes:
+    class Entry(torch.nn.Module):
+        def __init__(self, net: torch.nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return getattr(self.net, entry)(x)  # type: ignore[no-any-return]
+
+    written = io.BytesIO()
+    torch.export.save(torch.export.export(Entry(module()), (torch.zeros(2, 128),), **shapes), written)
+    return written.getvalue()
+
+
+def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
+    dims = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=2, max=8)},)}
+    files = {"forward.pt2": exported("forward", **dims), "features.pt2": exported("features")}
+    text = (
+        "schema: executorch-model/v1\nname: net\ndefaults: {partitioners: [xnnpack]}\n"
+        "methods: {forward: {program: forward.pt2}, features: {program: features.pt2}}\n"
+    )
+    made = build(text, files=files)
+    assert made.code == 0, made.err
+    assert max(errors_of(made, tmp_path, "features", "forward")) < 1e-5
+    assert len(made.read("net.pte")) < WEIGHTS * 1.2  # the body once
+    alone = build(text.replace(", features: {program: features.pt2}", ""), files=files)
+    inputs = torch.randn(8, 128)
+    (((actual,),),) = run(alone.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    torch.testing.assert_close(actual, module()(inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "message"),
+    [
+        ("{torchao: [{config: 8da4w, modules: [hed]}]}", "no linear layer matches hed"),
+        ("{torchao: [{config: 8da4w, group_size: 48}]}", "`body.0` has rows of 128 weights, no multiple of 48"),
+        ('{torchao: [{config: "model:batches"}]}', "returned list, not a configuration of torchao"),
+        (
+            '{pt2e: {quantizers: [{backend: custom, options: {factory: "model:create"}}], qat: "model:train"}}',
+            "not a Q",
+        ),
+        (
+            STATIC.replace("pt2e: {", 'pt2e: {passes: {post_convert: ["model:no_graph"]}, '),
+            "returned int, not a torch.fx",
+        ),
+        (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
+        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
+        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
+        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"), "running the method on batch 0"),
+    ],
+)
+def test_refused(quantize: str, message: str, build: Build) -> None:
+    made = build(manifest(quantize), model=MODEL, files={"b.safetensors": save({"x": torch.zeros(3, 5)})})
+    assert made.code in (1, 2)
+    assert message in made.err
+    assert "Traceback" not in made.err
+    assert made.files == []
+
+
+def test_a_file_that_is_no_exported_program(build: Build) -> None:
+    text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: forward.pt2}}\n"
+    made = build(text, files={"forward.pt2": b"no zip"})
+    assert made.code == 2
+    assert "model.yaml:3:30: methods.forward.program: cannot read `forward.pt2`" in made.err
