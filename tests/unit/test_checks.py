@@ -30,6 +30,19 @@ LOWERING: dict[str, Any] = {
         "prefill": {"delegated": {}, "fallback": {}},
     },
     "named_data": {"weights": {"a": 300, "b": 400}},
+    "sharing": {
+        "expected_bytes": 900,
+        "shared_bytes": 300,
+        "duplicate_bytes": 600,
+        "duplicates": [
+            {
+                "weight": "head.weight",
+                "bytes": 600,
+                "copies": 2,
+                "readers": ["XnnpackBackend of `decode`", "portable operators of `prefill`"],
+            }
+        ],
+    },
 }
 
 
@@ -50,6 +63,11 @@ def planned(**sections: Any) -> Any:
             {"max_named_data_bytes": {"weights": 700}},
             "checks.max_named_data_bytes.weights: the named data `weights` has 700 bytes, at most 1",
         ),
+        (
+            {"max_duplicate_bytes": 599},
+            {"max_duplicate_bytes": 600},
+            "600 bytes hold weights that are there already, at most 599 are allowed",
+        ),
         ({"max_memory_bytes": 99}, {"max_memory_bytes": 100}, "`prefill` plans 100 bytes of memory, at most 99"),
         (
             {"max_memory_bytes": {"decode": 29}},
@@ -67,6 +85,13 @@ def test_a_bound_is_kept_or_named(wanted: dict[str, Any], kept: dict[str, Any], 
     assert message in str(error.value)
     assert len(error.value.problems) == 1
     assert error.value.exit_code == 3
+
+
+def test_a_lost_sharing_is_named() -> None:
+    with pytest.raises(CheckError) as error:
+        checks.measure(planned(checks={"max_duplicate_bytes": 0}), LOWERING)
+    held = "`head.weight` is held by XnnpackBackend of `decode` and by portable operators of `prefill`"
+    assert held in str(error.value)
 
 
 def test_all_broken_bounds_are_named_at_once() -> None:
@@ -87,4 +112,5 @@ def test_the_report_leaves_out_what_it_is_told_to() -> None:
     assert "operators" not in made["methods"]["decode"]
     assert made["bytes"]["external"] == {"weights": {"blobs": 2, "bytes": 700}}
     assert made["bytes"]["constants"] == {"blobs": 2, "bytes": 3}
+    assert made["sharing"] == {"expected_bytes": 900, "shared_bytes": 300, "duplicate_bytes": 600}
     assert schema.problems("report", made) == []

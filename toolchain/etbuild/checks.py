@@ -11,12 +11,14 @@ from etbuild.plan import Plan
 _WORDS = {
     "max_program_bytes": "the program has {actual:,} bytes, at most {limit:,} are allowed",
     "max_named_data_bytes": "the named data{of} has {actual:,} bytes, at most {limit:,} are allowed",
+    "max_duplicate_bytes": "{actual:,} bytes hold weights that are there already, at most {limit:,} are allowed",
     "max_memory_bytes": "{of} plans {actual:,} bytes of memory, at most {limit:,} are allowed",
     "min_delegated": "backends take {actual:.4g} of the operators of{of}, at least {limit:g} are asked for",
 }
 _HINTS = {
     "max_program_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
     "max_named_data_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_duplicate_bytes": "the report lists them under `sharing`; {largest}",
     "max_memory_bytes": "the upper bounds of dynamic shapes decide how much is planned",
     "min_delegated": "the report lists under `fallback` what no backend took",
 }
@@ -35,7 +37,7 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
     measured = [entry for check in sorted(plan["checks"]) for entry in _measure(check, plan["checks"][check], lowering)]
     broken = [entry for entry in measured if not _holds(entry)]
     if broken:
-        raise CheckError([_problem(entry, plan) for entry in broken])
+        raise CheckError([_problem(entry, plan, lowering) for entry in broken])
     return measured
 
 
@@ -59,13 +61,18 @@ def _holds(entry: dict[str, Any]) -> bool:
     return bool(entry["actual"] >= entry["limit"])
 
 
-def _problem(entry: dict[str, Any], plan: Plan) -> Problem:
+def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Problem:
     check, of = entry["check"], entry.get("of")
     by_name = isinstance(plan["checks"][check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
     named = f"`{of}`" if check == "max_memory_bytes" else f" `{of}`" if of else ""
     message = _WORDS[check].format(of=named, actual=entry["actual"], limit=entry["limit"])
-    return Problem(message, path, _HINTS[check])
+    return Problem(message, path, _HINTS[check].format(largest=_largest_duplicate(lowering)))
+
+
+def _largest_duplicate(lowering: dict[str, Any]) -> str:
+    found = lowering["sharing"]["duplicates"]
+    return f"`{found[0]['weight']}` is held by {' and by '.join(found[0]['readers'])}" if found else ""
 
 
 def _program_bytes(lowering: dict[str, Any]) -> int:
@@ -78,6 +85,10 @@ def _named_data_bytes(lowering: dict[str, Any]) -> dict[str, int]:
         if "tag" in artifact:
             sizes[artifact["tag"]] = sizes.get(artifact["tag"], 0) + artifact["size"]
     return sizes
+
+
+def _duplicate_bytes(lowering: dict[str, Any]) -> int:
+    return int(lowering["sharing"]["duplicate_bytes"])
 
 
 def _memory_bytes(lowering: dict[str, Any]) -> dict[str, int]:
@@ -98,6 +109,7 @@ def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
 _MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "max_program_bytes": _program_bytes,
     "max_named_data_bytes": _named_data_bytes,
+    "max_duplicate_bytes": _duplicate_bytes,
     "max_memory_bytes": _memory_bytes,
     "min_delegated": _delegated,
 }

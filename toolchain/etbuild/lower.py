@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, named_data, weight_only
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 
@@ -57,6 +58,7 @@ def lower(
         BuildError: A backend or the edge dialect refuses a method; names the method and operator where ExecuTorch does.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
+    _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
         if not any(backends.BACKENDS[entry["backend"]].weight_only for entry in _entries(lower_plan, name)):
@@ -83,6 +85,23 @@ def lower(
 def _entries(lower_plan: Plan, name: str) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = lower_plan["methods"][name]["partitioners"]
     return entries
+
+
+def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
+    """ExecuTorch 1.5 gives no backend what is in a `while_loop`, and cannot emit one: known before all is lowered."""
+    problems = [
+        Problem(
+            "the method has a `while_loop`, which ExecuTorch cannot put into a program",
+            ("methods", name, "entry"),
+            "use `scan` or `map` over a known number of steps, or let the application call the method in a loop",
+        )
+        for name, program in sorted(programs.items())
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        and any(node.target is torch.ops.higher_order.while_loop for node in module.graph.nodes)
+    ]
+    if problems:
+        raise BuildError(problems)
 
 
 def _check_written_parameters(edge: EdgeProgramManager) -> None:
@@ -122,10 +141,14 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
+        lint = PartitionLint(set(slot))
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
-                lists[name].insert(0, _create(slot[name], path, finder))
+                partitioner = _create(slot[name], path, finder)
+                if backends.equal_partitions(slot[name]["backend"], slot[name]["options"]):
+                    lint.watch(partitioner, name, path)
+                lists[name].insert(0, partitioner)
             elif lists[name]:
                 lists[name].insert(0, _NoPartition(lists[name][0]))
     return lists
@@ -161,12 +184,7 @@ def _operators(graph_module: torch.fx.GraphModule) -> Iterator[str]:
     """The operators of a graph, those inside control flow too; picking from tuples and calls of delegates are none."""
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.target not in (operator.getitem, executorch_call_delegate):
-            target = node.target
-            yield (
-                target.name()
-                if hasattr(target, "name") and callable(target.name)
-                else getattr(target, "__name__", str(target))
-            )
+            yield operator_name(node)
     for _, submodule, _ in get_control_flow_submodules(graph_module):
         yield from _operators(submodule)
 

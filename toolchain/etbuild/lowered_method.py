@@ -30,14 +30,16 @@ from executorch.exir.serde import export_serialize, serialize
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from etbuild import files, named_data
+from etbuild import files, named_data, sharing
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
 from etbuild.inputs import file_digest
 from etbuild.named_data import Claims
 from etbuild.plan import canonical_json
 from etbuild.saved_export import canonical_archive
+from etbuild.sharing import Place
 from etbuild.sources import summary
+from etbuild.weight_places import weight_places
 
 _SCHEMA = "executorch-lowered-method/v1"
 BLOBS = "blobs"
@@ -61,6 +63,7 @@ class LoweredMethod:
         nodes: The graph's nodes in order, each with the number of its positional arguments.
         delegates: By the name of each delegate the digest of its program and those of its named data.
         claims: The shards that want each key of the named data.
+        places: Where it keeps the weights that it reads.
         digests: Of its other files but blobs, which are called after theirs.
     """
 
@@ -71,6 +74,7 @@ class LoweredMethod:
     nodes: list[tuple[str, int]]
     delegates: dict[str, dict[str, Any]]
     claims: Claims
+    places: list[Place]
     digests: dict[str, str]
 
 
@@ -101,6 +105,7 @@ def write(
         BuildError: A file cannot be written.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
+    places = [place.facts() for place in weight_places(program, {})]
     delegates = {
         delegate: _take_blobs(directory, child)
         for delegate, child in program.graph_module.named_children()
@@ -114,8 +119,8 @@ def write(
                 node.meta.pop(key, None)
     listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
     digests = _write_program(directory, program)
-    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed, "digests": digests}
-    _write_facts(directory, {"name": name, "why_not": None, **facts})
+    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed}
+    _write_facts(directory, {"name": name, "why_not": None, **facts, "places": places, "digests": digests})
     _check_read_back(directory, name, program, content)
 
 
@@ -163,7 +168,7 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     """Saves why the method has to be lowered together with the others, in place of all else in the directory."""
     for path in directory.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    facts: dict[str, Any] = {"bound": [], "nodes": [], "delegates": {}, "claims": {}, "digests": {}}
+    facts: dict[str, Any] = {"bound": [], "nodes": [], "delegates": {}, "claims": {}, "places": [], "digests": {}}
     _write_facts(directory, {"name": name, "why_not": reason, **facts})
 
 
@@ -254,8 +259,9 @@ def read(directory: Path, name: str) -> LoweredMethod:
         if facts["name"] != name:
             raise ValueError(f"it is `{facts['name']}`")
         claims = {key: set(shards) for key, shards in facts.pop("claims").items()}
-        return LoweredMethod(directory, claims=claims, **facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        places = [sharing.read(place) for place in facts.pop("places")]
+        return LoweredMethod(directory, claims=claims, places=places, **facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError([Problem(f"not the lowered method: {error}", ("methods", name))]) from error
 
 

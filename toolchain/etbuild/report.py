@@ -14,7 +14,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
         plan: The plan. Its `report` says what is listed.
         lowering: The facts of the lowering: `program`, from `program_file.program_facts`; `operators`, by method the
             counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
-            size in bytes of each blob by key.
+            size in bytes of each blob by key; `sharing`, what `sharing.measure` gave.
         checks: What `checks.measure` found.
     """
     program = lowering["program"]
@@ -28,6 +28,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
         },
         "constant_methods": dict(sorted(plan["constant_methods"].items())),
         "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
+        "sharing": _sharing(lowering["sharing"], plan["report"]["blobs"]),
         "checks": checks,
     }
 
@@ -35,6 +36,10 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
 def _method(method: dict[str, Any], operators: dict[str, Any], listed: bool) -> dict[str, Any]:
     facts = {key: method[key] for key in ("inputs", "outputs", "delegates", "memory")}
     return {**facts, "operators": operators} if listed else facts
+
+
+def _sharing(sharing: dict[str, Any], listed: bool) -> dict[str, Any]:
+    return sharing if listed else {key: value for key, value in sharing.items() if key != "duplicates"}
 
 
 def _totals(sizes: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Backend:
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from the options, which `quantizer-NAME.schema.json` describes, and
             `qat`: whether the method is trained. Its second argument is as that of `create`. None: it has none.
+        equal_partitions: It pairs the partitions of methods, the first with the first, and refuses other counts.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Backend:
     separable: bool
     weight_only: bool = True
     create_quantizer: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None = None
+    equal_partitions: bool = False
 
     def check(self, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
@@ -57,6 +59,11 @@ BACKENDS = {
 def separable(names: Iterable[str]) -> bool:
     """Whether methods that are lowered by these backends can be lowered one by one."""
     return all(BACKENDS[name].separable for name in names)
+
+
+def equal_partitions(name: str, options: dict[str, Any]) -> bool:
+    """Whether a partitioner entry needs as many partitions in each method. What `custom` makes says so by itself."""
+    return BACKENDS[name].equal_partitions or bool(name == "custom" and options.get("equal_partitions"))
 
 
 def check(name: str, options: dict[str, Any], path: DocumentPath) -> list[Problem]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import accelerate, backends, files, forked
+from etbuild import accelerate, backends, files, forked, sharing
 from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
@@ -17,6 +17,7 @@ from etbuild.inputs import Inputs, file_digest
 from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
+from etbuild.sharing import Places
 from etbuild.sources import SourceFinder, importable
 from etbuild.steps.exporting import export_methods, load_weights
 from etbuild.steps.reporting import LOWERING_SCHEMA, write_json
@@ -191,7 +192,8 @@ def merge(
                 content, shards = _read_weights(lower_plan, saved, inputs)
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
                 edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
-            return _emit(lower_plan, edge, shards, inputs, directory, stage)
+            places = {name: method.places for name, method in methods.items()}
+            return _emit(lower_plan, edge, shards, places, inputs, directory, stage)
 
 
 @contextmanager
@@ -234,6 +236,7 @@ def _lower_together(
 ) -> list[files.Artifact]:
     from etbuild import lower as lowering
     from etbuild import named_data
+    from etbuild.weight_places import weight_places
 
     if saved.export_plan is None:
         with stage("read the export and the weights"):
@@ -245,7 +248,10 @@ def _lower_together(
         with stage(f"lower {', '.join(programs)}"):
             edge = lowering.lower(lower_plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
-        return _emit(lower_plan, edge, shards, inputs, directory, stage)
+        with stage("look for weights that are there twice"):
+            digests: dict[tuple[int, int], str] = {}
+            places = {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
+        return _emit(lower_plan, edge, shards, places, inputs, directory, stage)
 
 
 def _read_weights(
@@ -302,7 +308,13 @@ def _export_with_weights(
 
 
 def _emit(
-    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], inputs: Inputs, directory: Path, stage: Stage
+    lower_plan: Plan,
+    edge: EdgeProgramManager,
+    shards: dict[str, str],
+    places: Places,
+    inputs: Inputs,
+    directory: Path,
+    stage: Stage,
 ) -> list[files.Artifact]:
     from etbuild import emit
     from etbuild import lower as lowering
@@ -316,6 +328,7 @@ def _emit(
             "program": emission.program,
             "operators": operators,
             "named_data": emission.named_data,
+            "sharing": sharing.measure(places),
             **_describe_weights(lower_plan, inputs),
         }
         return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]

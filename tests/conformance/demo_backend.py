@@ -1,0 +1,148 @@
+"""Demo backends and a partitioner: what they compile describes what they were given, as JSON.
+
+Projects of these tests have this file among their sources. The environment names the file that records calls.
+"""
+
+import json
+import os
+
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import tag_constant_data
+from executorch.exir.graph_module import get_control_flow_submodules
+
+
+def record(call, backend, **facts):
+    with open(os.environ["DEMO_BACKEND_RECORD"], "a") as file:
+        file.write(json.dumps({"call": call, "backend": backend, **facts}) + "\n")
+
+
+def operators(program):
+    return [node.target._op.name() for node in program.graph.nodes if node.op == "call_function"]
+
+
+def specs_as_text(specs):
+    return [f"{spec.key}={spec.value.decode()}" for spec in specs]
+
+
+def weights(program):
+    signature = program.graph_signature
+    return sorted([*signature.inputs_to_parameters.values(), *signature.inputs_to_buffers.values()])
+
+
+def compiled(program, specs):
+    """What a backend makes of a partition: readable, and with the debug handles of its operators."""
+    handles = [node.meta["debug_handle"] for node in program.graph.nodes if node.op == "call_function"]
+    facts = {"operators": operators(program), "specs": specs_as_text(specs), "weights": weights(program)}
+    return json.dumps(facts).encode(), {number: (handle,) for number, handle in enumerate(handles)}
+
+
+class JointBackend(BackendDetails):
+    """Looks at all methods at once."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        record(
+            "preprocess_multimethod",
+            cls.__name__,
+            operators={method: [operators(each) for each in listed] for method, listed in programs.items()},
+            specs={method: [specs_as_text(each) for each in listed] for method, listed in specs.items()},
+        )
+        return {
+            method: [PreprocessResult(*compiled(*each)) for each in zip(listed, specs[method], strict=True)]
+            for method, listed in programs.items()
+        }
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
+class OtherJointBackend(BackendDetails):
+    """The same under another name."""
+
+    preprocess_multimethod = classmethod(JointBackend.preprocess_multimethod.__func__)
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
+class SingleBackend(BackendDetails):
+    """Knows of one partition at a time."""
+
+    @staticmethod
+    def preprocess(program, specs):
+        record("preprocess", "SingleBackend", operators=operators(program), specs=specs_as_text(specs))
+        return PreprocessResult(*compiled(program, specs))
+
+
+class SharingBackend(BackendDetails):
+    """Puts its weights into named data, under their names."""
+
+    @staticmethod
+    def preprocess(program, specs):
+        store = NamedDataStore()
+        for name in weights(program):
+            store.add_named_data(name, program.state_dict[name].detach().numpy().tobytes())
+        return PreprocessResult(*compiled(program, specs), store.get_named_data_store_output())
+
+
+class ClashingBackend(BackendDetails):
+    """Has one key for whatever it compiles."""
+
+    @staticmethod
+    def preprocess(program, specs):
+        store = NamedDataStore()
+        store.add_named_data("everything", compiled(program, specs)[0])
+        return PreprocessResult(b"", {}, store.get_named_data_store_output())
+
+
+class Taker(Partitioner):
+    """Makes a partition of each operator that it takes, and of neighbours one; those inside control flow too."""
+
+    def __init__(self, operators, backend, spec):
+        super().__init__()
+        self.operators, self.backend, self.prefix = operators, backend, spec
+
+    def partition(self, program):
+        tags = {}
+        self._tag(program.graph_module, tags)
+        tag_constant_data(program)
+        return PartitionResult(program, tags)
+
+    def _tag(self, module, tags):
+        tag = None
+        for node in module.graph.nodes:
+            if node.op != "call_function":
+                continue
+            name = getattr(node.target, "_op", node.target).__name__.partition(".")[0]
+            if name not in self.operators:
+                tag = None
+                continue
+            tag = tag or f"{self.backend}{len(tags)}"
+            node.meta["delegation_tag"] = tag
+            tags[tag] = DelegationSpec(self.backend, [CompileSpec("spec", f"{self.prefix}{name}".encode())])
+        for _, submodule, _ in get_control_flow_submodules(module):
+            self._tag(submodule, tags)
+
+
+class Changer(Taker):
+    """Breaks the promise to leave the graph as it is."""
+
+    def partition(self, program):
+        for node in list(program.graph.nodes):
+            if node.op == "call_function" and "sin" in str(node.target):
+                node.replace_all_uses_with(node.args[0])
+                program.graph.erase_node(node)
+        return super().partition(program)
+
+
+def take(operators, backend, spec=""):
+    return Taker(operators, backend, spec)
+
+
+def change():
+    return Changer([], "JointBackend", "")

@@ -1,0 +1,79 @@
+"""Which weights are there more than once, judged by what delegates read and store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etbuild import sharing
+from etbuild.sharing import Place
+
+
+def xnnpack(blobs: dict[str, int], **weights: int) -> Place:
+    read = {name: (name, size) for name, size in weights.items()}
+    return Place("XnnpackBackend", str(sorted(weights)), 100 + sum(blobs.values()), blobs, read)
+
+
+def inside(program: str, stored: int, **weights: int) -> Place:
+    return Place("VendorBackend", program, stored, {}, {name: (name, size) for name, size in weights.items()})
+
+
+def portable(**weights: int) -> Place:
+    return Place("", "", 0, {}, {name: (name, size) for name, size in weights.items()})
+
+
+def test_a_common_blob_is_one_copy() -> None:
+    found = sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"k": 400, "l": 8}, w=400, v=8)]})
+    assert found == {"expected_bytes": 400, "shared_bytes": 400, "duplicate_bytes": 0, "duplicates": []}
+
+
+def test_a_weight_in_two_packings_is_there_twice() -> None:
+    found = sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"l": 400}, w=400)]})
+    assert found["duplicate_bytes"] == 400
+    assert found["duplicates"] == [
+        {"weight": "w", "bytes": 400, "copies": 2, "readers": ["XnnpackBackend of `a`", "XnnpackBackend of `b`"]}
+    ]
+
+
+def test_a_blob_that_is_shared_does_not_hide_one_of_its_size_that_is_not() -> None:
+    one, other = xnnpack({"k": 400, "l": 400}, w=400, v=400), xnnpack({"k": 400, "m": 400}, w=400, v=400)
+    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0
+
+
+def test_weights_that_one_method_alone_reads_are_no_lost_sharing() -> None:
+    one, other = xnnpack({"k": 400, "l": 400}, w=400, v=400), xnnpack({"k": 400, "m": 400}, w=400, u=400)
+    assert sharing.measure({"a": [one], "b": [other]})["duplicate_bytes"] == 0
+
+
+def test_what_a_backend_folds_into_another_weight_is_not_missed() -> None:
+    """A BatchNorm's vectors have no blobs of their own."""
+    folded = xnnpack({"k": 400, "l": 16}, w=400, bias=16, gamma=16, mean=16)
+    assert sharing.measure({"a": [folded], "b": [folded]})["duplicate_bytes"] == 0
+
+
+def test_a_weight_that_is_packed_to_another_size_is_shared_by_any_common_blob() -> None:
+    one, other = xnnpack({"k": 50}, w=400), xnnpack({"k": 50, "m": 16}, w=400, v=16)
+    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 400
+
+
+def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> None:
+    """Half precision halves it; the same compiled bytes are written once."""
+    a, b, same = inside("x", 200, w=300, v=100), inside("y", 1000, w=300), inside("y", 1000, w=300)
+    found = sharing.measure({"a": [a], "b": [b], "c": [same]})
+    assert found["duplicate_bytes"] == 150
+    assert found["duplicates"][0]["readers"] == ["VendorBackend of `a`", "VendorBackend of `b`, `c`"]
+    assert found["expected_bytes"] == 300
+
+
+def test_backends_and_portable_operators_do_not_share() -> None:
+    found = sharing.measure({"a": [portable(w=64)], "b": [portable(w=64), xnnpack({"k": 64}, w=64)]})
+    assert (found["duplicate_bytes"], found["duplicates"][0]["copies"]) == (64, 2)
+
+
+@pytest.mark.parametrize("change", [{"backend": "other"}, {"stored": 1}, {"weights": {}}])
+def test_a_place_comes_back_from_json(change: dict[str, Any]) -> None:
+    import json
+
+    place = Place(**{**vars(xnnpack({"k": 1}, w=4)), **change})
+    assert sharing.read(json.loads(json.dumps(place.facts()))) == place

@@ -1,0 +1,160 @@
+"""Compares the partitions of methods before a backend compiles them, where it needs as many in each.
+
+A backend that pairs partitions, as CoreML and Qualcomm do to share weights, refuses other counts: after what it has
+compiled until then, and without a word on where methods part. ExecuTorch has the partitioners of all methods tag their
+operators before it calls the first backend, so that the last of them knows all counts.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.graph_module import get_control_flow_submodules
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from etbuild import named_data
+from etbuild.errors import BuildError, DocumentPath, Problem
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator of a method's graph: the number of its partition, None for one that is left out; and its layer."""
+
+    name: str
+    partition: int | None
+    layer: str
+
+    def __str__(self) -> str:
+        layer = f" of `{self.layer}`" if self.layer else ""
+        return f"`{self.name}`{layer}, which it {'leaves out' if self.partition is None else 'takes'}"
+
+
+@dataclass(frozen=True)
+class _Method:
+    """What a partitioner tagged in a method.
+
+    Attributes:
+        path: Of the partitioner in the manifest.
+        operators: By backend all operators of the method.
+        weights: The size in bytes of each weight that it reads, by name.
+    """
+
+    path: DocumentPath
+    operators: dict[str, list[_Operator]]
+    weights: dict[str, int]
+
+
+class PartitionLint:
+    """Collects what the partitioners of one index tag."""
+
+    def __init__(self, methods: set[str]) -> None:
+        self._waiting = set(methods)
+        self._methods: dict[str, _Method] = {}
+
+    def watch(self, partitioner: Partitioner, method: str, path: DocumentPath) -> None:
+        """Looks at what a partitioner tags, once it does.
+
+        The last of those that are watched raises a BuildError if the counts differ.
+
+        Args:
+            partitioner: Of this method alone.
+            method: The method.
+            path: Where the manifest names the partitioner.
+        """
+        partition = partitioner.partition
+
+        def partition_and_compare(program: ExportedProgram) -> PartitionResult:
+            result = partition(program)
+            self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
+            if self._methods.keys() == self._waiting:
+                _compare(self._methods)
+            return result
+
+        partitioner.partition = partition_and_compare
+
+
+def operator_name(node: Node) -> str:
+    """ExecuTorch's name of the operator that a node calls, such as `aten::add.Tensor`."""
+    target: Any = node.target
+    named = hasattr(target, "name") and callable(target.name)
+    return str(target.name() if named else getattr(target, "__name__", target))
+
+
+def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]:
+    module = result.tagged_exported_program.graph_module
+    found = {}
+    for backend in sorted({spec.backend_id for spec in result.partition_tags.values()}):
+        tags = {tag for tag, spec in result.partition_tags.items() if spec.backend_id == backend}
+        numbers: dict[tuple[int, str], int] = {}
+        found[backend] = list(_operators(module, tags, numbers))
+    return {backend: operators for backend, operators in found.items() if _count(operators)}
+
+
+def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:
+    """A branch of control flow has partitions of its own, even under a tag of the graph around it."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            tag = node.meta.get("delegation_tag")
+            number = numbers.setdefault((id(module), tag), len(numbers)) if tag in tags else None
+            yield _Operator(operator_name(node), number, _layer(node))
+    for _, submodule, _ in get_control_flow_submodules(module):
+        yield from _operators(submodule, tags, numbers)
+
+
+def _layer(node: Node) -> str:
+    """The innermost submodule of the model that the operator comes from."""
+    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    return next((name for name, _ in reversed(stack.values()) if name), "")
+
+
+def _count(operators: list[_Operator]) -> int:
+    return len({each.partition for each in operators} - {None})
+
+
+def _weights(program: ExportedProgram) -> dict[str, int]:
+    return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
+
+
+def _compare(methods: dict[str, _Method]) -> None:
+    problems = []
+    for backend in sorted({backend for method in methods.values() for backend in method.operators}):
+        # A method without a partition is not shown to the backend at all.
+        counts = {
+            name: _count(each.operators[backend]) for name, each in sorted(methods.items()) if backend in each.operators
+        }
+        first = next(iter(counts))
+        other = next((name for name in counts if counts[name] != counts[first]), None)
+        if other is not None:
+            problems.append(_difference(backend, counts, {name: methods[name] for name in (first, other)}, methods))
+    if problems:
+        raise BuildError(problems)
+
+
+def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method], methods: dict[str, _Method]) -> Problem:
+    shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
+    parts = next(
+        found
+        for found in zip_longest(*(method.operators[backend] for method in pair.values()))
+        if len({each and (each.name, each.partition) for each in found}) > 1
+    )
+    places = " and at ".join(f"{each or 'its end'} (`{name}`)" for name, each in zip(pair, parts, strict=True))
+    return Problem(
+        f"{backend} needs as many partitions of each method, and would get {shown}: they part at {places}",
+        list(pair.values())[-1].path,
+        "let it take or leave out the same operators in all methods, or leave it out for one: "
+        f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake",
+    )
+
+
+def _read_by_several(methods: dict[str, _Method]) -> int:
+    seen: dict[str, list[int]] = {}
+    for method in methods.values():
+        for name, size in method.weights.items():
+            seen.setdefault(name, []).append(size)
+    return sum(sizes[0] for sizes in seen.values() if len(sizes) > 1)
