@@ -5,6 +5,7 @@ Projects of these tests have this file among their sources. The environment name
 
 import json
 import os
+from pathlib import Path
 
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
@@ -15,7 +16,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 
 
 def record(call, backend, **facts):
-    with open(os.environ["DEMO_BACKEND_RECORD"], "a") as file:
+    with Path(os.environ["DEMO_BACKEND_RECORD"]).open("a") as file:
         file.write(json.dumps({"call": call, "backend": backend, **facts}) + "\n")
 
 
@@ -98,6 +99,29 @@ class ClashingBackend(BackendDetails):
         store = NamedDataStore()
         store.add_named_data("everything", compiled(program, specs)[0])
         return PreprocessResult(b"", {}, store.get_named_data_store_output())
+
+
+class HoldingBackend(BackendDetails):
+    """Keeps its weights inside what it compiles."""
+
+    @staticmethod
+    def preprocess(program, specs):
+        held = [program.state_dict[name].detach().numpy().tobytes() for name in weights(program)]
+        return PreprocessResult(b"".join(held) + ".".join(operators(program)).encode())
+
+
+class PairingBackend(BackendDetails):
+    """Pairs the partitions of methods, as CoreML and Qualcomm do."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        if len(set(map(len, programs.values()))) > 1:
+            raise ValueError("the same number of partitions is required")
+        return JointBackend.preprocess_multimethod.__func__(cls, programs, specs)
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
 
 
 class Taker(Partitioner):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from difflib import SequenceMatcher
 from typing import Any
 
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
@@ -138,18 +138,25 @@ def _compare(methods: dict[str, _Method]) -> None:
 
 def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method], methods: dict[str, _Method]) -> Problem:
     shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
-    parts = next(
-        found
-        for found in zip_longest(*(method.operators[backend] for method in pair.values()))
-        if len({each and (each.name, each.partition) for each in found}) > 1
-    )
-    places = " and at ".join(f"{each or 'its end'} (`{name}`)" for name, each in zip(pair, parts, strict=True))
+    parts = _parting(*(method.operators[backend] for method in pair.values()))
+    places = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
     return Problem(
-        f"{backend} needs as many partitions of each method, and would get {shown}: they part at {places}",
+        f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}",
         list(pair.values())[-1].path,
         "let it take or leave out the same operators in all methods, or leave it out for one: "
         f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake",
     )
+
+
+def _parting(one: list[_Operator], other: list[_Operator]) -> list[_Operator | None]:
+    """The first operators in which two methods differ; rather those that are left out, which alone cut partitions."""
+    first, second = ([(each.name, each.partition is None) for each in operators] for operators in (one, other))
+    codes = SequenceMatcher(a=first, b=second, autojunk=False).get_opcodes()
+    blocks = [(one[a:b], other[c:d]) for kind, a, b, c, d in codes if kind != "equal"]
+    # Where all is equal, the same operators are cut into other partitions.
+    blocks += [([a], [b]) for a, b in zip(one, other, strict=False) if a.partition != b.partition]
+    block = next((each for each in blocks if any(op.partition is None for side in each for op in side)), blocks[0])
+    return [next((op for op in side if op.partition is None), side[0] if side else None) for side in block]
 
 
 def _read_by_several(methods: dict[str, _Method]) -> int:

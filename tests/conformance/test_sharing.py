@@ -1,0 +1,151 @@
+"""What is measured of shared weights is what the bytes of the program show; and a lint before backends are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Outcome
+
+from .conftest import Lower, take
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.linear = torch.nn.Linear(16, 16)
+        self.front = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid())
+
+    def prefill(self, x):
+        return self.linear(x).sin()
+
+    def decode(self, x):
+        return self.linear(x).cos()
+
+    def long(self, x):
+        return self.front(x).sin().exp().sin()
+
+    def short(self, x):
+        return self.front(x).sin().cos()
+
+def create():
+    return Net()
+"""
+INPUT = "example_inputs: [{shape: [2, 16]}]"
+LINEAR = take("addmm, permute_copy", "HoldingBackend")
+
+
+def tail(prefill: str, decode: str, limit: int | None = None) -> str:
+    checks = "" if limit is None else f"checks: {{max_duplicate_bytes: {limit}}}\n"
+    return (
+        f"methods:\n  prefill: {{{INPUT}, partitioners: {prefill}}}\n  decode: {{{INPUT}, partitioners: {decode}}}\n"
+        + checks
+    )
+
+
+def sharing(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.code == 0, outcome.err
+    return dict(outcome.json("net.report.json")["sharing"])
+
+
+def weight() -> bytes:
+    """The bytes of `linear.weight`, made as the model makes it."""
+    import torch
+
+    torch.manual_seed(5)
+    return torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
+
+
+WEIGHT, BIAS = 16 * 16 * 4, 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "copies"),
+    [
+        pytest.param("[]", "[]", 1, id="portable"),
+        pytest.param("[xnnpack]", "[xnnpack]", 1, id="xnnpack"),
+        pytest.param(f"[{take('sin', 'JointBackend')}, xnnpack]", "[xnnpack]", 1, id="decomposed"),
+        pytest.param("[]", "[xnnpack]", 2, id="portable and xnnpack"),
+        pytest.param(f"[{LINEAR}]", f"[{LINEAR}]", 1, id="equal delegates"),
+        pytest.param(
+            f"[{take('addmm, permute_copy, sin', 'HoldingBackend')}]",
+            f"[{take('addmm, permute_copy, cos', 'HoldingBackend')}]",
+            2,
+            id="inside two delegates",
+        ),
+        pytest.param(f"[{LINEAR}]", "[xnnpack]", 2, id="two backends"),
+    ],
+)
+def test_copies_are_those_that_the_program_has(lower: Lower, prefill: str, decode: str, copies: int) -> None:
+    outcome, _ = lower(tail(prefill, decode), MODEL)
+    found = sharing(outcome)
+    assert outcome.read("net.pte").count(weight()) == copies
+    assert found["expected_bytes"] == WEIGHT + BIAS
+    assert found["shared_bytes"] == (WEIGHT + BIAS if copies == 1 else 0)
+    assert found["duplicate_bytes"] == (copies - 1) * (WEIGHT + BIAS)
+
+
+def test_lost_sharing_fails_the_build(lower: Lower) -> None:
+    lost, _ = lower(tail("[]", "[xnnpack]", limit=WEIGHT + BIAS - 1), MODEL)
+    assert (lost.code, lost.files) == (3, [])
+    assert "checks.max_duplicate_bytes: 1,088 bytes hold weights that are there already, at most 1,087" in lost.err
+    assert "`linear.weight` is held by XnnpackBackend of `decode` and by portable operators of `prefill`" in lost.err
+    assert lower(tail("[]", "[xnnpack]", limit=WEIGHT + BIAS), MODEL)[0].code == 0
+    assert lower(tail("[xnnpack]", "[xnnpack]", limit=0), MODEL)[0].code == 0
+
+
+@pytest.mark.parametrize("prefill", ["[]", "[xnnpack]"])
+def test_methods_that_are_lowered_one_by_one_have_the_same_report(lower: Lower, prefill: str) -> None:
+    made = [lower(tail(prefill, "[xnnpack]"), MODEL, *how)[0] for how in (("--no-accelerate",), ("--jobs", "2"))]
+    assert sharing(made[0]) == sharing(made[1])
+    assert made[0].read("net.report.json") == made[1].read("net.report.json")
+
+
+def test_sharing_follows_a_tag_to_its_file(lower: Lower) -> None:
+    outcome, _ = lower(tail("[xnnpack]", "[xnnpack]", limit=0) + "named_data: {all: {parameters: ['*']}}\n", MODEL)
+    assert sharing(outcome)["shared_bytes"] == WEIGHT + BIAS
+    assert outcome.read("net.all.ptd").count(weight()) == 1
+
+
+def pairing(operators: str, equal: bool) -> str:
+    entry = take(operators, "PairingBackend")
+    return f"[{entry.replace('options: {', 'options: {equal_partitions: true, ')}]" if equal else f"[{entry}]"
+
+
+def two(partitioners: str) -> str:
+    return (
+        f"methods:\n  long: {{{INPUT}}}\n  short: {{{INPUT}}}\n  plain: {{{INPUT}, entry: decode}}\n"
+        f"defaults: {{partitioners: {partitioners}}}\n"
+    )
+
+
+def test_other_partition_counts_are_refused_before_the_backend_is_called(lower: Lower) -> None:
+    outcome, calls = lower(two(pairing("sin", equal=True)), MODEL)
+    assert (outcome.code, calls) == (1, [])
+    assert "methods.short.partitioners[0]: PairingBackend needs as many partitions of each method" in outcome.err
+    assert "and would get 2 of `long`, 1 of `short`" in outcome.err
+    assert "`long` has `aten::exp`, which it leaves out; `short` has `aten::cos`, which it leaves out" in outcome.err
+    assert f"{WEIGHT + BIAS:,} bytes of weights that several methods read are at stake" in outcome.err
+
+
+def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
+    outcome, _ = lower(two(pairing("sin, addmm, permute_copy", equal=True)), MODEL)
+    assert "and would get 3 of `long`, 1 of `plain`, 2 of `short`" in outcome.err
+    assert "`long` has `aten::sigmoid` of `front.1`, which it leaves out; `plain` has `aten::cos`" in outcome.err
+
+
+def test_the_backends_own_refusal_says_less(lower: Lower) -> None:
+    outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
+    assert outcome.code == 1
+    assert "the same number of partitions is required" in outcome.err
+
+
+def test_equal_partition_counts_pass(lower: Lower) -> None:
+    """The third method has no partition: the backend does not see it."""
+    outcome, calls = lower(two(pairing("sigmoid", equal=True)), MODEL)
+    assert outcome.code == 0, outcome.err
+    assert list(calls[0]["operators"]) == ["long", "short"]
