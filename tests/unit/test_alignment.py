@@ -49,9 +49,11 @@ def test_nothing_to_align() -> None:
     assert align({"f": [], "g": []}) == []
 
 
-def test_custom_partitioners_are_one_backend_only_where_they_are_equal() -> None:
+def test_custom_partitioners_are_one_backend_where_one_factory_makes_them() -> None:
     one, two = entry("custom", factory="p:one"), entry("custom", factory="p:two")
     assert align({"f": [one], "g": [two]}) == [{"f": one}, {"g": two}]
+    wide, narrow = entry("custom", factory="p:one", kwargs={"n": 8}), entry("custom", factory="p:one", kwargs={"n": 1})
+    assert align({"f": [wide], "g": [narrow]}) == [{"f": wide, "g": narrow}]
 
 
 def test_opposite_orders_name_the_methods() -> None:

@@ -73,12 +73,16 @@ def _contradiction(partitioners: dict[str, list[Entry]], waiting: dict[str, list
 
 def _place(slot: Slot, slots: list[Slot]) -> None:
     """Joins an earlier slot of the same backend, unless a method is there or in between; else goes to the end."""
-    backend = next(iter(slot.values()))["backend"]
+    backend = _backend(next(iter(slot.values())))
     for earlier in reversed(slots):
         if not slot.keys().isdisjoint(earlier):
             break
-        # What `custom` makes is known only by its factory; two factories need not be one backend.
-        if backend != "custom" and next(iter(earlier.values()))["backend"] == backend:
+        if _backend(next(iter(earlier.values()))) == backend:
             earlier.update(slot)
             return
     slots.append(slot)
+
+
+def _backend(entry: Entry) -> tuple[str, str | None]:
+    """What `custom` makes is known only by its factory, which is taken for one backend; two factories need not be."""
+    return entry["backend"], entry["options"].get("factory") if entry["backend"] == "custom" else None

@@ -147,7 +147,7 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
                 partitioner = _create(slot[name], path, finder)
                 if backends.equal_partitions(slot[name]["backend"], slot[name]["options"]):
-                    lint.watch(partitioner, name, path)
+                    partitioner = lint.watched(partitioner, name, path)
                 lists[name].insert(0, partitioner)
             elif lists[name]:
                 lists[name].insert(0, _NoPartition(lists[name][0]))

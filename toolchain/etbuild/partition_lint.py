@@ -7,6 +7,7 @@ operators before it calls the first backend, so that the last of them knows all 
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,26 +58,27 @@ class PartitionLint:
         self._waiting = set(methods)
         self._methods: dict[str, _Method] = {}
 
-    def watch(self, partitioner: Partitioner, method: str, path: DocumentPath) -> None:
-        """Looks at what a partitioner tags, once it does.
+    def watched(self, partitioner: Partitioner, method: str, path: DocumentPath) -> Partitioner:
+        """The partitioner, looked at while it tags the operators of a method.
 
-        The last of those that are watched raises a BuildError if the counts differ.
+        The last one raises a BuildError if the counts differ.
 
         Args:
-            partitioner: Of this method alone.
+            partitioner: Of one method or several.
             method: The method.
             path: Where the manifest names the partitioner.
         """
-        partition = partitioner.partition
 
         def partition_and_compare(program: ExportedProgram) -> PartitionResult:
-            result = partition(program)
+            result = partitioner.partition(program)
             self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
             if self._methods.keys() == self._waiting:
                 _compare(self._methods)
             return result
 
-        partitioner.partition = partition_and_compare
+        looked_at = copy.copy(partitioner)  # a factory may give one to several methods
+        looked_at.partition = partition_and_compare
+        return looked_at
 
 
 def operator_name(node: Node) -> str:
