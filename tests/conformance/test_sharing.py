@@ -60,6 +60,13 @@ def weight() -> bytes:
     return torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
 
 
+VULKAN = """\
+from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
+
+def create():
+    return VulkanPartitioner()
+"""
+ON_VULKAN = '{backend: custom, options: {factory: "vulkan:create"}}'
 WEIGHT, BIAS = 16 * 16 * 4, 16 * 4
 
 
@@ -78,10 +85,14 @@ WEIGHT, BIAS = 16 * 16 * 4, 16 * 4
             id="inside two delegates",
         ),
         pytest.param(f"[{LINEAR}]", "[xnnpack]", 2, id="two backends"),
+        pytest.param(f"[{ON_VULKAN}, xnnpack]", f"[{ON_VULKAN}]", 1, id="vulkan"),
+        pytest.param(
+            f"[{ON_VULKAN}, xnnpack]", f"[xnnpack, {take('sin', 'JointBackend')}]", 1, id="vulkan and xnnpack"
+        ),
     ],
 )
 def test_copies_are_those_that_the_program_has(lower: Lower, prefill: str, decode: str, copies: int) -> None:
-    outcome, _ = lower(tail(prefill, decode), MODEL)
+    outcome, _ = lower(tail(prefill, decode), MODEL, vulkan=VULKAN)
     found = sharing(outcome)
     assert outcome.read("net.pte").count(weight()) == copies
     assert found["expected_bytes"] == WEIGHT + BIAS

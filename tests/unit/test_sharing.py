@@ -66,6 +66,11 @@ def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> N
     assert found["expected_bytes"] == 300
 
 
+def test_two_backends_may_have_one_blob() -> None:
+    vulkan = Place("VulkanBackend", "v", 500, {"k": 400}, {"w": ("w", 400)})
+    assert sharing.measure({"a": [vulkan], "b": [xnnpack({"k": 400}, w=400)]})["shared_bytes"] == 400
+
+
 def test_backends_and_portable_operators_do_not_share() -> None:
     found = sharing.measure({"a": [portable(w=64)], "b": [portable(w=64), xnnpack({"k": 64}, w=64)]})
     assert (found["duplicate_bytes"], found["duplicates"][0]["copies"]) == (64, 2)

@@ -8,8 +8,8 @@
 
 Merged, methods give the bytes of a joint lowering where no backend of theirs looks at several methods at once and all
 sharing comes from ExecuTorch's store of named data: `Backend.separable`. Written against ExecuTorch 1.5, whose
-serializer takes no control flow, nothing of a delegate's metadata, and changes the order of nodes and of arguments:
-both reach the memory plan, and are put right afterwards.
+serializer takes no control flow, nothing of a delegate's metadata, and changes the order of nodes and of arguments. The
+debug handles of delegates stand in method.json; both orders reach the memory plan, and are put right afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from etbuild.plan import canonical_json
 from etbuild.saved_export import canonical_archive
 from etbuild.sharing import Place
 from etbuild.sources import summary
-from etbuild.weight_places import weight_places
+from etbuild.weight_places import Digests, weight_places
 
 _SCHEMA = "executorch-lowered-method/v1"
 BLOBS = "blobs"
@@ -61,7 +61,7 @@ class LoweredMethod:
         why_not: Why it could not be lowered by itself; then there is nothing else.
         bound: Names of the tensors that come from the module.
         nodes: The graph's nodes in order, each with the number of its positional arguments.
-        delegates: By the name of each delegate the digest of its program and those of its named data.
+        delegates: By the name of each delegate its debug handles and the digests of its program and its named data.
         claims: The shards that want each key of the named data.
         places: Where it keeps the weights that it reads.
         digests: Of its other files but blobs, which are called after theirs.
@@ -105,7 +105,7 @@ def write(
         BuildError: A file cannot be written.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
-    places = [place.facts() for place in weight_places(program, {})]
+    places = [place.facts() for place in weight_places(program, Digests())]
     delegates = {
         delegate: _take_blobs(directory, child)
         for delegate, child in program.graph_module.named_children()
@@ -182,9 +182,7 @@ def _write(directory: Path, file: str, content: bytes) -> None:
 
 def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, Any]:
     """Moves what a delegate holds into files, and leaves its graph."""
-    meta = delegate.meta or {}
-    if meta.get("debug_handle_map") or "_delegate_info_meta" in meta:
-        raise CannotSave(f"{delegate.backend_id} keeps facts of its own with a delegate")
+    handles = _debug_handles(delegate)
     program = delegate.original_module
     program._state_dict = {name: _shape_alone(tensor) for name, tensor in program.state_dict.items()}
     program._constants = {name: _shape_alone(value) for name, value in program.constants.items()}
@@ -194,7 +192,25 @@ def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, An
     if output is not None:
         blobs += [_write_blob(directory, blob) for blob in output.buffers]
         output.buffers[:] = [b""] * len(output.buffers)
-    return {"program": blobs[0], "named_data": blobs[1:]}
+    return {"program": blobs[0], "named_data": blobs[1:], "debug_handles": handles}
+
+
+def _debug_handles(delegate: LoweredBackendModule) -> list[list[Any]] | None:
+    """The debug handle map of a delegate as pairs, since its keys may be numbers, of which JSON's objects have none."""
+    meta = dict(delegate.meta or {})
+    handles = meta.pop("debug_handle_map", None)
+    try:
+        pairs = None if handles is None else [[key, list(values)] for key, values in handles.items()]
+        kept = not meta and _handle_map(json.loads(json.dumps(pairs))) == handles
+    except TypeError:  # no map of numbers or names to numbers
+        kept = False
+    if not kept:
+        raise CannotSave(f"{delegate.backend_id} keeps facts of its own with a delegate")
+    return pairs
+
+
+def _handle_map(pairs: list[list[Any]] | None) -> dict[Any, tuple[int, ...]] | None:
+    return None if pairs is None else {key: tuple(values) for key, values in pairs}
 
 
 def _write_blob(directory: Path, blob: CordBuffer) -> str:
@@ -362,7 +378,7 @@ def _put_back(directory: Path, delegate: LoweredBackendModule, blobs: dict[str, 
     program._state_dict = {name: _of_own_memory(tensor) for name, tensor in program.state_dict.items()}
     program._constants = {name: _of_own_memory(value) for name, value in program.constants.items()}
     delegate._processed_bytes = (directory / blobs["program"]).read_bytes()
-    delegate.meta = {"debug_handle_map": {}}
+    delegate.meta = {"debug_handle_map": _handle_map(blobs["debug_handles"])}
     if delegate.named_data_store_output is not None:
         delegate.named_data_store_output.buffers[:] = [
             FileBackedData(str(directory / digest), sha256=bytes.fromhex(digest)) for digest in blobs["named_data"]

@@ -289,18 +289,6 @@ def keys(delegate: LoweredBackendModule) -> set[str]:
     return set() if output is None else set(output.pte_data).union(*output.external_data.values())
 
 
-def sizes(delegate: LoweredBackendModule) -> dict[str, int]:
-    """The size in bytes of each blob that a delegate reads at run time, by key."""
-    output = delegate.named_data_store_output
-    if output is None:
-        return {}
-    return {
-        key: len(output.buffers[entry.buffer_index])
-        for entries in (output.pte_data, *output.external_data.values())
-        for key, entry in sorted(entries.items())
-    }
-
-
 def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
     """Names of a shard's constants that no delegate took. What a method writes to, such as a cache, is no constant."""
     programs = [edge.exported_program(method) for method in edge.methods]

@@ -3,10 +3,10 @@
 A weight is a content: two parameters or buffers with the same bytes are one. It is held by *places*: ExecuTorch's own
 constants are one place, each delegate is another. Two places may be one copy:
 
-- delegates with named data, if they have the weight's blob in common. Blobs have no names of weights, so that sizes
-  decide: of the blobs that have the weight's size, both have as many in common as they could. Where a backend packs
-  weights to other sizes, one common blob is enough;
-- delegates without, if what their backend compiled is the same bytes, which ExecuTorch writes once.
+- delegates with named data, if they have the weight's blob in common, also those of two backends. Blobs have no names of
+  weights, so that sizes decide: of the blobs that have the weight's size, both have as many in common as they could.
+  Where a backend packs weights to other sizes, one common blob is enough;
+- delegates of one backend without, if what it compiled is the same bytes. ExecuTorch writes equal bytes once.
 
 A copy counts with its share of what its delegate stores, at most with the size that the weight has in the module: half
 of it, where a backend keeps half precision.
@@ -26,7 +26,7 @@ class Place:
         backend: ExecuTorch's name of it; empty for portable operators.
         program: The digest of what the backend compiled.
         stored: The size in bytes of that and of its named data.
-        named_data: The size in bytes of each of its blobs of named data, by key.
+        named_data: The size in bytes of each of its blobs of named data, by digest.
         weights: By digest of its content, the first name and the size in bytes of each weight that it reads.
     """
 
@@ -108,9 +108,7 @@ def _copies(digest: str, readers: _Readers) -> list[_Readers]:
 
 
 def _one_copy(digest: str, one: Place, other: Place) -> bool:
-    if one.backend != other.backend:
-        return False
-    if not one.backend or (one.program == other.program and one.named_data == other.named_data):
+    if (one.backend, one.program, one.named_data) == (other.backend, other.program, other.named_data):
         return True
     common = one.named_data.keys() & other.named_data.keys()
     size = one.weights[digest][1]
@@ -143,6 +141,9 @@ def _share(digest: str, place: Place) -> int:
 
 def _described(copies: list[_Readers]) -> list[str]:
     """The readers of each copy, in words."""
-    methods = [", ".join(sorted({f"`{method}`" for method, _ in copy})) for copy in copies]
-    backends = [copy[0][1].backend or "portable operators" for copy in copies]
-    return sorted(f"{backend} of {readers}" for backend, readers in zip(backends, methods, strict=True))
+    described = []
+    for copy in copies:
+        backends = sorted({place.backend or "portable operators" for _, place in copy})
+        methods = sorted({f"`{method}`" for method, _ in copy})
+        described.append(f"{' and '.join(backends)} of {', '.join(methods)}")
+    return sorted(described)

@@ -5,14 +5,42 @@ from __future__ import annotations
 import hashlib
 
 import torch
+from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import named_data
 from etbuild.sharing import Place
 
-Digests = dict[tuple[int, int], str]
-"""Of tensors by address and size: methods that are lowered together read the same tensors."""
+
+class Digests:
+    """Digests of tensors and blobs that outlive this, each worked out once: methods have many of them in common."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[int, int], str] = {}
+        self._blobs: dict[int, str] = {}
+
+    def tensor(self, tensor: torch.Tensor) -> str:
+        """The digest of what a tensor holds, in the order of its elements."""
+        contiguous = tensor.detach().contiguous()
+        if contiguous.data_ptr() != tensor.data_ptr():
+            return _tensor_digest(contiguous)  # of a copy, whose address is free again afterwards
+        place = contiguous.data_ptr(), contiguous.nbytes
+        if place not in self._tensors:
+            self._tensors[place] = _tensor_digest(contiguous)
+        return self._tensors[place]
+
+    def blob(self, blob: CordBuffer) -> str:
+        """The digest of a blob, which may lie in a file."""
+        if isinstance(blob, FileBackedData):
+            return str(blob.sha256().hex())
+        if id(blob) not in self._blobs:
+            self._blobs[id(blob)] = hashlib.sha256(blob).hexdigest()
+        return self._blobs[id(blob)]
+
+
+def _tensor_digest(contiguous: torch.Tensor) -> str:
+    return hashlib.sha256(memoryview(contiguous.view(-1).view(torch.uint8).numpy())).hexdigest()
 
 
 def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
@@ -20,7 +48,7 @@ def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
 
     Args:
         program: The lowered method, with the content of its weights.
-        digests: Of tensors that live as long as this; new ones are added.
+        digests: Of all methods.
     """
     written = set(program.graph_signature.buffers_to_mutate.values())
     portable = {
@@ -33,34 +61,17 @@ def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
 
 
 def _delegate(delegate: LoweredBackendModule, digests: Digests) -> Place:
-    program = delegate.original_module
+    program, output = delegate.original_module, delegate.named_data_store_output
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
-    blobs = named_data.sizes(delegate)
+    blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
     compiled = delegate.processed_bytes
-    return Place(
-        delegate.backend_id,
-        hashlib.sha256(compiled).hexdigest(),
-        len(compiled) + sum(blobs.values()),
-        blobs,
-        _described(read, digests),
-    )
+    stored = len(compiled) + sum(blobs.values())
+    return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, _described(read, digests))
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:
     described: dict[str, tuple[str, int]] = {}
     for name, weight in sorted(weights.items()):
-        described.setdefault(_digest(weight, digests), (name, weight.nbytes))
+        described.setdefault(digests.tensor(weight), (name, weight.nbytes))
     return described
-
-
-def _digest(weight: torch.Tensor, digests: Digests) -> str:
-    contiguous = weight.detach().contiguous()
-    known = (contiguous.data_ptr(), contiguous.nbytes)
-    if contiguous.data_ptr() != weight.data_ptr() or known not in digests:
-        content = contiguous.view(-1).view(torch.uint8).numpy()
-        digest = hashlib.sha256(memoryview(content)).hexdigest()
-        if contiguous.data_ptr() != weight.data_ptr():  # a copy, whose address is free again afterwards
-            return digest
-        digests[known] = digest
-    return digests[known]

@@ -236,7 +236,7 @@ def _lower_together(
 ) -> list[files.Artifact]:
     from etbuild import lower as lowering
     from etbuild import named_data
-    from etbuild.weight_places import weight_places
+    from etbuild.weight_places import Digests, weight_places
 
     if saved.export_plan is None:
         with stage("read the export and the weights"):
@@ -249,7 +249,7 @@ def _lower_together(
             edge = lowering.lower(lower_plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with stage("look for weights that are there twice"):
-            digests: dict[tuple[int, int], str] = {}
+            digests = Digests()
             places = {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
         return _emit(lower_plan, edge, shards, places, inputs, directory, stage)
 

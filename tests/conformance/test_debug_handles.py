@@ -1,0 +1,90 @@
+"""The debug handles that a backend returns are with its delegates, whichever way methods are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import BACKEND
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+
+def handles(program: ExportedProgram) -> list[dict[int, tuple[int, ...]]]:
+    from etbuild import named_data
+
+    return [delegate.meta["debug_handle_map"] for delegate in named_data.delegates(program.graph_module)]
+
+
+@pytest.fixture
+def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgramManager]:
+    """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
+    import torch
+
+    from etbuild import lower
+    from etbuild.sources import importable
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin().cos().exp().sin()
+
+    monkeypatch.setenv("DEMO_BACKEND_RECORD", str(tmp_path / "calls"))
+    (tmp_path / "demo_backend.py").write_text(BACKEND)
+    kwargs = {"operators": ["sin", "cos"], "backend": "SingleBackend"}
+    partitioner = {"backend": "custom", "options": {"factory": "demo_backend:take", "kwargs": kwargs}}
+    plan: dict[str, Any] = {
+        "methods": {name: {"partitioners": [partitioner]} for name in ("a", "b")},
+        "constant_methods": {},
+    }
+    programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
+    with importable({"demo_backend.py": tmp_path / "demo_backend.py"}) as finder:
+        yield lower.lower(plan, programs, {}, finder)
+
+
+EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by the backend's own numbers those of `sin`, `cos`; and of the last `sin`
+
+
+def test_debug_handle_maps_are_kept(edge: EdgeProgramManager) -> None:
+    """Up to what ExecuTorch puts into an ETRecord."""
+    assert {name: handles(edge.exported_program(name)) for name in sorted(edge.methods)} == {
+        "a": EXPECTED,
+        "b": EXPECTED,
+    }
+    emitted = edge.to_executorch().delegate_map
+    assert [entry["delegate_map"] for entry in emitted["a"].values()] == EXPECTED
+
+
+def test_debug_handle_maps_are_kept_by_a_method_that_is_saved(edge: EdgeProgramManager, tmp_path: Path) -> None:
+    from etbuild import lowered_method
+
+    (tmp_path / "saved").mkdir()
+    lowered_method.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {})
+    method = lowered_method.read(tmp_path / "saved", "a")
+    assert handles(lowered_method.load(method, {})) == EXPECTED
+
+
+@pytest.mark.parametrize("kept", [None, {}, {"layer/1": (3,)}])
+def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: Path, kept: Any) -> None:
+    from etbuild import lowered_method, named_data
+
+    program = edge.exported_program("a")
+    for delegate in named_data.delegates(program.graph_module):
+        delegate.meta["debug_handle_map"] = kept
+    lowered_method.write(tmp_path, "a", program, {}, {})
+    assert handles(lowered_method.load(lowered_method.read(tmp_path, "a"), {})) == [kept, kept]
+
+
+@pytest.mark.parametrize("meta", [{"debug_handle_map": {0: 1}}, {"debug_handle_map": {}, "_delegate_info_meta": "x"}])
+def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path: Path, meta: dict[str, Any]) -> None:
+    """Such a method is lowered with the others, which keeps them."""
+    from etbuild import lowered_method, named_data
+
+    program = edge.exported_program("a")
+    next(named_data.delegates(program.graph_module)).meta = meta
+    with pytest.raises(lowered_method.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
+        lowered_method.write(tmp_path, "a", program, {}, {})
