@@ -3,8 +3,8 @@
 A weight is a content: two parameters or buffers with the same bytes are one. It is held by *places*: ExecuTorch's own
 constants are one place, each delegate is another. Two places may be one copy:
 
-- delegates with named data, if they have the weight's blob in common, also those of two backends. Blobs have no names of
-  weights, so that sizes decide: of the blobs that have the weight's size, both have as many in common as they could.
+- delegates with named data, if they have the weight's blob in common, also those of two backends. Blobs have no names
+  of weights, so that sizes decide: of the blobs that have the weight's size, both have as many in common as they could.
   Where a backend packs weights to other sizes, one common blob is enough;
 - delegates of one backend without, if what it compiled is the same bytes. ExecuTorch writes equal bytes once.
 
