@@ -100,6 +100,16 @@ def test_copies_are_those_that_the_program_has(lower: Lower, prefill: str, decod
     assert found["duplicate_bytes"] == (copies - 1) * (WEIGHT + BIAS)
 
 
+def test_weights_that_are_packed_to_another_size_are_shared(lower: Lower) -> None:
+    """XNNPACK packs weights of 4 bits, which the module has as a byte each, to half of that."""
+    quantized = "defaults: {quantize: {torchao: [{config: 8da4w}]}}\n"
+    model, wide = MODEL.replace("(16, 16)", "(64, 64)"), tail("[xnnpack]", "[xnnpack]", limit=0).replace("16]", "64]")
+    outcome, _ = lower(wide + quantized, model)
+    found = sharing(outcome)
+    assert found["expected_bytes"] == found["shared_bytes"] > 64 * 64
+    assert 64 * 64 // 2 in outcome.json("net.report.json")["bytes"]["named_data"].values()
+
+
 def test_lost_sharing_fails_the_build(lower: Lower) -> None:
     lost, _ = lower(tail("[]", "[xnnpack]", limit=WEIGHT + BIAS - 1), MODEL)
     assert (lost.code, lost.files) == (3, [])
