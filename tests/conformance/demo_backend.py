@@ -125,11 +125,11 @@ class PairingBackend(BackendDetails):
 
 
 class Taker(Partitioner):
-    """Makes a partition of each operator that it takes, and of neighbours one; those inside control flow too."""
+    """Makes partitions of the operators that it takes: of neighbours one, or of each `alone`; in control flow too."""
 
-    def __init__(self, operators, backend, spec):
+    def __init__(self, operators, backend, spec, alone):
         super().__init__()
-        self.operators, self.backend, self.prefix = operators, backend, spec
+        self.operators, self.backend, self.prefix, self.alone = operators, backend, spec, alone
 
     def partition(self, program):
         tags = {}
@@ -146,7 +146,7 @@ class Taker(Partitioner):
             if name not in self.operators:
                 tag = None
                 continue
-            tag = tag or f"{self.backend}{len(tags)}"
+            tag = f"{self.backend}{len(tags)}" if tag is None or self.alone else tag
             node.meta["delegation_tag"] = tag
             tags[tag] = DelegationSpec(self.backend, [CompileSpec("spec", f"{self.prefix}{name}".encode())])
         for _, submodule, _ in get_control_flow_submodules(module):
@@ -164,9 +164,9 @@ class Changer(Taker):
         return super().partition(program)
 
 
-def take(operators, backend, spec=""):
-    return Taker(operators, backend, spec)
+def take(operators, backend, spec="", alone=False):
+    return Taker(operators, backend, spec, alone)
 
 
 def change():
-    return Changer([], "JointBackend", "")
+    return Changer([], "JointBackend", "", False)

@@ -159,6 +159,28 @@ def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
     assert "`long` has `aten::sigmoid` of `front.1`, which it leaves out; `plain` has `aten::cos`" in outcome.err
 
 
+def test_other_cuts_between_the_same_operators_are_noticed(lower: Lower) -> None:
+    """One factory with different `kwargs` is one backend, called once for both methods."""
+    together = pairing("addmm, permute_copy", equal=True)
+    alone = together.replace("backend: PairingBackend", "backend: PairingBackend, alone: true")
+    outcome, calls = lower(tail(together, alone), MODEL)
+    assert (outcome.code, calls) == (1, [])
+    assert "would get 2 of `decode`, 1 of `prefill`" in outcome.err
+    assert (
+        "`decode` has `aten::addmm` of `linear`, which it takes; `prefill` has `aten::addmm` of `linear`" in outcome.err
+    )
+
+
+def test_partitions_inside_control_flow_count(lower: Lower) -> None:
+    branches = MODEL.replace(
+        "self.linear(x).sin()", "torch.cond(x.sum() > 0, lambda x: x.cos(), lambda x: x.cos().exp(), (x,))"
+    )
+    entry = pairing("cos", equal=True)
+    outcome, calls = lower(tail(entry, entry), branches)
+    assert (outcome.code, calls) == (1, [])
+    assert "would get 1 of `decode`, 2 of `prefill`" in outcome.err
+
+
 def test_the_backends_own_refusal_says_less(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
     assert outcome.code == 1

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any
 
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
@@ -150,15 +151,30 @@ def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method], 
     )
 
 
-def _parting(one: list[_Operator], other: list[_Operator]) -> list[_Operator | None]:
-    """The first operators in which two methods differ; rather those that are left out, which alone cut partitions."""
-    first, second = ([(each.name, each.partition is None) for each in operators] for operators in (one, other))
-    codes = SequenceMatcher(a=first, b=second, autojunk=False).get_opcodes()
-    blocks = [(one[a:b], other[c:d]) for kind, a, b, c, d in codes if kind != "equal"]
-    # Where all is equal, the same operators are cut into other partitions.
-    blocks += [([a], [b]) for a, b in zip(one, other, strict=False) if a.partition != b.partition]
-    block = next((each for each in blocks if any(op.partition is None for side in each for op in side)), blocks[0])
-    return [next((op for op in side if op.partition is None), side[0] if side else None) for side in block]
+def _parting(one: list[_Operator], other: list[_Operator]) -> tuple[_Operator | None, _Operator | None]:
+    """The operators at which two methods get different partitions.
+
+    What both have is aligned. Where the same operator is in another partition, the last difference before it did that,
+    of those with an operator that is left out, which alone cuts; or the partitioner cuts there by itself.
+    """
+    tokens = [(each.name, each.partition is None) for each in one]
+    codes = SequenceMatcher(a=tokens, b=[(each.name, each.partition is None) for each in other], autojunk=False)
+    cuts: list[tuple[_Operator | None, _Operator | None]] = []
+    for kind, a, b, c, d in codes.get_opcodes():
+        sides = one[a:b], other[c:d]
+        moved = next((pair for pair in zip(*sides, strict=False) if pair[0].partition != pair[1].partition), None)
+        if kind == "equal" and moved:
+            return cuts[-1] if cuts else moved
+        if kind != "equal" and any(each.partition is None for side in sides for each in side):
+            cuts.append((_first(sides[0]), _first(sides[1])))
+    if cuts:
+        return cuts[0]
+    return next((a, b) for a, b in zip_longest(one, other) if not (a and b and a.partition == b.partition))
+
+
+def _first(operators: list[_Operator]) -> _Operator | None:
+    """The first that is left out, else the first."""
+    return next((each for each in operators if each.partition is None), operators[0] if operators else None)
 
 
 def _read_by_several(methods: dict[str, _Method]) -> int:
