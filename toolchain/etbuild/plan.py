@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from etbuild import examples
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
@@ -52,15 +53,13 @@ def reduce(manifest: dict[str, Any]) -> Plan:
 
 
 def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    inputs = [_reduce_example(example) for example in method.get("example_inputs", [])]
     inherited = defaults.get("partitioners", [])
     if isinstance(inherited, dict):
         inherited = inherited.get(name, [])
     return {
         "program": method.get("program"),
         "entry": method.get("entry", name),
-        "example_inputs": inputs,
-        "dynamic_shapes": [_reduce_dims(dims) for dims in method.get("dynamic_shapes", [None] * len(inputs))],
+        **examples.reduce(method),
         "strict": method.get("strict", defaults.get("strict", False)),
         "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
@@ -96,18 +95,6 @@ def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reduce_example(example: dict[str, Any]) -> dict[str, Any]:
-    if "shape" in example:
-        return {"dtype": "float32", "fill": "zeros", **example}
-    return {"kwargs": {}, **example} if "factory" in example else dict(example)
-
-
-def _reduce_dims(dims: list[Any] | None) -> list[Any] | None:
-    if dims is None or not any(dims):
-        return None
-    return [None if dim is None else {"min": 1, **dim} for dim in dims]
-
-
 def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
     if isinstance(entry, str):
         return {"backend": entry, "options": {}}
@@ -141,7 +128,7 @@ def export_plan(plan: Plan) -> Plan:
     `custom_partitioners` are the callables whose sources lowering needs.
     """
     model = plan["model"]
-    keys = ("program", "entry", "example_inputs", "dynamic_shapes", "strict", "quantize")
+    keys = (*examples.KEYS, "program", "entry", "strict", "quantize")
     carried = carries_content(plan)
     return {
         "schema": EXPORT_SCHEMA,
@@ -199,8 +186,9 @@ def sharded_tags(plan: Plan) -> list[str]:
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
     found = {export_plan["model"]["factory"] or "", *export_plan["custom_partitioners"]}
-    for method in export_plan["methods"].values():
-        found.update(example["factory"] for example in method["example_inputs"] if "factory" in example)
+    for name, method in export_plan["methods"].items():
+        inputs = examples.leaves(method, ("methods", name))
+        found.update(example["factory"] for example, _ in inputs if "factory" in example)
         if method["quantize"]:
             found.update(_quantization_callables(method["quantize"]))
     return sorted(found - {""})
@@ -238,11 +226,11 @@ def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
             found.setdefault(method["program"], ("methods", method_name, "program"))
         pt2e = (method["quantize"] or {}).get("pt2e")
         if pt2e is not None and "file" in pt2e["calibration"]:
-            path = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
-            found.setdefault(pt2e["calibration"]["file"], path)
-        for index, example in enumerate(method["example_inputs"]):
+            place = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
+            found.setdefault(pt2e["calibration"]["file"], place)
+        for example, path in examples.leaves(method, ("methods", method_name)):
             if "file" in example:
-                found.setdefault(example["file"], ("methods", method_name, "example_inputs", index, "file"))
+                found.setdefault(example["file"], (*path, "file"))
     return found
 
 
