@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
-from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etbuild import files, named_data, program_file, weight_only
+from etbuild import files, named_data, passes, program_file, weight_only
 from etbuild.errors import BuildError, Problem
+from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
-from etbuild.sources import summary
+from etbuild.sources import SourceFinder, source_line, summary
 from etbuild.tensors import tag_of_shard
 
 
@@ -35,31 +35,34 @@ class Emission:
     named_data: dict[str, dict[str, int]]
 
 
-def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], directory: Path) -> Emission:
+def emit(
+    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+) -> Emission:
     """Writes the program and its named data, and reads them back.
 
     Args:
         lower_plan: The lower plan.
         edge: The lowered methods.
         shards: The shard of each parameter that has a tag, by name.
+        finder: The declared sources, for passes and planning algorithms that come from there.
         directory: Where the files go.
 
     Raises:
+        InputError: The plan names an operator or a callable that there is not.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
     _check_names(edge)
     initialized = _initialized_buffers(edge)
-    config = ExecutorchBackendConfig(
-        passes=[*weight_only.passes(edge), *([InitializedMutableBufferPass(initialized)] if initialized else [])],
-        memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
-        external_constants=named_data.shard_of if shards else False,
-    )
+    early = passes.executorch(lower_plan, finder)
+    early += weight_only.passes(edge)
+    early += [InitializedMutableBufferPass(initialized)] if initialized else []
+    config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
     methods = sorted(edge.methods)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
         manager = edge.to_executorch(config)
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
-        raise _emission_error(error, methods) from error
+        raise _emission_error(error, methods, finder) from error
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
@@ -179,5 +182,7 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
         raise BuildError(problems)
 
 
-def _emission_error(error: BaseException, methods: list[str]) -> BuildError:
-    return BuildError([Problem(f"emitting {', '.join(methods)} failed: {summary(error)[:600]}", ("methods",))])
+def _emission_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
+    place = source_line(error, finder)
+    where = f" at {place}" if place else ""
+    return BuildError([Problem(f"emitting {', '.join(methods)} failed{where}: {summary(error)[:600]}", ("methods",))])

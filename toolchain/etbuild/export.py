@@ -17,7 +17,7 @@ from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
 from etbuild.module import row_major
 from etbuild.plan import Plan
-from etbuild.sources import SourceFinder, blame, source_line, summary
+from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 
 
 def export_method(
@@ -100,6 +100,21 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
                 content = row_major(value.detach())
                 parameter = isinstance(value, torch.nn.Parameter)
                 tensors[key] = torch.nn.Parameter(content, requires_grad=False) if parameter else content
+    return program
+
+
+def transform(
+    export_plan: Plan, name: str, program: torch.export.ExportedProgram, finder: SourceFinder
+) -> torch.export.ExportedProgram:
+    """The program after the passes over it: ExecuTorch's `aten_transform_passes`."""
+    for index, reference in enumerate(export_plan["passes"]):
+        path = ("passes", "aten", index)
+        function = load_callable(reference, finder, path)
+        with blame(path, f"`{reference}` for the method `{name}`", finder):
+            program = function(name, program)
+        if not isinstance(program, torch.export.ExportedProgram):
+            message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
+            raise BuildError([Problem(message, path)])
     return program
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import backends, document, examples, schema
+from etbuild import backends, document, examples, lowering_options, schema
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -59,6 +59,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
             yield from _check_method(method, ("methods", name))
     yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
     yield from _check_named_data(_mapping(data, "named_data"))
+    yield from lowering_options.check(data, methods)
     yield from _check_checks(data, methods)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild import examples
+from etbuild import examples, lowering_options
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
@@ -37,22 +37,21 @@ def reduce(manifest: dict[str, Any]) -> Plan:
             "weights": weights if isinstance(weights, list) else [weights],
             "modules": sorted(model.get("modules", [])),
         },
-        "methods": {
-            name: _reduce_method(name, method, manifest.get("defaults", {}))
-            for name, method in manifest["methods"].items()
-        },
+        "methods": {name: _reduce_method(name, method, manifest) for name, method in manifest["methods"].items()},
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
             tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
             for tag, entry in manifest.get("named_data", {}).items()
         },
+        **lowering_options.reduce(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
     }
     return dict(json.loads(canonical_json(plan)))
 
 
-def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _reduce_method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    defaults = manifest.get("defaults", {})
     inherited = defaults.get("partitioners", [])
     if isinstance(inherited, dict):
         inherited = inherited.get(name, [])
@@ -63,6 +62,7 @@ def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) 
         "strict": method.get("strict", defaults.get("strict", False)),
         "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
+        "memory_planning": lowering_options.reduce_memory(manifest, method),
     }
 
 
@@ -125,7 +125,7 @@ def export_plan(plan: Plan) -> Plan:
 
     `weights` says whether the weights come from files: lowering then brings them, and the export leaves them out.
     `read_weights` are the files that the export itself reads, since what it makes of the weights is in its methods.
-    `custom_partitioners` are the callables whose sources lowering needs.
+    `lowering_callables` are those whose sources lowering needs.
     """
     model = plan["model"]
     keys = (*examples.KEYS, "program", "entry", "strict", "quantize")
@@ -136,7 +136,8 @@ def export_plan(plan: Plan) -> Plan:
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
-        "custom_partitioners": _custom_partitioners(plan),
+        "passes": plan["passes"]["aten"],
+        "lowering_callables": _lowering_callables(plan),
     }
 
 
@@ -147,9 +148,18 @@ def lower_plan(plan: Plan) -> Plan:
         "name": plan["name"],
         "weights": [] if carries_content(plan) else plan["model"]["weights"],
         "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},
-        "constant_methods": plan["constant_methods"],
         "named_data": plan["named_data"],
+        "edge_compile": plan["edge_compile"],
+        "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
+        "constant_methods": plan["constant_methods"],
+        "executorch": plan["executorch"],
+        "memory_planning": {name: method["memory_planning"] for name, method in plan["methods"].items()},
+        "share_mutable_buffers": plan["share_mutable_buffers"],
     }
+
+
+_EMISSION = ("constant_methods", "executorch", "memory_planning", "share_mutable_buffers")
+"""Keys of a lower plan that are read once all methods are lowered."""
 
 
 def carries_content(plan: Plan) -> bool:
@@ -160,12 +170,15 @@ def carries_content(plan: Plan) -> bool:
 
 def method_plan(lower_plan: Plan, name: str) -> Plan:
     """The part of a lower plan that lowering one method by itself depends on."""
-    return {**lower_plan, "methods": {name: lower_plan["methods"][name]}, "constant_methods": {}}
+    part = {key: value for key, value in lower_plan.items() if key not in _EMISSION}
+    passes = {**lower_plan["passes"], "executorch": []}
+    return {**part, "methods": {name: lower_plan["methods"][name]}, "passes": passes, "constant_methods": {}}
 
 
-def _custom_partitioners(plan: Plan) -> list[str]:
+def _lowering_callables(plan: Plan) -> list[str]:
     entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
-    return sorted({entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"})
+    factories = {entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"}
+    return sorted(factories | lowering_options.callables(plan))
 
 
 def tags(plan: Plan) -> list[str]:
@@ -185,7 +198,7 @@ def sharded_tags(plan: Plan) -> list[str]:
 
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
-    found = {export_plan["model"]["factory"] or "", *export_plan["custom_partitioners"]}
+    found = {export_plan["model"]["factory"] or "", *export_plan["passes"], *export_plan["lowering_callables"]}
     for name, method in export_plan["methods"].items():
         inputs = examples.leaves(method, ("methods", name))
         found.update(example["factory"] for example, _ in inputs if "factory" in example)

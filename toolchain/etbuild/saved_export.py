@@ -3,7 +3,7 @@
     module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
     methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
     made.safetensors      what the factory made, or the export, and no file of weights brings; all zeros are left out
-    sources/              sources that lowering has to import: those of custom partitioners and custom operators
+    sources/              sources that lowering has to import: those of custom partitioners, passes and custom operators
     export_plan.json      only where the methods cannot be saved without weights; lowering then exports
 
 The same graphs give the same bytes, whatever the weights, the place of the sources, or a comment in them: lowering then
@@ -102,7 +102,7 @@ def write(
         left_out = {entry.name for entry in tensors} | set(own.get(name, ()))
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, left_out))
     zeros = _save_made(directory, content, tensors)
-    roots = [name.partition(":")[0] for name in export_plan["custom_partitioners"]]
+    roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
     roots += export_plan["model"]["modules"] if roots else []
     _copy_sources(directory, used if imports else reached_sources(inputs, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "own": own}

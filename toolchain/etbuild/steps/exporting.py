@@ -66,16 +66,17 @@ def export_methods(
     export_plan: Plan, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder, stage: Stage
 ) -> dict[str, ExportedProgram]:
     """The program of each method, in the order of their names."""
-    from etbuild.export import export_method, load_method
+    from etbuild.export import export_method, load_method, transform
 
     programs = {}
     modules = _Modules(module, finder)
     for name, method in sorted(export_plan["methods"].items()):
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
             if method["program"] is not None:
-                programs[name] = load_method(export_plan, name, inputs)
+                program = load_method(export_plan, name, inputs)
             else:
-                programs[name] = export_method(export_plan, name, modules.of(name, method), inputs, finder)
+                program = export_method(export_plan, name, modules.of(name, method), inputs, finder)
+            programs[name] = transform(export_plan, name, program, finder)
     return programs
 
 

@@ -14,6 +14,7 @@ from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
+from etbuild.lowering_options import EDGE_COMPILE
 from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
@@ -42,6 +43,10 @@ def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
         return "its export has no methods without their weights"
     if not backends.separable(plan_backends(lower_plan)):
         return "one of its backends may look at several methods"
+    if lower_plan["passes"]["edge"] or lower_plan["passes"]["edge_manager"]:
+        return "its passes may look at several methods"
+    if lower_plan["edge_compile"] != EDGE_COMPILE:
+        return "its `edge_compile` is not ExecuTorch's own"
     return None if accelerate.fitting() else "this version of torch or ExecuTorch is not known"
 
 
@@ -191,7 +196,7 @@ def merge(
                 content, shards = _read_weights(lower_plan, saved, inputs)
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
                 edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
-            return _emit(lower_plan, edge, shards, inputs, directory, stage)
+            return _emit(lower_plan, edge, shards, inputs, finder, directory, stage)
 
 
 @contextmanager
@@ -245,7 +250,7 @@ def _lower_together(
         with stage(f"lower {', '.join(programs)}"):
             edge = lowering.lower(lower_plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
-        return _emit(lower_plan, edge, shards, inputs, directory, stage)
+        return _emit(lower_plan, edge, shards, inputs, finder, directory, stage)
 
 
 def _read_weights(
@@ -302,14 +307,20 @@ def _export_with_weights(
 
 
 def _emit(
-    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], inputs: Inputs, directory: Path, stage: Stage
+    lower_plan: Plan,
+    edge: EdgeProgramManager,
+    shards: dict[str, str],
+    inputs: Inputs,
+    finder: SourceFinder,
+    directory: Path,
+    stage: Stage,
 ) -> list[files.Artifact]:
     from etbuild import emit
     from etbuild import lower as lowering
 
     with stage("emit"):
         operators = lowering.operator_counts(edge)
-        emission = emit.emit(lower_plan, edge, shards, directory)
+        emission = emit.emit(lower_plan, edge, shards, finder, directory)
         facts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
