@@ -11,7 +11,7 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etbuild import files, named_data, passes, program_file, weight_only
+from etbuild import files, mutable_buffers, named_data, passes, program_file, weight_only
 from etbuild.errors import BuildError, Problem
 from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
@@ -51,8 +51,10 @@ def emit(
         InputError: The plan names an operator or a callable that there is not.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
+    if lower_plan["share_mutable_buffers"]:
+        mutable_buffers.share(edge)
     _check_names(edge)
-    initialized = _initialized_buffers(edge)
+    initialized = mutable_buffers.initialized(edge)
     early = passes.executorch(lower_plan, finder)
     early += weight_only.passes(edge)
     early += [InitializedMutableBufferPass(initialized)] if initialized else []
@@ -73,21 +75,6 @@ def emit(
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     return Emission([program, *data.values()], program_file.program_facts(parsed), by_tag)
-
-
-def _initialized_buffers(edge: EdgeProgramManager) -> list[str]:
-    """Placeholders of buffers that methods write to and that start with more than zeros.
-
-    Without being told, ExecuTorch keeps the shape of such a buffer and forgets what was in it.
-    """
-    found = set()
-    for method in edge.methods:
-        program = edge.exported_program(method)
-        written = set(program.graph_signature.buffers_to_mutate.values())
-        for node, name in named_data.weights(program):
-            if name in written and bool(named_data.tensor(program, name).count_nonzero()):
-                found.add(node.name)
-    return sorted(found)
 
 
 def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
