@@ -11,7 +11,7 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etbuild import files, mutable_buffers, named_data, passes, program_file, weight_only
+from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
 from etbuild.errors import BuildError, Problem
 from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
@@ -52,9 +52,11 @@ def emit(
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
     if lower_plan["share_mutable_buffers"]:
-        mutable_buffers.share(edge)
+        mutable_state.share(edge)
+    if lower_plan["executorch"]["external_mutable_weights"]:
+        mutable_state.check_trained_weights(edge, shards)
     _check_names(edge)
-    initialized = mutable_buffers.initialized(edge)
+    initialized = mutable_state.initialized(edge)
     early = passes.executorch(lower_plan, finder)
     early += weight_only.passes(edge)
     early += [InitializedMutableBufferPass(initialized)] if initialized else []

@@ -1,11 +1,12 @@
-"""Buffers that methods write to, such as a KV cache: what they start with, and methods that share them."""
+"""What changes at run time: buffers that methods write to, such as a KV cache, and weights that methods train."""
 
 from __future__ import annotations
 
 from executorch.exir import EdgeProgramManager
+from torch.export.graph_signature import OutputKind
 
 from etbuild import named_data
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, DocumentPath, Problem
 
 
 def written_by(edge: EdgeProgramManager) -> dict[str, str]:
@@ -30,6 +31,36 @@ def initialized(edge: EdgeProgramManager) -> list[str]:
             if name in written and bool(named_data.tensor(program, name).count_nonzero()):
                 found.add(node.name)
     return sorted(found)
+
+
+def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
+    """Whether all weights that methods train go to named data, as `external_mutable_weights` asks.
+
+    ExecuTorch's own pass would send them to a file of a fixed name, and take the tag from those that have one.
+
+    Raises:
+        BuildError: One has no tag; or no method trains any.
+    """
+    path: DocumentPath = ("executorch", "external_mutable_weights")
+    trained = {
+        spec.target
+        for method in edge.methods
+        for spec in edge.exported_program(method).graph_signature.output_specs
+        if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and spec.target is not None
+    }
+    if not trained:
+        hint = "a pass at `passes.aten` that calls `_export_forward_backward` makes a method that does"
+        raise BuildError([Problem("no method trains a weight", path, hint)])
+    problems = [
+        Problem(
+            f"`{name}` is trained and would stay in the program",
+            path,
+            f"give it a tag, as in `named_data: {{weights: {{parameters: [{name}]}}}}`",
+        )
+        for name in sorted(trained - shards.keys())
+    ]
+    if problems:
+        raise BuildError(problems)
 
 
 def share(edge: EdgeProgramManager) -> None:
