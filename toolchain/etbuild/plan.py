@@ -38,7 +38,10 @@ def reduce(manifest: dict[str, Any]) -> Plan:
             "modules": sorted(model.get("modules", [])),
         },
         "methods": {name: _reduce_method(name, method, manifest) for name, method in manifest["methods"].items()},
-        "constant_methods": manifest.get("constant_methods", {}),
+        "constant_methods": {
+            name: {"kwargs": {}, **value} if isinstance(value, dict) else value
+            for name, value in manifest.get("constant_methods", {}).items()
+        },
         "named_data": {
             tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
             for tag, entry in manifest.get("named_data", {}).items()
@@ -129,7 +132,7 @@ def export_plan(plan: Plan) -> Plan:
     """
     model = plan["model"]
     keys = (*examples.KEYS, "program", "entry", "strict", "quantize")
-    carried = carries_content(plan)
+    carried, constants = carries_content(plan), plan["constant_methods"].items()
     return {
         "schema": EXPORT_SCHEMA,
         "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
@@ -137,6 +140,7 @@ def export_plan(plan: Plan) -> Plan:
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
         "passes": plan["passes"]["aten"],
+        "constant_methods": {name: value for name, value in constants if isinstance(value, dict)},
         "lowering_callables": _lowering_callables(plan),
     }
 
@@ -151,7 +155,9 @@ def lower_plan(plan: Plan) -> Plan:
         "named_data": plan["named_data"],
         "edge_compile": plan["edge_compile"],
         "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
-        "constant_methods": plan["constant_methods"],
+        "constant_methods": {
+            name: value for name, value in plan["constant_methods"].items() if not isinstance(value, dict)
+        },
         "executorch": plan["executorch"],
         "memory_planning": {name: method["memory_planning"] for name, method in plan["methods"].items()},
         "share_mutable_buffers": plan["share_mutable_buffers"],
@@ -199,6 +205,7 @@ def sharded_tags(plan: Plan) -> list[str]:
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
     found = {export_plan["model"]["factory"] or "", *export_plan["passes"], *export_plan["lowering_callables"]}
+    found.update(entry["factory"] for entry in export_plan["constant_methods"].values())
     for name, method in export_plan["methods"].items():
         inputs = examples.leaves(method, ("methods", name))
         found.update(example["factory"] for example, _ in inputs if "factory" in example)

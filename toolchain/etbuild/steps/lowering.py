@@ -78,7 +78,8 @@ def lower(
             lower_methods(lower_plan, export, inputs, methods, stage, effort)
             return merge(lower_plan, export, methods, inputs, directory, stage, effort)
     with _lowering(export, stage, effort) as (saved, finder):
-        return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
+        whole = _with_constants(lower_plan, saved)
+        return _lower_together(whole, saved, inputs, finder, directory, stage, effort)
 
 
 def lower_methods(
@@ -185,6 +186,7 @@ def merge(
     with _lowering(export, stage, effort) as (saved, finder):
         from etbuild import lowered_method, saved_export
 
+        lower_plan = _with_constants(lower_plan, saved)
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
             if method.why_not is not None:
@@ -197,6 +199,11 @@ def merge(
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
                 edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
             return _emit(lower_plan, edge, shards, inputs, finder, directory, stage)
+
+
+def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
+    """The plan with the constants that the export computed."""
+    return {**lower_plan, "constant_methods": {**lower_plan["constant_methods"], **saved.constants}}
 
 
 @contextmanager
@@ -317,6 +324,7 @@ def _emit(
 ) -> list[files.Artifact]:
     from etbuild import emit
     from etbuild import lower as lowering
+    from etbuild.constants import described
 
     with stage("emit"):
         operators = lowering.operator_counts(edge)
@@ -327,6 +335,7 @@ def _emit(
             "program": emission.program,
             "operators": operators,
             "named_data": emission.named_data,
+            "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
             **_describe_weights(lower_plan, inputs),
         }
         return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]
