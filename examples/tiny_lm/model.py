@@ -54,9 +54,8 @@ class Attention(nn.Module):
         self.wk = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
-        # State, not weights: it is not in the weights file. So far each method of the program has a cache of its own,
-        # and a runtime may give the methods the same memory in turn: a loaded program either prefills or decodes.
-        # That `decode` goes on where `prefill` stopped takes mutable buffers that methods share, which comes later.
+        # State, not weights: it is not in the weights file. The manifest lets the program's methods share it, so that
+        # `decode` goes on where `prefill` stopped.
         cache = (1, config.kv_heads, config.max_seq_len, config.head_dim)
         self.register_buffer("k_cache", torch.zeros(cache), persistent=False)
         self.register_buffer("v_cache", torch.zeros(cache), persistent=False)

@@ -99,6 +99,16 @@ def test_tiny_lm_decode_at_the_last_position(cli_built, tmp_path):
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
+def test_tiny_lm_decode_goes_on_where_prefill_stopped(cli_built, tmp_path):
+    text = tokens(20, seed=3)
+    steps = [("decode", [text[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
+    after_prefill = [("prefill", [text[:, :12]]), *steps]
+    continued, at_once = assert_as_eager(
+        "tiny_lm", cli_built("tiny_lm"), [after_prefill, [("prefill", [text])]], tmp_path
+    )
+    torch.testing.assert_close(continued[-1], at_once[-1], rtol=1e-4, atol=1e-4)
+
+
 def test_tiny_lm_answers_its_constants(cli_built, tmp_path):
     constants = yaml.safe_load(MANIFESTS["tiny_lm"].read_text())["constant_methods"]
     answers = run(cli_built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]

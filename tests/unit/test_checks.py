@@ -13,6 +13,7 @@ from etbuild.report import report
 from .indexes import MANIFEST, edited
 
 LOWERING: dict[str, Any] = {
+    "constant_methods": {},
     "artifacts": [
         {"file": "net.pte", "kind": "program", "size": 1000, "sha256": "0" * 64},
         {"file": "net.weights/1.ptd", "kind": "named_data", "size": 300, "sha256": "1" * 64, "tag": "weights"},

@@ -74,6 +74,40 @@ def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
     assert reduced["methods"]["decode"]["partitioners"] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "executorch: {segment_alignment: 64}",
+        "executorch: {memory_planning: {alignment: 64}}",
+        "share_mutable_buffers: true",
+        "constant_methods: {get_max: 3}",
+        'passes: {executorch: ["passes:last"]}',
+    ],
+)
+def test_what_is_read_after_lowering_lowers_no_method_again(tmp_path: Path, line: str) -> None:
+    before, after = (plan.lower_plan(reduce(tmp_path, text)) for text in (MANIFEST, MANIFEST + line))
+    assert before != after
+    assert plan.method_plan(before, "decode") == plan.method_plan(after, "decode")
+
+
+@pytest.mark.parametrize("line", ['edge_compile: {preserve_ops: ["aten::linear"]}', 'passes: {edge: ["passes:edge"]}'])
+def test_what_lowering_reads_is_in_the_plan_of_a_method(tmp_path: Path, line: str) -> None:
+    before, after = (plan.lower_plan(reduce(tmp_path, text)) for text in (MANIFEST, MANIFEST + line))
+    assert plan.method_plan(before, "decode") != plan.method_plan(after, "decode")
+
+
+def test_passes_are_in_the_part_that_runs_them(tmp_path: Path) -> None:
+    before, aten, edge = (
+        reduce(tmp_path, text)
+        for text in (MANIFEST, f'{MANIFEST}passes: {{aten: ["a:a"]}}', f'{MANIFEST}passes: {{edge: ["b:b"]}}')
+    )
+    assert plan.lower_plan(before) == plan.lower_plan(aten)
+    assert plan.callables(plan.export_plan(aten)) == ["a:a", "model:create"]
+    assert plan.callables(plan.export_plan(edge)) == ["b:b", "model:create"]
+    assert plan.export_plan(edge)["lowering_callables"] == ["b:b"]
+    assert plan.export_plan(aten)["lowering_callables"] == []
+
+
 def test_a_target_that_agrees_passes(tmp_path: Path) -> None:
     reduced = reduce(tmp_path, MANIFEST)
     plan.check_expectations(

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
-from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etbuild import files, named_data, program_file, weight_only
+from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
 from etbuild.errors import BuildError, Problem
+from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
-from etbuild.sources import summary
+from etbuild.sources import SourceFinder, source_line, summary
 from etbuild.tensors import tag_of_shard
 
 
@@ -35,32 +35,38 @@ class Emission:
     named_data: dict[str, dict[str, int]]
 
 
-def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], directory: Path) -> Emission:
+def emit(
+    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+) -> Emission:
     """Writes the program and its named data, and reads them back.
 
     Args:
         lower_plan: The lower plan.
         edge: The lowered methods.
         shards: The shard of each parameter that has a tag, by name.
+        finder: The declared sources, for passes and planning algorithms that come from there.
         directory: Where the files go.
 
     Raises:
+        InputError: The plan names an operator or a callable that there is not.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
+    if lower_plan["share_mutable_buffers"]:
+        mutable_state.share(edge)
+    if lower_plan["executorch"]["external_mutable_weights"]:
+        mutable_state.check_trained_weights(edge, shards)
     _check_names(edge)
-    initialized = _initialized_buffers(edge)
-    config = ExecutorchBackendConfig(
-        passes=[InitializedMutableBufferPass(initialized)] if initialized else [],
-        memory_planning_pass=MemoryPlanningPass(),  # one for each lowering: it keeps state
-        external_constants=named_data.shard_of if shards else False,
-    )
+    initialized = mutable_state.initialized(edge)
+    early = passes.executorch(lower_plan, finder)
+    early += [InitializedMutableBufferPass(initialized)] if initialized else []
+    config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
     weight_only.register_kernels(edge)
     methods = sorted(edge.methods)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
         manager = edge.to_executorch(config)
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
-        raise _emission_error(error, methods) from error
+        raise _emission_error(error, methods, finder) from error
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
@@ -71,21 +77,6 @@ def emit(lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], dir
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     return Emission([program, *data.values()], program_file.program_facts(parsed), by_tag)
-
-
-def _initialized_buffers(edge: EdgeProgramManager) -> list[str]:
-    """Placeholders of buffers that methods write to and that start with more than zeros.
-
-    Without being told, ExecuTorch keeps the shape of such a buffer and forgets what was in it.
-    """
-    found = set()
-    for method in edge.methods:
-        program = edge.exported_program(method)
-        written = set(program.graph_signature.buffers_to_mutate.values())
-        for node, name in named_data.weights(program):
-            if name in written and bool(named_data.tensor(program, name).count_nonzero()):
-                found.add(node.name)
-    return sorted(found)
 
 
 def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
@@ -180,5 +171,7 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
         raise BuildError(problems)
 
 
-def _emission_error(error: BaseException, methods: list[str]) -> BuildError:
-    return BuildError([Problem(f"emitting {', '.join(methods)} failed: {summary(error)[:600]}", ("methods",))])
+def _emission_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
+    place = source_line(error, finder)
+    where = f" at {place}" if place else ""
+    return BuildError([Problem(f"emitting {', '.join(methods)} failed{where}: {summary(error)[:600]}", ("methods",))])

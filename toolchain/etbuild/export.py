@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from etbuild import example_values
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
 from etbuild.module import row_major
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
-from etbuild.tensors import read_tensors
 
 
 def export_method(
@@ -27,30 +28,38 @@ def export_method(
     A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`.
 
     Raises:
+        InputError: The inputs do not fit the method.
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
     method = export_plan["methods"][name]
     path: DocumentPath = ("methods", name)
-    arguments = tuple(
-        _example_input(example, (*path, "example_inputs", index), inputs, finder)
-        for index, example in enumerate(method["example_inputs"])
-    )
-    shapes = _dynamic_shapes(method["dynamic_shapes"], arguments, (*path, "dynamic_shapes"))
+    arguments, keywords = example_values.make(method, path, inputs, finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
+    keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
+    shapes = example_values.DynamicShapes(method, arguments, keywords, path)
     pt2e = (method["quantize"] or {}).get("pt2e")
+    if pt2e and keywords:
+        hint = "make them positional: calibration and training run the method on positional inputs"
+        raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
     with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(pt2e and pt2e["qat"])):
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
-                program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=method["strict"])
+                program = torch.export.export(
+                    module,
+                    arguments,
+                    keywords,
+                    dynamic_shapes=shapes.for_export(module.forward),
+                    strict=method["strict"],
+                )
         except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
             # What fails without being exported too is a matter of the inputs, or of the model alone.
             with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
-                module(*arguments)
+                module(*arguments, **keywords)
             raise _export_error(error, name, method, finder) from error
         sys.stderr.write(printed.getvalue())
-    _check_ranges(program, shapes, (*path, "dynamic_shapes"))
+    _check_ranges(program, shapes)
     if not pt2e:
         return program
     from etbuild.quantize_method import quantize_method
@@ -59,7 +68,7 @@ def export_method(
     here = (*path, "quantize", "pt2e")
     quantized = quantize_method(program.module(), arguments, pt2e, here, inputs, finder)
     with torch.no_grad(), blame(here, "exporting the quantized method", finder):
-        return torch.export.export(quantized, arguments, dynamic_shapes=shapes)
+        return torch.export.export(quantized, arguments, dynamic_shapes=shapes.for_export(quantized.forward))
 
 
 @contextlib.contextmanager
@@ -94,69 +103,19 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     return program
 
 
-def _example_input(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder) -> torch.Tensor:
-    if "factory" in example:
-        factory = load_callable(example["factory"], finder, (*path, "factory"))
-        with blame((*path, "factory"), f"`{example['factory']}`", finder):
-            tensor = factory(**example["kwargs"])
-        if not isinstance(tensor, torch.Tensor):
-            raise BuildError(
-                [
-                    Problem(
-                        f"`{example['factory']}` returned {type(tensor).__name__}, not a tensor",
-                        (*path, "factory"),
-                    )
-                ]
-            )
-        return tensor.detach()
-    if "file" in example:
-        return _tensor_from_file(example, path, inputs)
-    dtype = getattr(torch, example["dtype"])
-    shape, fill = example["shape"], example["fill"]
-    with blame(path, "making the example input", finder):
-        if fill == "arange":
-            return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
-        return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
-
-
-def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
-    file = inputs.find_data(example["file"], (*path, "file"))
-    tensors = read_tensors(example["file"], file, (*path, "file"))
-    key = example.get("key", "")
-    if key not in tensors:
-        raise InputError(
-            [
-                Problem(
-                    f"`{example['file']}` has no tensor `{key}`",
-                    (*path, "key" if key else "file"),
-                    did_you_mean(key, tensors),
-                )
-            ]
-        )
-    return tensors[key]
-
-
-def _dynamic_shapes(
-    shapes: list[list[Any] | None], arguments: tuple[torch.Tensor, ...], path: DocumentPath
-) -> tuple[tuple[Any, ...] | None, ...] | None:
-    """torch.export's `dynamic_shapes`; None where every size is fixed. Equal names become one `Dim`."""
-    if not any(shapes):
-        return None
-    dims: dict[str, Any] = {}
-    result: list[tuple[Any, ...] | None] = []
-    for index, (entries, argument) in enumerate(zip(shapes, arguments, strict=True)):
-        if entries is None:
-            result.append(None)
-            continue
-        if len(entries) != argument.dim():
-            raise InputError(
-                [Problem(f"{len(entries)} entries for an input of {argument.dim()} dimensions", (*path, index))]
-            )
-        for entry in entries:
-            if entry is not None:
-                dims.setdefault(entry["dim"], torch.export.Dim(entry["dim"], min=entry["min"], max=entry["max"]))
-        result.append(tuple(torch.export.Dim.STATIC if entry is None else dims[entry["dim"]] for entry in entries))
-    return tuple(result)
+def transform(
+    export_plan: Plan, name: str, program: torch.export.ExportedProgram, finder: SourceFinder
+) -> torch.export.ExportedProgram:
+    """The program after the passes over it: ExecuTorch's `aten_transform_passes`."""
+    for index, reference in enumerate(export_plan["passes"]):
+        path = ("passes", "aten", index)
+        function = load_callable(reference, finder, path)
+        with blame(path, f"`{reference}` for the method `{name}`", finder):
+            program = function(name, program)
+        if not isinstance(program, torch.export.ExportedProgram):
+            message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
+            raise BuildError([Problem(message, path)])
+    return program
 
 
 def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callable[..., Any]:
@@ -180,6 +139,11 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
     return value  # type: ignore[no-any-return]
 
 
+def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """What has the parameters of an entry."""
+    return entry.forward if isinstance(entry, torch.nn.Module) else entry
+
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -191,11 +155,10 @@ def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Ite
         return
     own = vars(module).get("forward")  # a factory may have set one on the instance
     hooks = {name: vars(module)[name] for name in _HOOKS}  # hooks of `forward` are none of another entry
-    signature_of = entry.forward if isinstance(entry, torch.nn.Module) else entry
 
-    @functools.wraps(signature_of)
-    def forward(*args: Any) -> Any:
-        return entry(*args)
+    @functools.wraps(_signature_of(entry))
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return entry(*args, **kwargs)
 
     # A plain method keeps its own code, which strict export traces best; a submodule is called, so that its hooks run.
     module.forward = forward if isinstance(entry, torch.nn.Module) else entry
@@ -209,18 +172,16 @@ def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Ite
             module.forward = own
 
 
-def _check_ranges(program: torch.export.ExportedProgram, shapes: Any, path: DocumentPath) -> None:
+def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
     """A dimension that tracing has fixed, or narrowed, would be refused at run time: fail now."""
-    if shapes is None:
-        return
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    for index, (name, dims) in enumerate(zip(users, shapes, strict=True)):
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    for name, (dims, path) in zip(users, shapes.leaves, strict=True):
         for position, dim in enumerate(dims or ()):
             if dim is torch.export.Dim.STATIC:
                 continue
             size = values[name].shape[position]
-            here = (*path, index, position)
+            here = (*path, position)
             if isinstance(size, int):
                 raise BuildError(
                     [

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import alignment, backends, named_data, weight_only
+from etbuild import alignment, backends, named_data, passes, weight_only
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.executorch_config import edge_compile_config
 from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
@@ -55,6 +56,7 @@ def lower(
         finder: The declared sources, for partitioners that come from there.
 
     Raises:
+        InputError: The plan names an operator or a callable that there is not.
         BuildError: A backend or the edge dialect refuses a method; names the method and operator where ExecuTorch does.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
@@ -64,19 +66,23 @@ def lower(
         if not any(backends.BACKENDS[entry["backend"]].weight_only for entry in _entries(lower_plan, name)):
             weight_only.spell_out(programs[name])
     partitioners = _partitioners(lower_plan, finder)
+    compile_config = edge_compile_config(lower_plan)
+    edge_passes = passes.edge(lower_plan, programs, finder)
     try:
         with named_data.tag_folded_constants(shards):
             edge = to_edge_transform_and_lower(
                 {name: programs[name] for name in methods},
                 partitioner={name: partitioners[name] for name in methods},
                 constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
-                compile_config=EdgeCompileConfig(),
+                transform_passes=edge_passes,
+                compile_config=compile_config,
             )
     except BuildError:
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
     weight_only.fuse_embeddings(edge)
+    edge = passes.edge_manager(lower_plan, edge, finder)
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
     return edge

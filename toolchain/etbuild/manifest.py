@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import backends, document, schema
+from etbuild import backends, document, examples, lowering_options, schema
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
-_INTEGER_RANGES = {
-    "int8": (-(2**7), 2**7 - 1),
-    "uint8": (0, 2**8 - 1),
-    "int16": (-(2**15), 2**15 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
 
 
 @dataclass(frozen=True)
@@ -66,6 +59,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
             yield from _check_method(method, ("methods", name))
     yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
     yield from _check_named_data(_mapping(data, "named_data"))
+    yield from lowering_options.check(data, methods)
     yield from _check_checks(data, methods)
 
 
@@ -91,8 +85,12 @@ def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
     for index, name in enumerate(entries):
         path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
         if isinstance(name, str) and name:
-            yield from _check_input_name(name, path)
-            yield from _check_suffix(name, path)
+            yield from _check_file(name, path)
+
+
+def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
+    yield from _check_input_name(name, path)
+    yield from _check_suffix(name, path)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -168,22 +166,10 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
     if "program" in method:
         yield from _check_program(method, path)
         return
-    if "example_inputs" not in method:
+    if "example_inputs" not in method and "example_kwargs" not in method:
         hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`"
         yield Problem("the key `example_inputs` is missing", path, hint)
-    inputs = _list(method, "example_inputs")
-    for index, example in enumerate(inputs):
-        if isinstance(example, dict):
-            yield from _check_example(example, (*path, "example_inputs", index))
-    shapes = _list(method, "dynamic_shapes")
-    if "dynamic_shapes" in method and inputs and len(shapes) != len(inputs):
-        yield Problem(
-            f"{_entries(shapes)} for {len(inputs)} inputs",
-            (*path, "dynamic_shapes"),
-            "write one entry for each input, `null` for a fixed one",
-        )
-    else:
-        yield from _check_dims(inputs, shapes, (*path, "dynamic_shapes"))
+    yield from examples.check(method, path, _check_file)
 
 
 def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
@@ -193,7 +179,7 @@ def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Probl
         yield from _check_input_name(name, (*path, "program"))
         if not name.endswith(".pt2"):
             yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in ("entry", "example_inputs", "dynamic_shapes", "strict", "quantize"):
+    for key in (*examples.KEYS, "entry", "strict", "quantize"):
         if key in method:
             hint = "what is in the file was exported already: say it there"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
@@ -251,112 +237,15 @@ def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Pro
         if key in calibration and owner != sources[0]:
             yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*here, key), at_key=True)
     if isinstance(calibration.get("file"), str) and calibration["file"]:
-        yield from _check_input_name(calibration["file"], (*here, "file"))
-        yield from _check_suffix(calibration["file"], (*here, "file"))
+        yield from _check_file(calibration["file"], (*here, "file"))
 
 
 def _is_dynamic(quantizer: Any) -> bool:
     return isinstance(quantizer, dict) and _mapping(quantizer, "options").get("dynamic") is True
 
 
-def _check_example(example: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
-    sources = [key for key in ("shape", "factory", "file") if key in example]
-    if len(sources) != 1:
-        got = " and ".join(f"`{key}`" for key in sources) or "none of them"
-        yield Problem(
-            f"an input needs one of `shape`, `factory` and `file`; this one has {got}",
-            path,
-            "for example {shape: [1, 16], dtype: int64}",
-        )
-        return
-    belongs = {"dtype": "shape", "fill": "shape", "kwargs": "factory", "key": "file"}
-    for key, owner in belongs.items():
-        if key in example and owner != sources[0]:
-            yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*path, key), at_key=True)
-    if isinstance(example.get("file"), str) and example["file"]:
-        yield from _check_input_name(example["file"], (*path, "file"))
-        yield from _check_suffix(example["file"], (*path, "file"))
-        if example["file"].endswith(".safetensors") and "key" not in example:
-            yield Problem("the key `key` is missing: which tensor of the file?", path, "add `key: tokens`")
-    yield from _check_fill(example, (*path, "fill"))
-
-
-def _check_fill(example: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
-    fill, dtype = example.get("fill", "zeros"), example.get("dtype", "float32")
-    if isinstance(fill, bool) or not isinstance(fill, (int, float)):
-        return
-    if dtype == "bool":
-        if fill not in (0, 1):
-            yield Problem(f"{fill} is not a value of bool", path, "write 0 or 1")
-    elif dtype in _INTEGER_RANGES:
-        low, high = _INTEGER_RANGES[dtype]
-        if fill != int(fill) or not low <= fill <= high:
-            yield Problem(f"{fill} is not a value of {dtype}", path, f"a whole number from {low} to {high}")
-
-
-def _check_dims(inputs: list[Any], shapes: list[Any], path: DocumentPath) -> Iterator[Problem]:
-    """Ranges of dynamic dimensions, against the example's sizes and against each other by name."""
-    known: dict[str, tuple[tuple[int, int], int | None]] = {}
-    for i, (example, dims) in enumerate(zip(inputs, shapes, strict=False)):
-        sizes = example.get("shape") if isinstance(example, dict) else None
-        if not isinstance(dims, list):
-            continue
-        if isinstance(sizes, list) and len(dims) != len(sizes):
-            yield Problem(
-                f"{_entries(dims)} for an input of {len(sizes)} dimensions",
-                (*path, i),
-                "write one entry for each dimension, `null` for a fixed one",
-            )
-            continue
-        for d, dim in enumerate(dims):
-            if isinstance(dim, dict) and isinstance(dim.get("max"), int) and isinstance(dim.get("min", 1), int):
-                size = sizes[d] if isinstance(sizes, list) and isinstance(sizes[d], int) else None
-                yield from _check_dim(dim, size, known, (*path, i, d))
-
-
-def _entries(values: list[Any]) -> str:
-    return f"{len(values)} {'entry' if len(values) == 1 else 'entries'}"
-
-
-def _check_dim(
-    dim: dict[str, Any],
-    size: int | None,
-    known: dict[str, tuple[tuple[int, int], int | None]],
-    path: DocumentPath,
-) -> Iterator[Problem]:
-    low, high, name = dim.get("min", 1), dim["max"], str(dim.get("dim"))
-    if low >= high:
-        yield Problem(f"min {low} is not less than max {high}", path, "a fixed dimension is `null`")
-    elif size is not None and not low <= size <= high:
-        yield Problem(
-            f"the example's size {size} is not between min {low} and max {high}",
-            path,
-            "change the range or the example's shape",
-        )
-    elif size is not None and size < 2:
-        yield Problem(
-            f"the example's size {size} would fix the dimension",
-            path,
-            f"torch.export takes sizes 0 and 1 for constants: give the example a size from 2 to {high}",
-        )
-    elif name in known and known[name][0] != (low, high):
-        first = known[name][0]
-        yield Problem(
-            f"the dimension `{name}` had the range {first[0]} to {first[1]} before",
-            path,
-            "the same name is the same size: repeat the range, or choose another name",
-        )
-    elif name in known and None not in (size, known[name][1]) and known[name][1] != size:
-        yield Problem(
-            f"the dimension `{name}` has size {known[name][1]} in another example input and {size} in this",
-            path,
-            "the same name is the same size",
-        )
-    known.setdefault(name, ((low, high), size))
-
-
 def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    low, high = _INTEGER_RANGES["int64"]
+    low, high = examples.INT64
     for name, value in constants.items():
         if name in methods:
             yield Problem(f"`{name}` is a method too", ("constant_methods", name), "choose another name", at_key=True)

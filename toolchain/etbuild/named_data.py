@@ -48,6 +48,11 @@ def tag_placeholders(program: ExportedProgram, shards: dict[str, str]) -> None:
             node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: shards[name]}
 
 
+def untag(node: torch.fx.Node) -> None:
+    """Undoes `tag_placeholders` for one of them."""
+    node.meta.get("custom", {}).pop(_TAG, None)
+
+
 def shard_of(node: torch.fx.Node) -> str | None:
     """The shard of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
     return node.meta.get("custom", {}).get(_TAG) if node.users else None

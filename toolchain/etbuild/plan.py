@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from etbuild import examples, lowering_options
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
@@ -36,34 +37,35 @@ def reduce(manifest: dict[str, Any]) -> Plan:
             "weights": weights if isinstance(weights, list) else [weights],
             "modules": sorted(model.get("modules", [])),
         },
-        "methods": {
-            name: _reduce_method(name, method, manifest.get("defaults", {}))
-            for name, method in manifest["methods"].items()
+        "methods": {name: _reduce_method(name, method, manifest) for name, method in manifest["methods"].items()},
+        "constant_methods": {
+            name: {"kwargs": {}, **value} if isinstance(value, dict) else value
+            for name, value in manifest.get("constant_methods", {}).items()
         },
-        "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
             tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
             for tag, entry in manifest.get("named_data", {}).items()
         },
+        **lowering_options.reduce(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
     }
     return dict(json.loads(canonical_json(plan)))
 
 
-def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    inputs = [_reduce_example(example) for example in method.get("example_inputs", [])]
+def _reduce_method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    defaults = manifest.get("defaults", {})
     inherited = defaults.get("partitioners", [])
     if isinstance(inherited, dict):
         inherited = inherited.get(name, [])
     return {
         "program": method.get("program"),
         "entry": method.get("entry", name),
-        "example_inputs": inputs,
-        "dynamic_shapes": [_reduce_dims(dims) for dims in method.get("dynamic_shapes", [None] * len(inputs))],
+        **examples.reduce(method),
         "strict": method.get("strict", defaults.get("strict", False)),
         "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
+        "memory_planning": lowering_options.reduce_memory(manifest, method),
     }
 
 
@@ -96,18 +98,6 @@ def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reduce_example(example: dict[str, Any]) -> dict[str, Any]:
-    if "shape" in example:
-        return {"dtype": "float32", "fill": "zeros", **example}
-    return {"kwargs": {}, **example} if "factory" in example else dict(example)
-
-
-def _reduce_dims(dims: list[Any] | None) -> list[Any] | None:
-    if dims is None or not any(dims):
-        return None
-    return [None if dim is None else {"min": 1, **dim} for dim in dims]
-
-
 def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
     if isinstance(entry, str):
         return {"backend": entry, "options": {}}
@@ -138,18 +128,20 @@ def export_plan(plan: Plan) -> Plan:
 
     `weights` says whether the weights come from files: lowering then brings them, and the export leaves them out.
     `read_weights` are the files that the export itself reads, since what it makes of the weights is in its methods.
-    `custom_partitioners` are the callables whose sources lowering needs.
+    `lowering_callables` are those whose sources lowering needs.
     """
     model = plan["model"]
-    keys = ("program", "entry", "example_inputs", "dynamic_shapes", "strict", "quantize")
-    carried = carries_content(plan)
+    keys = (*examples.KEYS, "program", "entry", "strict", "quantize")
+    carried, constants = carries_content(plan), plan["constant_methods"].items()
     return {
         "schema": EXPORT_SCHEMA,
         "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
-        "custom_partitioners": _custom_partitioners(plan),
+        "passes": plan["passes"]["aten"],
+        "constant_methods": {name: value for name, value in constants if isinstance(value, dict)},
+        "lowering_callables": _lowering_callables(plan),
     }
 
 
@@ -160,9 +152,20 @@ def lower_plan(plan: Plan) -> Plan:
         "name": plan["name"],
         "weights": [] if carries_content(plan) else plan["model"]["weights"],
         "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},
-        "constant_methods": plan["constant_methods"],
         "named_data": plan["named_data"],
+        "edge_compile": plan["edge_compile"],
+        "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
+        "constant_methods": {
+            name: value for name, value in plan["constant_methods"].items() if not isinstance(value, dict)
+        },
+        "executorch": plan["executorch"],
+        "memory_planning": {name: method["memory_planning"] for name, method in plan["methods"].items()},
+        "share_mutable_buffers": plan["share_mutable_buffers"],
     }
+
+
+_EMISSION = ("constant_methods", "executorch", "memory_planning", "share_mutable_buffers")
+"""Keys of a lower plan that are read once all methods are lowered."""
 
 
 def carries_content(plan: Plan) -> bool:
@@ -173,12 +176,15 @@ def carries_content(plan: Plan) -> bool:
 
 def method_plan(lower_plan: Plan, name: str) -> Plan:
     """The part of a lower plan that lowering one method by itself depends on."""
-    return {**lower_plan, "methods": {name: lower_plan["methods"][name]}, "constant_methods": {}}
+    part = {key: value for key, value in lower_plan.items() if key not in _EMISSION}
+    passes = {**lower_plan["passes"], "executorch": []}
+    return {**part, "methods": {name: lower_plan["methods"][name]}, "passes": passes, "constant_methods": {}}
 
 
-def _custom_partitioners(plan: Plan) -> list[str]:
+def _lowering_callables(plan: Plan) -> list[str]:
     entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
-    return sorted({entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"})
+    factories = {entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"}
+    return sorted(factories | lowering_options.callables(plan))
 
 
 def tags(plan: Plan) -> list[str]:
@@ -198,9 +204,11 @@ def sharded_tags(plan: Plan) -> list[str]:
 
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
-    found = {export_plan["model"]["factory"] or "", *export_plan["custom_partitioners"]}
-    for method in export_plan["methods"].values():
-        found.update(example["factory"] for example in method["example_inputs"] if "factory" in example)
+    found = {export_plan["model"]["factory"] or "", *export_plan["passes"], *export_plan["lowering_callables"]}
+    found.update(entry["factory"] for entry in export_plan["constant_methods"].values())
+    for name, method in export_plan["methods"].items():
+        inputs = examples.leaves(method, ("methods", name))
+        found.update(example["factory"] for example, _ in inputs if "factory" in example)
         if method["quantize"]:
             found.update(_quantization_callables(method["quantize"]))
     return sorted(found - {""})
@@ -238,11 +246,11 @@ def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
             found.setdefault(method["program"], ("methods", method_name, "program"))
         pt2e = (method["quantize"] or {}).get("pt2e")
         if pt2e is not None and "file" in pt2e["calibration"]:
-            path = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
-            found.setdefault(pt2e["calibration"]["file"], path)
-        for index, example in enumerate(method["example_inputs"]):
+            place = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
+            found.setdefault(pt2e["calibration"]["file"], place)
+        for example, path in examples.leaves(method, ("methods", method_name)):
             if "file" in example:
-                found.setdefault(example["file"], ("methods", method_name, "example_inputs", index, "file"))
+                found.setdefault(example["file"], (*path, "file"))
     return found
 
 

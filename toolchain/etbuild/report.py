@@ -14,7 +14,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
         plan: The plan. Its `report` says what is listed.
         lowering: The facts of the lowering: `program`, from `program_file.program_facts`; `operators`, by method the
             counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
-            size in bytes of each blob by key; `sharing`, what `sharing.measure` gave.
+            size in bytes of each blob by key; `constant_methods`, their values; `sharing`, what `sharing.measure` gave.
         checks: What `checks.measure` found.
     """
     program = lowering["program"]
@@ -26,7 +26,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
             name: _method(program["methods"][name], lowering["operators"][name], plan["report"]["operators"])
             for name in sorted(plan["methods"])
         },
-        "constant_methods": dict(sorted(plan["constant_methods"].items())),
+        "constant_methods": dict(sorted(lowering["constant_methods"].items())),
         "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
         "sharing": _sharing(lowering["sharing"], plan["report"]["blobs"]),
         "checks": checks,

@@ -3,7 +3,8 @@
     module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
     methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
     made.safetensors      what the factory made, or the export, and no file of weights brings; all zeros are left out
-    sources/              sources that lowering has to import: those of custom partitioners and custom operators
+    constants.safetensors tensors that constant methods from code return
+    sources/              sources that lowering has to import: those of custom partitioners, passes and custom operators
     export_plan.json      only where the methods cannot be saved without weights; lowering then exports
 
 The same graphs give the same bytes, whatever the weights, the place of the sources, or a comment in them: lowering then
@@ -36,7 +37,7 @@ from etbuild.sources import summary
 from etbuild.tensors import TensorFacts, describe
 
 _SCHEMA = "executorch-export/v2"
-_MODULE, _MADE = "module.json", "made.safetensors"
+_MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
 # Operators of what is installed with the driver, by the module that registers them.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -52,6 +53,7 @@ class SavedExport:
         tensors: The module's parameters and buffers.
         zeros: Those that no file of weights brings and that hold nothing but zeros.
         own: By method, what it calls otherwise than `tensors` does; see `carried`.
+        constants: The constant methods that come from code, by name.
         imports: Modules that have to be imported before a method is loaded.
         sources: The sources that it brings, by import path.
         export_plan: What lowering has to export by itself; None where the methods are here.
@@ -61,6 +63,7 @@ class SavedExport:
     tensors: list[TensorFacts]
     zeros: list[str]
     own: dict[str, dict[str, str]]
+    constants: dict[str, Any]
     imports: list[str]
     sources: dict[str, Path]
     export_plan: Plan | None
@@ -75,6 +78,7 @@ def write(
     export_plan: Plan,
     module: torch.nn.Module,
     programs: dict[str, ExportedProgram],
+    constants: dict[str, Any],
     inputs: Inputs,
     used: Used,
 ) -> None:
@@ -85,6 +89,7 @@ def write(
         export_plan: The export plan.
         module: The module.
         programs: Its methods. Their content is taken out of them.
+        constants: The constant methods from code, by name.
         inputs: What may be read.
         used: The sources that the export used.
 
@@ -102,14 +107,15 @@ def write(
         left_out = {entry.name for entry in tensors} | set(own.get(name, ()))
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, left_out))
     zeros = _save_made(directory, content, tensors)
-    roots = [name.partition(":")[0] for name in export_plan["custom_partitioners"]]
+    roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
     roots += export_plan["model"]["modules"] if roots else []
     _copy_sources(directory, used if imports else reached_sources(inputs, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "own": own}
+    facts["constants"] = _save_constants(directory, constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
-def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
+def write_plan(directory: Path, export_plan: Plan, constants: dict[str, Any], used: Used) -> None:
     """Saves what lowering needs to export by itself.
 
     Raises:
@@ -117,7 +123,8 @@ def write_plan(directory: Path, export_plan: Plan, used: Used) -> None:
     """
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan))
-    _write_module(directory, {"tensors": [], "zeros": [], "own": {}, "imports": []})
+    saved = _save_constants(directory, constants)
+    _write_module(directory, {"tensors": [], "zeros": [], "own": {}, "imports": [], "constants": saved})
 
 
 def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
@@ -222,6 +229,22 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     return zeros
 
 
+def _save_constants(directory: Path, constants: dict[str, Any]) -> dict[str, Any]:
+    """Saves tensors as a file, and returns the other constants."""
+    from safetensors.torch import save
+
+    tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}
+    if tensors:
+        _write(directory, _CONSTANTS, save(tensors))
+    return {name: value for name, value in constants.items() if name not in tensors}
+
+
+def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {**plain, **(load_file(directory / _CONSTANTS) if (directory / _CONSTANTS).exists() else {})}
+
+
 def _all_zero_bytes(tensor: torch.Tensor) -> bool:
     """Whether every bit is zero: -0.0 is not."""
     return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
@@ -244,6 +267,7 @@ def read(export: ExportFiles) -> SavedExport:
             [TensorFacts(**entry) for entry in content["tensors"]],
             content["zeros"],
             content["own"],
+            _read_constants(directory, content["constants"]),
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             json.loads((directory / PLAN).read_bytes()) if export.together else None,

@@ -45,11 +45,14 @@ def _warm_lowering() -> None:
     """The first lowering of a process costs seconds more than later ones: patterns are traced, caches filled."""
     with _quiet_and_alone(), importing():
         from etbuild import emit, lower  # noqa: F401
+        from etbuild.lowering_options import EDGE_COMPILE, HOOKS
         from etbuild.sources import SourceFinder
 
         plan = {
             "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}]}},
             "constant_methods": {},
+            "edge_compile": EDGE_COMPILE,
+            "passes": {hook: [] for hook in HOOKS},
         }
         lower.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder({})).to_executorch()
 

@@ -33,22 +33,23 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
     """
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild import module, saved_export
+            from etbuild import constants, module, saved_export
         with stage("create the module"):
             root = module.create(export_plan, finder)
             if export_plan["read_weights"]:
                 load_weights(root, export_plan["read_weights"], inputs)
             module.settle(root)
+        computed = constants.compute(export_plan, finder)
         reason = saved_export.why_together(export_plan, root)
         if reason is None:
             programs = export_methods(export_plan, root, inputs, finder, stage)
             try:
-                saved_export.write(directory, export_plan, root, programs, inputs, used)
+                saved_export.write(directory, export_plan, root, programs, computed, inputs, used)
             except saved_export.CannotSave as error:
                 reason = str(error)
     if reason is not None:
         print(f"note: the methods are exported when they are lowered, with their weights: {reason}", file=sys.stderr)
-        saved_export.write_plan(directory, export_plan, used)
+        saved_export.write_plan(directory, export_plan, computed, used)
 
 
 def load_weights(module: torch.nn.Module, weights: list[str], inputs: Inputs) -> None:
@@ -66,16 +67,17 @@ def export_methods(
     export_plan: Plan, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder, stage: Stage
 ) -> dict[str, ExportedProgram]:
     """The program of each method, in the order of their names."""
-    from etbuild.export import export_method, load_method
+    from etbuild.export import export_method, load_method, transform
 
     programs = {}
     modules = _Modules(module, finder)
     for name, method in sorted(export_plan["methods"].items()):
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
             if method["program"] is not None:
-                programs[name] = load_method(export_plan, name, inputs)
+                program = load_method(export_plan, name, inputs)
             else:
-                programs[name] = export_method(export_plan, name, modules.of(name, method), inputs, finder)
+                program = export_method(export_plan, name, modules.of(name, method), inputs, finder)
+            programs[name] = transform(export_plan, name, program, finder)
     return programs
 
 

@@ -14,6 +14,7 @@ from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
+from etbuild.lowering_options import EDGE_COMPILE
 from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
@@ -43,6 +44,10 @@ def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
         return "its export has no methods without their weights"
     if not backends.separable(plan_backends(lower_plan)):
         return "one of its backends may look at several methods"
+    if lower_plan["passes"]["edge"] or lower_plan["passes"]["edge_manager"]:
+        return "its passes may look at several methods"
+    if lower_plan["edge_compile"] != EDGE_COMPILE:
+        return "its `edge_compile` is not ExecuTorch's own"
     return None if accelerate.fitting() else "this version of torch or ExecuTorch is not known"
 
 
@@ -74,7 +79,8 @@ def lower(
             lower_methods(lower_plan, export, inputs, methods, stage, effort)
             return merge(lower_plan, export, methods, inputs, directory, stage, effort)
     with _lowering(export, stage, effort) as (saved, finder):
-        return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
+        whole = _with_constants(lower_plan, saved)
+        return _lower_together(whole, saved, inputs, finder, directory, stage, effort)
 
 
 def lower_methods(
@@ -181,6 +187,7 @@ def merge(
     with _lowering(export, stage, effort) as (saved, finder):
         from etbuild import lowered_method, saved_export
 
+        lower_plan = _with_constants(lower_plan, saved)
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
             if method.why_not is not None:
@@ -193,7 +200,12 @@ def merge(
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
                 edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
             places = {name: method.places for name, method in methods.items()}
-            return _emit(lower_plan, edge, shards, places, inputs, directory, stage)
+            return _emit(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+
+
+def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
+    """The plan with the constants that the export computed."""
+    return {**lower_plan, "constant_methods": {**lower_plan["constant_methods"], **saved.constants}}
 
 
 @contextmanager
@@ -251,7 +263,7 @@ def _lower_together(
         with stage("look for weights that are there twice"):
             digests = Digests()
             places = {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
-        return _emit(lower_plan, edge, shards, places, inputs, directory, stage)
+        return _emit(lower_plan, edge, shards, places, inputs, finder, directory, stage)
 
 
 def _read_weights(
@@ -313,15 +325,17 @@ def _emit(
     shards: dict[str, str],
     places: Places,
     inputs: Inputs,
+    finder: SourceFinder,
     directory: Path,
     stage: Stage,
 ) -> list[files.Artifact]:
     from etbuild import emit
     from etbuild import lower as lowering
+    from etbuild.constants import described
 
     with stage("emit"):
         operators = lowering.operator_counts(edge)
-        emission = emit.emit(lower_plan, edge, shards, directory)
+        emission = emit.emit(lower_plan, edge, shards, finder, directory)
         facts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
@@ -329,6 +343,7 @@ def _emit(
             "operators": operators,
             "named_data": emission.named_data,
             "sharing": sharing.measure(places),
+            "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
             **_describe_weights(lower_plan, inputs),
         }
         return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]

@@ -1,0 +1,171 @@
+"""Inputs that are no single tensors: lists, tuples, mappings, plain values and keywords, run against eager PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.arange(64.0).reshape(8, 8) / 64)
+            self.linear.bias.copy_(torch.arange(8.0))
+
+    def forward(self, pair, named, times, mode, nothing=None, *, scale, offset=None):
+        first, (second, third) = pair
+        x = self.linear(first) * times - second + third * scale
+        if nothing is None and (mode is True or mode == "cos"):
+            x = x.cos()
+        x = x + named["b"].sum() + 2 * named["a"]
+        return x if offset is None else x + offset
+
+def create():
+    return Net()
+
+def nested(size):
+    size = torch.Size([size] if isinstance(size, int) else size)
+    return [torch.ones(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]
+
+def wrong():
+    return {1, 2}
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward:
+    example_inputs:
+      - list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]
+      - dict: {b: {shape: [3]}, a: {shape: [2, 8]}}
+      - value: 3
+      - value: true
+      - value: null
+    example_kwargs:
+      offset: {shape: [8]}
+      scale: {value: 0.5}
+    dynamic_shapes:
+      - [[{dim: n, max: 6}, null], [[{dim: n, max: 6}, null], [{dim: n, max: 6}, null]]]
+      - {b: [{dim: m, min: 2, max: 9}], a: [{dim: n, max: 6}, null]}
+      - null
+      - null
+      - null
+    dynamic_kwargs_shapes: {scale: null}
+defaults: {partitioners: [xnnpack]}
+"""
+
+
+def eager(built: Outcome) -> Any:
+    """The module itself."""
+    spec = importlib.util.spec_from_file_location("eager_model", built.directory.parent / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source)
+    return source.create().eval()
+
+
+def run(program: Path, method: str, *inputs: Any) -> list[torch.Tensor]:
+    return list(Runtime.get().load_program(program).load_method(method).execute(inputs))  # type: ignore[union-attr]
+
+
+def nested_inputs(rows: int) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
+    first, second, third, a = (torch.randn(rows, 8) for _ in range(4))
+    return [first, (second, third)], {"a": a, "b": torch.randn(rows + 1)}, torch.randn(8)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 6])
+def test_the_program_takes_the_parts_one_after_the_other(built: Outcome, rows: int) -> None:
+    pair, named, offset = nested_inputs(rows)
+    flat = [pair[0], *pair[1], named["a"], named["b"], 3, True, None, 0.5, offset]
+    expected = eager(built)(pair, named, 3, True, None, scale=0.5, offset=offset)
+    torch.testing.assert_close(run(built.directory / "net.pte", "forward", *flat)[0], expected)
+
+
+@pytest.fixture
+def built(build: Build) -> Outcome:
+    made = build(MANIFEST, model=MODEL)
+    assert made.code == 0, made.err
+    return made
+
+
+def test_keys_in_another_order_give_the_same_program(built: Outcome, build: Build) -> None:
+    manifest = MANIFEST.replace("{b: {shape: [3]}, a: {shape: [2, 8]}}", "{a: {shape: [2, 8]}, b: {shape: [3]}}")
+    assert manifest != MANIFEST
+    assert build(manifest, model=MODEL).read("net.pte") == built.read("net.pte")
+
+
+def test_a_factory_may_return_nested_inputs(built: Outcome, build: Build) -> None:
+    written = "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]"
+    manifest = MANIFEST.replace(written, '{factory: "model:nested", kwargs: {size: 8}}')
+    assert manifest != MANIFEST
+    assert build(manifest, model=MODEL).read("net.pte") == built.read("net.pte")
+
+
+def test_a_string_is_null_to_the_program(build: Build) -> None:
+    """ExecuTorch's own way: what the string decided was decided in the export."""
+    made = build(MANIFEST.replace("value: true", "value: cos"), model=MODEL)
+    assert made.code == 0, made.err
+    inputs = made.json("net.report.json")["methods"]["forward"]["inputs"]
+    assert [entry.get("value") for entry in inputs] == [None] * 5 + [3, None, None, 0.5, None]
+    pair, named, offset = nested_inputs(2)
+    flat = [pair[0], *pair[1], named["a"], named["b"], 3, None, None, 0.5, offset]
+    expected = eager(made)(pair, named, 3, "cos", None, scale=0.5, offset=offset)
+    torch.testing.assert_close(run(made.directory / "net.pte", "forward", *flat)[0], expected)
+
+
+def test_the_runtime_refuses_another_value(built: Outcome) -> None:
+    pair, named, offset = nested_inputs(2)
+    flat = [pair[0], *pair[1], named["a"], named["b"], 4, True, None, 0.5, offset]
+    with pytest.raises(RuntimeError):
+        run(built.directory / "net.pte", "forward", *flat)
+
+
+def test_keyword_inputs_may_be_all_inputs(build: Build) -> None:
+    manifest = """\
+    schema: executorch-model/v1
+    name: net
+    model: {factory: "model:create"}
+    methods: {forward: {example_kwargs: {x: {shape: [2, 8]}}, dynamic_kwargs_shapes: {x: [{dim: n, max: 4}, null]}}}
+    """
+    made = build(manifest)
+    assert made.code == 0, made.err
+    x = torch.randn(3, 8)
+    assert run(made.directory / "net.pte", "forward", x)[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
+            '{factory: "model:wrong"}',
+            "methods.forward.example_inputs[0].factory: `model:wrong` returned set, not a tensor",
+        ),
+        (
+            "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
+            '{factory: "model:nested", kwargs: {size: [8, 1]}}',
+            "methods.forward.dynamic_shapes[0][0]: 2 entries for an input of 3 dimensions",
+        ),
+        ("offset: {", "ofset: {", "methods.forward.example_kwargs.ofset: the method has no parameter `ofset`"),
+    ],
+)
+def test_what_does_not_fit_is_named(build: Build, old: str, new: str, message: str) -> None:
+    manifest = MANIFEST.replace(old, new)
+    assert manifest != MANIFEST
+    made = build(manifest, model=MODEL)
+    assert made.code in (1, 2)
+    assert message in made.err

@@ -1,0 +1,158 @@
+"""Methods that share the buffers that they write to, in ExecuTorch's own runtimes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import executorch
+import pytest
+import torch
+from executorch.runtime import Runtime
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, start):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        torch.nn.init.eye_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+        self.register_buffer("cache", torch.full((4,), start), persistent=False)
+        self.register_buffer("steps", torch.full((2,), start), persistent=False)
+
+    def prefill(self, x):
+        self.cache.copy_(self.linear(x.unsqueeze(0)).squeeze(0) * 3)
+        return x.sum()
+
+    def decode(self, x):
+        self.cache.add_(x)
+        self.steps.add_(1)
+        return torch.cat([self.cache, self.steps])
+
+    def peek(self, x):
+        return self.cache + x
+
+def create(start=0.0):
+    return Net(start)
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  prefill: {example_inputs: [{shape: [4]}], partitioners: [xnnpack]}
+  decode: {example_inputs: [{shape: [1]}], partitioners: [xnnpack]}
+  peek: {example_inputs: [{shape: [1]}]}
+share_mutable_buffers: true
+"""
+STARTS_AT_HALF = MANIFEST.replace('"model:create"}', '"model:create", kwargs: {start: 0.5}}')
+
+
+class Loaded:
+    """A program with its methods loaded in order, before the first of them runs."""
+
+    def __init__(self, made: Outcome, *methods: str) -> None:
+        assert made.code == 0, made.err
+        data = made.directory / "net.weights.ptd"
+        program = Runtime.get().load_program(made.directory / "net.pte", data_path=data if data.exists() else None)
+        self.methods: dict[str, Any] = {name: program.load_method(name) for name in methods}
+
+    def __call__(self, method: str, *values: float) -> list[float]:
+        output = self.methods[method].execute([torch.tensor(values, dtype=torch.float32)])[0]
+        return output.flatten().tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("named_data", ["", 'named_data: {weights: {parameters: ["*"]}}'])
+def test_each_method_sees_what_another_wrote(build: Build, named_data: str) -> None:
+    run = Loaded(build(MANIFEST + named_data, model=MODEL), "prefill", "decode", "peek")
+    run("prefill", 1, 2, 3, 4)
+    assert run("decode", 10) == [13, 16, 19, 22, 1, 1]
+    assert run("decode", 10) == [23, 26, 29, 32, 2, 2]
+    assert run("peek", 100) == [123, 126, 129, 132]
+    run("prefill", 0, 0, 0, 1)
+    assert run("decode", 0) == [0, 0, 0, 3, 3, 3]
+
+
+@pytest.mark.parametrize("order", [("decode", "peek"), ("peek", "decode")])
+def test_shared_buffers_keep_their_initial_values(build: Build, order: tuple[str, str]) -> None:
+    run = Loaded(build(STARTS_AT_HALF, model=MODEL), *order)
+    assert run("peek", 0) == [0.5] * 4
+    assert run("decode", 1) == [1.5] * 6
+    assert run("peek", 0) == [1.5] * 4
+
+
+def test_without_it_a_reader_has_a_constant(build: Build) -> None:
+    run = Loaded(build(STARTS_AT_HALF.replace("share_mutable_buffers: true", ""), model=MODEL), "decode", "peek")
+    assert run("decode", 1) == [1.5] * 6
+    assert run("peek", 0) == [0.5] * 4
+
+
+def test_lowering_methods_one_by_one_gives_the_same(build: Build) -> None:
+    together, one_by_one = (build(STARTS_AT_HALF, "--jobs", jobs, model=MODEL) for jobs in ("1", "2"))
+    assert together.read("net.pte") == one_by_one.read("net.pte")
+
+
+def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Build) -> None:
+    model = """\
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.ones(2, 4))
+
+        def write(self, x):
+            self.table.copy_(x)
+            return x.sum()
+
+        def read(self, x):
+            return torch.nn.functional.linear(x, self.table)
+
+    def create():
+        return Net()
+    """
+    manifest = """\
+    schema: executorch-model/v1
+    name: net
+    model: {factory: "model:create"}
+    methods: {write: {example_inputs: [{shape: [2, 4]}]}, read: {example_inputs: [{shape: [3, 4]}]}}
+    share_mutable_buffers: true
+    """
+    made = build(manifest + "defaults: {partitioners: {read: [xnnpack]}}\n", model=model)
+    assert made.code == 1
+    message = "methods.read.partitioners: XnnpackBackend took `table` for a constant, which `write` writes to"
+    assert message in made.err
+    run = Loaded(build(manifest, model=model), "write", "read")
+    run.methods["write"].execute([torch.full((2, 4), 5.0)])
+    assert run.methods["read"].execute([torch.ones(3, 4)])[0].tolist() == [[20.0, 20.0]] * 3
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="links a program with ExecuTorch's C++ runtime: install g++")
+def test_the_cpp_runtime_shares_them_too(build: Build, tmp_path: Path) -> None:
+    package = Path(executorch.__path__[0])
+    runner = tmp_path / "run_methods"
+    include = [f"-I{package}/include", f"-I{package}/include/executorch/runtime/core/portable_type/c10"]
+    defines = ["-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED"]
+    libraries = [f"-L{package}/lib", "-lexecutorch", "-Wl,--no-as-needed", "-lexecutorch_kernels_optimized"]
+    libraries += ["-lexecutorch_backend_xnnpack", "-lexecutorch_threadpool", f"-Wl,-rpath,{package}/lib"]
+    source = Path(__file__).with_name("run_methods.cpp")
+    subprocess.run(["g++", "-std=c++17", *defines, *include, str(source), "-o", str(runner), *libraries], check=True)
+    made = build(MANIFEST, model=MODEL)
+    calls = ["prefill", "4", "decode", "1", "peek", "1", "decode", "1"]
+    done = subprocess.run(
+        [runner, str(made.directory / "net.pte"), *calls], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["4"],
+        ["4", "4", "4", "4", "1", "1"],
+        ["5", "5", "5", "5"],
+        ["5", "5", "5", "5", "2", "2"],
+    ]

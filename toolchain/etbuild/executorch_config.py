@@ -1,0 +1,137 @@
+"""A lower plan's options as ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
+from executorch.exir.dialects._ops import ops
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
+from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
+
+from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.plan import Plan
+from etbuild.sources import SourceFinder, load_callable
+
+_SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
+_WRITTEN = "operators are written `namespace::name` or `namespace::name.overload`, as in `aten::add.Tensor`"
+_ALGORITHMS = {"greedy": greedy, "naive": naive}
+
+
+def edge_compile_config(lower_plan: Plan) -> EdgeCompileConfig:
+    """The configuration of `to_edge_transform_and_lower`.
+
+    Raises:
+        InputError: It names an operator that there is not.
+    """
+    said, path = lower_plan["edge_compile"], ("edge_compile",)
+    return EdgeCompileConfig(
+        _check_ir_validity=said["check_ir_validity"],
+        _skip_dim_order=said["skip_dim_order"],
+        _core_aten_ops_exception_list=_operators(said, "core_aten_ops_exception_list", path),
+        preserve_ops=_operators(said, "preserve_ops", path),
+    )
+
+
+def backend_config(
+    lower_plan: Plan,
+    passes: list[Any],
+    external_constants: Callable[[torch.fx.Node], str | None] | bool,
+    finder: SourceFinder,
+) -> ExecutorchBackendConfig:
+    """The configuration of `to_executorch`.
+
+    Args:
+        lower_plan: The lower plan.
+        passes: What runs before memory is planned.
+        external_constants: ExecuTorch's option of that name.
+        finder: The declared sources, for planning algorithms that come from there.
+
+    Raises:
+        InputError: It names an operator or an algorithm that there is not.
+    """
+    said = dict(lower_plan["executorch"])
+    inplace = _operators(said, "reinplace_extra_ops", ("executorch",))
+    # External mutable weights are tagged as all others are: see `emit`.
+    for key in ("reinplace_extra_ops", "external_mutable_weights"):
+        del said[key]
+    return ExecutorchBackendConfig(
+        **{
+            **said,
+            "passes": passes,
+            "external_constants": external_constants,
+            "memory_planning_pass": _memory_planning(lower_plan, finder),
+            "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said["sym_shape_eval_pass"]](),
+            "to_out_var_pass": ToOutVarPass(**said["to_out_var_pass"]),
+            "propagate_device_config": _propagate_device_config(lower_plan),
+            "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
+        }
+    )
+
+
+def _propagate_device_config(lower_plan: Plan) -> dict[str, PropagateDeviceConfig]:
+    said = lower_plan["executorch"]["propagate_device_config"]
+    return {
+        method: PropagateDeviceConfig(
+            **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in said.items()}
+        )
+        for method in lower_plan["methods"]
+    }
+
+
+def _memory_planning(lower_plan: Plan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
+    """New passes, since they keep state. Methods that share buffers have one, which lays them out together."""
+    by_method = lower_plan["memory_planning"]
+    made = {
+        method: _memory_planning_pass(said, lower_plan["share_mutable_buffers"], method, finder)
+        for method, said in sorted(by_method.items())
+    }
+    alike = len({json.dumps(said, sort_keys=True) for said in by_method.values()}) == 1
+    return next(iter(made.values())) if alike else made
+
+
+def _memory_planning_pass(said: dict[str, Any], share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
+    name = said["memory_planning_algo"]
+    if name in _ALGORITHMS:
+        algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
+    else:
+        path: DocumentPath = ("methods", method, "memory_planning", "memory_planning_algo")
+        algorithm = load_callable(name, finder, path)
+    return MemoryPlanningPass(**{**said, "memory_planning_algo": algorithm, "share_mutable_buffers": share})
+
+
+def _operators(said: dict[str, Any], key: str, path: DocumentPath) -> list[torch._ops.OpOverload]:
+    problems, found = [], []
+    for name in said[key]:
+        operator = _find(name)
+        if operator is None:
+            near = difflib.get_close_matches(name, sorted(torch._C._dispatch_get_all_op_names()), n=3)
+            hint = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else _WRITTEN
+            problems.append(Problem(f"there is no operator `{name}`", (*path, key), hint))
+        else:
+            found.append(operator)
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _find(name: str) -> torch._ops.OpOverload | None:
+    """The operator `namespace::name` or `namespace::name.overload`."""
+    qualified, _, overload = name.partition(".")
+    namespace, _, operator = qualified.partition("::")
+    try:
+        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default")
+    except AttributeError:
+        return None
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _edge_operator(operator: torch._ops.OpOverload) -> Any:
+    namespace, _, name = operator._schema.name.partition("::")
+    return getattr(getattr(getattr(ops.edge, namespace), name), operator._overloadname)

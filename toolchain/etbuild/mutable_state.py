@@ -1,0 +1,91 @@
+"""What changes at run time: buffers that methods write to, such as a KV cache, and weights that methods train."""
+
+from __future__ import annotations
+
+from executorch.exir import EdgeProgramManager
+from torch.export.graph_signature import OutputKind
+
+from etbuild import named_data
+from etbuild.errors import BuildError, DocumentPath, Problem
+
+
+def written_by(edge: EdgeProgramManager) -> dict[str, str]:
+    """The buffers that methods write to, each with the first method that does."""
+    found: dict[str, str] = {}
+    for method in sorted(edge.methods):
+        for name in edge.exported_program(method).graph_signature.buffers_to_mutate.values():
+            found.setdefault(name, method)
+    return found
+
+
+def initialized(edge: EdgeProgramManager) -> list[str]:
+    """Placeholders of buffers that methods write to and that start with more than zeros.
+
+    Without being told, ExecuTorch keeps the shape of such a buffer and forgets what was in it.
+    """
+    found = set()
+    for method in edge.methods:
+        program = edge.exported_program(method)
+        written = set(program.graph_signature.buffers_to_mutate.values())
+        for node, name in named_data.weights(program):
+            if name in written and bool(named_data.tensor(program, name).count_nonzero()):
+                found.add(node.name)
+    return sorted(found)
+
+
+def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
+    """Whether all weights that methods train go to named data, as `external_mutable_weights` asks.
+
+    ExecuTorch's own pass would send them to a file of a fixed name, and take the tag from those that have one.
+
+    Raises:
+        BuildError: One has no tag; or no method trains any.
+    """
+    path: DocumentPath = ("executorch", "external_mutable_weights")
+    trained = {
+        spec.target
+        for method in edge.methods
+        for spec in edge.exported_program(method).graph_signature.output_specs
+        if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and spec.target is not None
+    }
+    if not trained:
+        hint = "a pass at `passes.aten` that calls `_export_forward_backward` makes a method that does"
+        raise BuildError([Problem("no method trains a weight", path, hint)])
+    problems = [
+        Problem(
+            f"`{name}` is trained and would stay in the program",
+            path,
+            f"give it a tag, as in `named_data: {{weights: {{parameters: [{name}]}}}}`",
+        )
+        for name in sorted(trained - shards.keys())
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def share(edge: EdgeProgramManager) -> None:
+    """Prepares methods for `share_mutable_buffers`: a buffer that one of them writes to is a constant of none.
+
+    ExecuTorch shares by name, once it plans memory: in a method that only reads such a buffer it must be no constant.
+
+    Raises:
+        BuildError: A delegate took such a buffer, and would keep what the buffer starts with.
+    """
+    written = written_by(edge)
+    problems = []
+    for method in sorted(edge.methods):
+        program = edge.exported_program(method)
+        for delegate in named_data.delegates(program.graph_module):
+            for name in sorted({name for _, name in named_data.weights(delegate.original_module)} & written.keys()):
+                problems.append(
+                    Problem(
+                        f"{delegate.backend_id} took `{name}` for a constant, which `{written[name]}` writes to",
+                        ("methods", method, "partitioners"),
+                        "leave the backend out for this method, or `share_mutable_buffers`",
+                    )
+                )
+        for node, name in named_data.weights(program):
+            if name in written:
+                named_data.untag(node)
+    if problems:
+        raise BuildError(problems)

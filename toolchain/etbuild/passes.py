@@ -1,0 +1,86 @@
+"""Passes of the declared sources, at each point where ExecuTorch takes some.
+
+The points and what is called there are those of ExecuTorch's `ExportRecipe`: `aten_transform_passes`,
+`edge_transform_passes`, `edge_manager_transform_passes`, and `ExecutorchBackendConfig.passes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from executorch.exir import EdgeProgramManager
+from torch.export import ExportedProgram
+from torch.fx.passes.infra.pass_manager import PassManager
+
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.plan import Plan
+from etbuild.sources import SourceFinder, blame, load_callable
+
+
+def edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> dict[str, list[Any]] | None:
+    """The passes over each method in the edge dialect, before it is partitioned; None where there are none.
+
+    Raises:
+        BuildError: A callable failed, or returned something else.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, program in sorted(programs.items()):
+        for reference, path, function in _callables(lower_plan, "edge", finder):
+            with blame(path, f"`{reference}` for the method `{name}`", finder):
+                made = function(name, program)
+            found.setdefault(name, []).extend(_checked(made, reference, path))
+    # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
+    return {name: passes for name, passes in found.items() if passes} or None
+
+
+def edge_manager(lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder) -> EdgeProgramManager:
+    """The lowered methods after the passes over all of them.
+
+    Raises:
+        BuildError: A callable or a pass failed, or a callable returned something else.
+    """
+    for reference, path, function in _callables(lower_plan, "edge_manager", finder):
+        with blame(path, f"`{reference}`", finder):
+            made = function(lowered)
+            passes = made if isinstance(made, dict) else _checked(made, reference, path)
+            if isinstance(made, dict):
+                passes = {name: _checked(part, reference, path) for name, part in made.items()}
+            lowered = lowered.transform(passes) if passes else lowered
+    return lowered
+
+
+def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
+    """The passes over each method before its memory is planned.
+
+    Raises:
+        BuildError: A callable failed, or returned something else.
+    """
+    found = []
+    for reference, path, function in _callables(lower_plan, "executorch", finder):
+        with blame(path, f"`{reference}`", finder):
+            made = function()
+        found += _checked(made, reference, path)
+    return found
+
+
+def _callables(lower_plan: Plan, hook: str, finder: SourceFinder) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
+    places = [(reference, ("passes", hook, index)) for index, reference in enumerate(lower_plan["passes"][hook])]
+    return [(reference, path, load_callable(reference, finder, path)) for reference, path in places]
+
+
+def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
+    """The passes that a callable returned."""
+    if isinstance(made, PassManager):
+        if made.steps != 1 or made.constraints:
+            message = f"`{reference}` returned a PassManager with steps or constraints"
+            raise BuildError([Problem(message, path, "return a list of passes in their order")])
+        made = made.passes
+    if not isinstance(made, (list, tuple)):
+        message = f"`{reference}` returned {type(made).__name__}, not a list of passes"
+        raise BuildError([Problem(message, path)])
+    strangers = [entry for entry in made if not callable(entry)]
+    if strangers:
+        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which cannot be called"
+        raise BuildError([Problem(message, path)])
+    return list(made)
