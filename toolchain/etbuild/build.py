@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import files
+from etbuild import backends, files
 from etbuild.changes import changes
 from etbuild.effort import Effort
 from etbuild.errors import BuildError, Problem
@@ -104,11 +104,12 @@ def build(
         verify_reproducible: Build twice, both times from nothing, and compare.
 
     Raises:
-        InputError: A declared input is missing or does not fit.
+        InputError: A declared input is missing or does not fit; something is not installed that a backend needs.
         BuildError: The model cannot be exported, lowered or written.
         CheckError: The program breaks a bound that the manifest sets.
     """
     cache = surroundings.cache
+    backends.check_installed(plan)
     with surroundings.stage("read the inputs"):
         used = used_sources(inputs, export_plan(plan))
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))

@@ -15,6 +15,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, named_data, weight_only
+from etbuild.backends import Edge
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
@@ -59,16 +60,18 @@ def lower(
     methods = sorted(programs)  # the order of methods reaches the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        if not any(backends.BACKENDS[entry["backend"]].weight_only for entry in _entries(lower_plan, name)):
+        if not any(backends.get(entry["backend"]).weight_only for entry in _entries(lower_plan, name)):
             weight_only.spell_out(programs[name])
     partitioners = _partitioners(lower_plan, finder)
     try:
-        with named_data.tag_folded_constants(shards):
+        with named_data.tag_folded_constants(shards), backends.around(lower_plan):
+            wanted = _edges(lower_plan, programs)
             edge = to_edge_transform_and_lower(
                 {name: programs[name] for name in methods},
+                transform_passes={name: wanted[name].passes for name in methods if wanted[name].passes} or None,
                 partitioner={name: partitioners[name] for name in methods},
                 constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
-                compile_config=EdgeCompileConfig(),
+                compile_config=EdgeCompileConfig(**_edge_config(wanted)),
             )
     except BuildError:
         raise
@@ -114,10 +117,38 @@ def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
                 raise BuildError([Problem(message, path, "leave the option out for this method")])
 
 
+def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, Edge]:
+    """What the backends of each method want of it before it is partitioned, in the order of its backends."""
+    wanted = {}
+    for name, method in sorted(lower_plan["methods"].items()):
+        passes: list[Any] = []
+        config: dict[str, Any] = {}
+        for entry in method["partitioners"]:
+            edge = backends.get(entry["backend"]).edge
+            if edge is not None:
+                one = edge(entry["options"], programs[name])
+                passes += one.passes
+                config = _edge_config({"so far": Edge(config=config), "this": one})
+        wanted[name] = Edge(passes, config)
+    return wanted
+
+
+def _edge_config(wanted: dict[str, Edge]) -> dict[str, Any]:
+    """One configuration of the edge dialect that all can live with."""
+    joined: dict[str, Any] = {}
+    for edge in wanted.values():
+        for field, value in edge.config.items():
+            if isinstance(value, list):
+                joined[field] = [*joined.get(field, []), *(item for item in value if item not in joined.get(field, []))]
+            else:
+                joined[field] = value
+    return joined
+
+
 def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
     """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
-        name: [entry for entry in method["partitioners"] if backends.BACKENDS[entry["backend"]].create]
+        name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
         for name, method in lower_plan["methods"].items()
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
@@ -125,20 +156,20 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
-                lists[name].insert(0, _create(slot[name], path, finder))
+                lists[name].insert(0, _create(name, slot[name], path, finder))
             elif lists[name]:
                 lists[name].insert(0, _NoPartition(lists[name][0]))
     return lists
 
 
-def _create(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
+def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
     def load(reference: str) -> Any:
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
-        create = backends.BACKENDS[entry["backend"]].create
+        create = backends.get(entry["backend"]).create
         assert create is not None
-        return create(entry["options"], load)
+        return create(entry["options"], backends.Context(method, load))
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:

@@ -90,7 +90,7 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
     made = []
     for index, entry in enumerate(pt2e["quantizers"]):
         here = (*path, "quantizers", index)
-        create = backends.BACKENDS[entry["backend"]].create_quantizer
+        create = backends.get(entry["backend"]).create_quantizer
         assert create is not None
 
         def load(reference: str, here: DocumentPath = here) -> Any:

@@ -28,10 +28,10 @@ _TYPE_NAMES = {
 
 
 @cache
-def validator(name: str) -> Draft202012Validator:
-    """The validator of `schemas/NAME.schema.json`."""
-    schema = json.loads((_DIRECTORY / f"{name}.schema.json").read_text("utf-8"))
-    return _Validator(schema)
+def validator(name: str | Path) -> Draft202012Validator:
+    """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere."""
+    path = name if isinstance(name, Path) else _DIRECTORY / f"{name}.schema.json"
+    return _Validator(json.loads(path.read_text("utf-8")))
 
 
 # JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
@@ -51,7 +51,7 @@ _Validator = extend(
 )
 
 
-def problems(name: str, data: Any, path: DocumentPath = ()) -> list[Problem]:
+def problems(name: str | Path, data: Any, path: DocumentPath = ()) -> list[Problem]:
     """Everything in `data` that breaks the schema `name`, each at its path below `path`."""
     explain = _Explainer(validator(name).schema, path)
     found: list[Problem] = []

@@ -1,0 +1,52 @@
+"""OpenVINO: Intel's CPUs, GPUs and NPUs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etbuild.backends.backend import Context, Options
+from etbuild.backends.needs import extra
+
+OPENVINO = extra("openvino", "OpenVINO", "openvino")
+
+
+def create(options: Options, context: Context) -> Any:
+    """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
+    from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+    from executorch.exir.backend.backend_details import CompileSpec
+
+    del context
+    skipped = {name: set(options[name]) for name in ("op_types_to_skip", "op_names_to_skip") if name in options}
+    return OpenvinoPartitioner([CompileSpec("device", options.get("device", "CPU").encode())], **skipped)
+
+
+@contextlib.contextmanager
+def around(options: Mapping[str, Options]) -> Iterator[None]:
+    """Inside, each delegate is compiled in a child process of its own.
+
+    OpenVINO numbers what it makes for as long as its process lives, and the numbers are in what it writes. A child that
+    starts as a copy of a process without OpenVINO begins at the same number each time.
+    """
+    from executorch.backends.openvino.preprocess import OpenvinoBackend
+
+    from etbuild import forked
+    from etbuild.accelerate.replaced import replaced
+
+    del options
+    preprocess = OpenvinoBackend.preprocess
+
+    def in_a_child(program: Any, specs: Any) -> Any:
+        name = "compiling for OpenVINO"
+        return forked.run({name: lambda: _one_thread(preprocess, program, specs)}, 1)[name]
+
+    with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
+        yield
+
+
+def _one_thread(preprocess: Any, program: Any, specs: Any) -> Any:
+    import torch
+
+    torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+    return preprocess(program, specs)
