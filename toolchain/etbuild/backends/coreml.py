@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -47,9 +47,19 @@ def _compile_specs(options: Options) -> list[Any]:
     return specs
 
 
-def around(options: Mapping[str, Options]) -> AbstractContextManager[None]:
-    """Inside, what Core ML's tools make depends on the methods alone."""
+@contextlib.contextmanager
+def around(options: Mapping[str, Options]) -> Iterator[None]:
+    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars."""
+    from coremltools.converters.mil.frontend.torch import ops
+    from coremltools.converters.mil.mil.passes import pass_pipeline
+
+    from etbuild.accelerate.replaced import replaced
     from etbuild.backends.coreml_identifiers import derived_from_content
 
+    def no_bar(items: Iterable[Any], **settings: Any) -> Iterable[Any]:
+        del settings
+        return items
+
     del options
-    return derived_from_content()
+    with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content():
+        yield

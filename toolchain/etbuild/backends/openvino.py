@@ -10,6 +10,7 @@ from etbuild.backends.backend import Context, Options
 from etbuild.backends.needs import extra
 
 OPENVINO = extra("openvino", "OpenVINO", "openvino")
+NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
 
 
 def create(options: Options, context: Context) -> Any:
