@@ -22,6 +22,7 @@ from etbuild.plan import (
     export_plan,
     lower_plan,
     method_plan,
+    used_backends,
     weights_names,
 )
 from etbuild.steps.stages import Stage
@@ -109,7 +110,7 @@ def build(
         CheckError: The program breaks a bound that the manifest sets.
     """
     cache = surroundings.cache
-    backends.check_installed(plan)
+    backends.check_installed(used_backends(plan))
     with surroundings.stage("read the inputs"):
         used = used_sources(inputs, export_plan(plan))
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))

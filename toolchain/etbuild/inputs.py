@@ -196,7 +196,7 @@ def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
         "plan": plan,
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(read["packages"], backends.distributions(plans.backends(plan))),
+        "toolchain": toolchain(read["packages"], backends.distributions(plans.used_backends(plan))),
     }
 
 

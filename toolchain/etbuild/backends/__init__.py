@@ -44,29 +44,48 @@ BACKENDS = {
         Backend("cadence", None, separable=False, needs=(needs.python((3, 12)),), edge=cadence.edge),
         Backend(
             "coreml",
-            coreml.create, weight_only=True,
+            coreml.create,
             separable=False,
             equal_partitions=True,
             distributions=("coremltools",),
             around=coreml.around,
+            weight_only=True,
+            create_quantizer=coreml.create_quantizer,
         ),
-        Backend("cortex-m", None, separable=False, edge=cortex_m.edge),
+        Backend("cortex-m", None, separable=False, edge=cortex_m.edge, create_quantizer=cortex_m.create_quantizer),
         Backend(
-            "cuda", aoti.create_cuda, weight_only=True, separable=False, needs=(aoti.TRITON, aoti.CUDA), distributions=("torch", "triton")
+            "cuda",
+            aoti.create_cuda,
+            separable=False,
+            needs=(aoti.TRITON, aoti.CUDA),
+            distributions=("triton",),
+            weight_only=True,
         ),
-        Backend(  # what a custom partitioner looks at no one knows
-            "custom", custom.create, separable=False, weight_only=True, create_quantizer=custom.create_quantizer
+        Backend(
+            "custom",
+            custom.create,
+            separable=False,  # what it looks at no one knows
+            weight_only=True,
+            create_quantizer=custom.create_quantizer,
         ),
-        Backend("ethos-u", arm.create_ethos_u, separable=True, needs=(arm.VELA, arm.TOSA), distributions=_VELA),
+        Backend(
+            "ethos-u",
+            arm.create_ethos_u,
+            separable=True,
+            needs=(arm.VELA, arm.TOSA),
+            distributions=_VELA,
+            create_quantizer=arm.create_ethos_u_quantizer,
+        ),
         Backend(
             "mediatek",
             mediatek.create,
             separable=False,
             needs=(mediatek.CONVERTER, mediatek.COMPILER),
             distributions=("mtk-converter", "mtk-neuron"),
+            create_quantizer=mediatek.create_quantizer,
         ),
-        Backend("metal", aoti.create_metal, weight_only=True, separable=True, needs=(aoti.MACOS,)),
-        Backend("mlx", mlx.create, weight_only=True, separable=False, needs=(mlx.GENERATED,), edge=mlx.edge),
+        Backend("metal", aoti.create_metal, separable=True, needs=(aoti.MACOS,), weight_only=True),
+        Backend("mlx", mlx.create, separable=False, needs=(mlx.GENERATED,), edge=mlx.edge, weight_only=True),
         Backend("native", native.create, separable=True),
         Backend(
             "nxp",
@@ -75,6 +94,7 @@ BACKENDS = {
             needs=(nxp.SDK,),
             distributions=("eiq-neutron-sdk",),
             edge=nxp.edge,
+            create_quantizer=nxp.create_quantizer,
         ),
         Backend(
             "openvino",
@@ -83,6 +103,7 @@ BACKENDS = {
             needs=(openvino.OPENVINO, openvino.NNCF),
             distributions=("nncf", "openvino"),
             around=openvino.around,
+            create_quantizer=openvino.create_quantizer,
         ),
         Backend("portable", None, separable=True),
         Backend(
@@ -93,18 +114,40 @@ BACKENDS = {
             needs=(qualcomm.SDK,),
             edge=qualcomm.edge,
             around=qualcomm.around,
+            create_quantizer=qualcomm.create_quantizer,
         ),
-        Backend("samsung", samsung.create, separable=False, needs=(samsung.ADAPTOR, samsung.SDK), edge=samsung.edge),
-        Backend("tosa", arm.create_tosa, separable=True, needs=(arm.TOSA,), distributions=_VELA),
+        Backend(
+            "samsung",
+            samsung.create,
+            separable=False,
+            needs=(samsung.ADAPTOR, samsung.SDK),
+            edge=samsung.edge,
+            create_quantizer=samsung.create_quantizer,
+        ),
+        Backend(
+            "tosa",
+            arm.create_tosa,
+            separable=True,
+            needs=(arm.TOSA,),
+            distributions=_VELA,
+            create_quantizer=arm.create_tosa_quantizer,
+        ),
         Backend(
             "vgf",
             arm.create_vgf,
             separable=True,
             needs=(arm.TOSA, arm.CONVERTER),
             distributions=(*_VELA, "ai-ml-sdk-model-converter"),
+            create_quantizer=arm.create_vgf_quantizer,
         ),
-        Backend("vulkan", vulkan.create, weight_only=True, separable=False),
-        Backend("webgpu", vulkan.create_webgpu, weight_only=True, separable=False),
+        Backend(
+            "vulkan",
+            vulkan.create,
+            separable=False,  # its delegates keep debug handles, which a lowered method cannot hold
+            weight_only=True,
+            create_quantizer=vulkan.create_quantizer,
+        ),
+        Backend("webgpu", vulkan.create_webgpu, separable=False, weight_only=True),
         Backend("xnnpack", xnnpack.create, separable=True, create_quantizer=xnnpack.create_quantizer),
     )
 }
@@ -195,19 +238,16 @@ def _unknown(name: str, path: DocumentPath) -> Problem:
     return Problem(f"unknown backend `{name}`", path, did_you_mean(name, known()))
 
 
-def check_installed(plan: Mapping[str, Any]) -> None:
-    """Sees whether everything is there that the backends of a plan, or of a part of it, need.
+def check_installed(named: Mapping[str, DocumentPath]) -> None:
+    """Sees whether everything is there that backends need.
+
+    Args:
+        named: The backends, each with the place in the manifest that names it.
 
     Raises:
         InputError: Something is not. Says what, and what to do.
     """
-    problems: dict[str, list[Problem]] = {}
-    for method, of_method in plan["methods"].items():
-        for index, entry in enumerate(of_method["partitioners"]):
-            path = ("methods", method, "partitioners", index)
-            if entry["backend"] not in problems:
-                problems[entry["backend"]] = get(entry["backend"]).missing(path)
-    found = [problem for of_backend in problems.values() for problem in of_backend]
+    found = [problem for name, path in named.items() for problem in get(name).missing(path)]
     if found:
         raise InputError(found)
 

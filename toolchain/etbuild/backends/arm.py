@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,54 @@ CONVERTER = Need(
     f"or set {_CONVERTER} to one that runs",
     _converter_runs,
 )
+
+
+def create_ethos_u_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's EthosUQuantizer with the options of `quantizer-ethos-u.schema.json`, and `qat`."""
+    from executorch.backends.arm.ethosu import EthosUCompileSpec
+    from executorch.backends.arm.quantizer import EthosUQuantizer
+
+    del load_callable
+    return _configure(EthosUQuantizer(EthosUCompileSpec(options["target"])), options)
+
+
+def create_tosa_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's TOSAQuantizer with the options of `quantizer-tosa.schema.json`, and `qat`."""
+    from executorch.backends.arm.quantizer import TOSAQuantizer
+    from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
+
+    del load_callable
+    return _configure(TOSAQuantizer(TosaCompileSpec(options.get("tosa_spec", "TOSA-1.0+INT"))), options)
+
+
+def create_vgf_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's VgfQuantizer with the options of `quantizer-vgf.schema.json`, and `qat`."""
+    from executorch.backends.arm.quantizer import VgfQuantizer
+    from executorch.backends.arm.vgf import VgfCompileSpec
+
+    del load_callable
+    return _configure(VgfQuantizer(VgfCompileSpec(options.get("tosa_spec"))), options)
+
+
+def _configure(quantizer: Any, options: Options) -> Any:
+    from executorch.backends.arm.quantizer import (
+        get_symmetric_a16w8_quantization_config,
+        get_symmetric_quantization_config,
+    )
+
+    chosen = {
+        "is_per_channel": options.get("per_channel", True),
+        "is_qat": options["qat"],
+        "is_dynamic": options.get("dynamic", False),
+    }
+    if options.get("activations") == "int16":
+        config = get_symmetric_a16w8_quantization_config(**chosen)
+    elif options.get("weights") == "int4":
+        config = get_symmetric_quantization_config(**chosen, weight_qmin=-7, weight_qmax=7)
+    else:
+        config = get_symmetric_quantization_config(**chosen)
+    for name in options.get("modules", []):
+        quantizer.set_module_name(name, config)
+    for name in options.get("leave_out", []):
+        quantizer.set_module_name(name, None)
+    return quantizer if "modules" in options else quantizer.set_global(config)

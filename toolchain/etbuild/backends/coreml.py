@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -63,3 +63,18 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
     del options
     with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content():
         yield
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's CoreMLQuantizer with the options of `quantizer-coreml.schema.json`."""
+    from coremltools.optimize.torch.quantization.quantization_config import LinearQuantizerConfig
+    from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
+
+    del load_callable
+    chosen = {name: value for name, value in options.items() if name not in ("qat", "modules", "leave_out")}
+    names: dict[str, Any] = dict.fromkeys(options.get("modules", []), chosen)
+    names.update(dict.fromkeys(options.get("leave_out", [])))
+    config: dict[str, Any] = {"module_name_configs": names}
+    if "modules" not in options:
+        config["global_config"] = chosen
+    return CoreMLQuantizer(LinearQuantizerConfig.from_dict(config))

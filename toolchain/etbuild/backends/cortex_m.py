@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Edge, Options
@@ -28,3 +29,16 @@ def edge(options: Options, program: Any) -> Edge:
 
     config = cortex_m_edge_compile_config()
     return Edge((CortexMPasses(),), {"preserve_ops": config.preserve_ops, "_check_ir_validity": False})
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's CortexMQuantizer with the options of `quantizer-cortex-m.schema.json`."""
+    from executorch.backends.cortex_m.quantizer.quantization_configs import (
+        INT8_PER_TENSOR_CONFIG,
+        INT16_PER_TENSOR_CONFIG,
+    )
+    from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+
+    del load_callable
+    config = INT16_PER_TENSOR_CONFIG if options.get("activations") == "int16" else INT8_PER_TENSOR_CONFIG
+    return CortexMQuantizer(config, use_explicit_layout=options.get("explicit_layout", False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -21,7 +22,7 @@ def create(options: Options, context: Context) -> Any:
     return partitioner
 
 
-def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """What the factory named in the options returns.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Need, Options
@@ -26,3 +27,13 @@ def create(options: Options, context: Context) -> Any:
     specs += [CompileSpec(key, value.encode()) for key, value in sorted(options.get("compiler_options", {}).items())]
     skipped = {name: set(options[name]) for name in ("op_types_to_skip", "op_names_to_skip") if name in options}
     return NeuropilotPartitioner(specs, **skipped)
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's NeuropilotQuantizer with the options of `quantizer-mediatek.schema.json`."""
+    from executorch.backends.mediatek.quantizer import NeuropilotQuantizer, Precision
+
+    del load_callable
+    quantizer = NeuropilotQuantizer()
+    quantizer.setup_precision(Precision[options.get("precision", "A8W8")])
+    return quantizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Edge, Need, Options
@@ -48,3 +49,12 @@ def edge(options: Options, program: Any) -> Edge:
     del options, program
     config = {"_check_ir_validity": False, "_core_aten_ops_exception_list": core_aten_ops_exception_list}
     return Edge((NeutronEdgePassManager(),), config)
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's NeutronQuantizer with the options of `quantizer-nxp.schema.json`, and `qat`."""
+    from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
+    from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
+
+    del load_callable
+    return NeutronQuantizer(NeutronTargetSpec(options["target"]), options["qat"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -40,14 +40,29 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
 
     def in_a_child(program: Any, specs: Any) -> Any:
         name = "compiling for OpenVINO"
-        return forked.run({name: lambda: _one_thread(preprocess, program, specs)}, 1)[name]
+        result, failure = forked.run({name: lambda: _compile(preprocess, program, specs)}, 1)[name]
+        if failure is not None:
+            raise RuntimeError(failure)
+        return result
 
     with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
         yield
 
 
-def _one_thread(preprocess: Any, program: Any, specs: Any) -> Any:
+def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:
+    """What OpenVINO makes of a delegate, or what it says."""
     import torch
 
     torch.set_num_threads(1)  # threads of a pool from before the fork are not there
-    return preprocess(program, specs)
+    try:
+        return preprocess(program, specs), None
+    except Exception as error:  # OpenVINO raises what it likes
+        return None, f"{type(error).__name__}: {error}"
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
+    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+
+    del load_callable
+    return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -98,3 +98,21 @@ def _backend_options(options: Options) -> Any:
         kind, prefix = _PREFIXES[name]
         arguments[name] = getattr(qc_schema, kind)[prefix + arguments[name]]
     return makers[processor](**arguments)
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's QnnQuantizer with the options of `quantizer-qualcomm.schema.json`, and `qat`."""
+    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
+
+    del load_callable
+    kind = QnnExecuTorchBackendType[f"k{options.get('processor', 'htp').capitalize()}Backend"]
+    quantizer = QnnQuantizer(backend=kind, soc_model=QcomChipset[options["soc_model"]])
+    quantizer.set_default_quant_config(
+        QuantDtype[f"use_{options.get('quant_dtype', '8a8w')}"],
+        is_qat=options["qat"],
+        is_conv_per_channel=options.get("conv_per_channel", True),
+        is_linear_per_channel=options.get("linear_per_channel", True),
+    )
+    quantizer.add_discard_nodes(options.get("skip_nodes", []))
+    return quantizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Edge, Need, Options
@@ -40,3 +41,13 @@ def edge(options: Options, program: Any) -> Edge:
     del options, program
     config = get_edge_compile_config()
     return Edge(config={name: getattr(config, name) for name in ("_skip_dim_order", "_core_aten_ops_exception_list")})
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's EnnQuantizer with the options of `quantizer-samsung.schema.json`, and `qat`."""
+    from executorch.backends.samsung.quantizer.quantizer import EnnQuantizer, Precision
+
+    del load_callable
+    quantizer = EnnQuantizer()
+    quantizer.setup_quant_params(Precision.A8W8, options.get("per_channel", True), options["qat"])
+    return quantizer

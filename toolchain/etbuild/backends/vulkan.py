@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -47,3 +48,15 @@ def _operator(name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's VulkanQuantizer with the options of `quantizer-vulkan.schema.json`."""
+    from executorch.backends.vulkan.quantizer.vulkan_quantizer import (
+        VulkanQuantizer,
+        get_symmetric_quantization_config,
+    )
+
+    del load_callable
+    config = get_symmetric_quantization_config(options.get("dynamic", False), options.get("weight_bits", 8))
+    return VulkanQuantizer().set_global(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -24,7 +25,7 @@ def create(options: Options, context: Context) -> Any:
     return XnnpackPartitioner(**arguments)
 
 
-def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's XNNPACKQuantizer with the options of `quantizer-xnnpack.schema.json`, and `qat`."""
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
