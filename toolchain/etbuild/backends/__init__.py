@@ -104,6 +104,7 @@ BACKENDS = {
             distributions=("nncf", "openvino"),
             around=openvino.around,
             create_quantizer=openvino.create_quantizer,
+            fold_quantize=False,
         ),
         Backend("portable", None, separable=True),
         Backend(

@@ -31,7 +31,7 @@ def create_tosa(options: Options, context: Context) -> Any:
     from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
 
     del context
-    return TOSAPartitioner(_finish(TosaCompileSpec(**_without_common(options)), options))
+    return TOSAPartitioner(_finish(TosaCompileSpec(options.get("tosa_spec", "TOSA-1.0+FP")), options))
 
 
 def create_vgf(options: Options, context: Context) -> Any:

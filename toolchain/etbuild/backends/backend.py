@@ -76,6 +76,7 @@ class Backend:
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
             second argument loads a `module:callable` of the declared sources. None: it has none.
+        fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
         quantizer_options: The JSON Schema of the quantizer's options; default: `quantizer-NAME.schema.json`.
     """
 
@@ -90,6 +91,7 @@ class Backend:
     options: Path | None = None
     weight_only: bool = False
     create_quantizer: Callable[[Options, Callable[[str], Any]], Any] | None = None
+    fold_quantize: bool = True
     quantizer_options: Path | None = None
 
     def check(self, options: Options, path: DocumentPath) -> list[Problem]:
@@ -103,7 +105,7 @@ class Backend:
     def missing(self, path: DocumentPath) -> list[Problem]:
         """What is not installed that the backend needs, which the manifest names at `path`."""
         return [
-            Problem(f"the backend `{self.name}` needs {need.what}, which is not here", path, need.install)
+            Problem(f"the backend `{self.name}` needs {need.what}", path, need.install)
             for need in self.needs
             if not need.there()
         ]

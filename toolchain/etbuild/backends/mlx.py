@@ -8,8 +8,8 @@ from etbuild.backends.backend import Context, Edge, Need, Options
 from etbuild.backends.needs import package
 
 GENERATED = Need(
-    "the MLX delegate's generated files, which ExecuTorch's wheel has on macOS only",
-    "lower this program on a Mac, or build ExecuTorch from source",
+    "the generated files of ExecuTorch's MLX backend",
+    "ExecuTorch's wheel for macOS has them: lower this program on a Mac, or build ExecuTorch from source",
     package("executorch.backends.mlx.serialization.mlx_graph_schema"),
 )
 

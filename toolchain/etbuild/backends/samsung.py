@@ -15,8 +15,8 @@ SDK = sdk(
     "get it from Samsung's developer site for Exynos chips",
 )
 ADAPTOR = Need(
-    "ExecuTorch's adaptor for Samsung's compiler, which its wheel does not have",
-    "build ExecuTorch from source with backends/samsung/build.sh",
+    "ExecuTorch's adaptor for Samsung's compiler",
+    "ExecuTorch's wheel does not have it: build ExecuTorch from source with backends/samsung/build.sh",
     package("executorch.backends.samsung.python"),
 )
 
