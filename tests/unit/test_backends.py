@@ -73,6 +73,21 @@ def test_every_option_has_a_description_and_examples_that_it_takes(path: Path) -
             assert not list(Draft202012Validator(option).iter_errors(example)), (name, example)
 
 
+def patterns(node: Any) -> list[dict[str, Any]]:
+    if isinstance(node, list):
+        return [found for item in node for found in patterns(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node] if isinstance(node.get("pattern"), str) else []
+    return own + [found for value in node.values() for found in patterns(value)]
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name.partition(".")[0])
+def test_every_pattern_can_be_put_into_words(path: Path) -> None:
+    for node in patterns(json.loads(path.read_text("utf-8"))):
+        assert "description" in node, node["pattern"]
+
+
 def test_every_schema_belongs_to_a_backend() -> None:
     names = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
     quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.create_quantizer is not None}
