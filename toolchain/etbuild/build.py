@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import files
+from etbuild import backends, files
 from etbuild.changes import changes
 from etbuild.effort import Effort
 from etbuild.errors import BuildError, Problem
@@ -22,6 +22,7 @@ from etbuild.plan import (
     export_plan,
     lower_plan,
     method_plan,
+    used_backends,
     weights_names,
 )
 from etbuild.steps.stages import Stage
@@ -104,11 +105,12 @@ def build(
         verify_reproducible: Build twice, both times from nothing, and compare.
 
     Raises:
-        InputError: A declared input is missing or does not fit.
+        InputError: A declared input is missing or does not fit; something is not installed that a backend needs.
         BuildError: The model cannot be exported, lowered or written.
         CheckError: The program breaks a bound that the manifest sets.
     """
     cache = surroundings.cache
+    backends.check_installed(used_backends(plan))
     with surroundings.stage("read the inputs"):
         used = used_sources(inputs, export_plan(plan))
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,19 +25,38 @@ _WRITTEN = "operators are written `namespace::name` or `namespace::name.overload
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 
 
-def edge_compile_config(lower_plan: Plan) -> EdgeCompileConfig:
+def edge_compile_config(lower_plan: Plan, of_backends: Iterable[Mapping[str, Any]]) -> EdgeCompileConfig:
     """The configuration of `to_edge_transform_and_lower`.
+
+    Args:
+        lower_plan: The lower plan.
+        of_backends: The fields that backends ask for.
 
     Raises:
         InputError: It names an operator that there is not.
     """
     said, path = lower_plan["edge_compile"], ("edge_compile",)
-    return EdgeCompileConfig(
-        _check_ir_validity=said["check_ir_validity"],
-        _skip_dim_order=said["skip_dim_order"],
-        _core_aten_ops_exception_list=_operators(said, "core_aten_ops_exception_list", path),
-        preserve_ops=_operators(said, "preserve_ops", path),
-    )
+    fields: Mapping[str, Any] = {
+        "_check_ir_validity": said["check_ir_validity"],
+        "_skip_dim_order": said["skip_dim_order"],
+        "_core_aten_ops_exception_list": _operators(said, "core_aten_ops_exception_list", path),
+        "preserve_ops": _operators(said, "preserve_ops", path),
+    }
+    return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an `EdgeCompileConfig` that both can live with: lists together, and of two flags what permits more."""
+    joined = dict(one)
+    for field, value in other.items():
+        known = joined.get(field)
+        if isinstance(value, list):
+            joined[field] = [*(known or []), *(item for item in value if item not in (known or []))]
+        elif known is None or field == "_skip_dim_order":
+            joined[field] = bool(known or value)
+        else:
+            joined[field] = known and value
+    return joined
 
 
 def backend_config(

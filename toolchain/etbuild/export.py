@@ -66,7 +66,7 @@ def export_method(
 
     torch.manual_seed(export_plan["model"]["seed"])
     here = (*path, "quantize", "pt2e")
-    quantized = quantize_method(program.module(), arguments, pt2e, here, inputs, finder)
+    quantized = quantize_method(program.module(check_guards=False), arguments, pt2e, here, inputs, finder)
     with torch.no_grad(), blame(here, "exporting the quantized method", finder):
         return torch.export.export(quantized, arguments, dynamic_shapes=shapes.for_export(quantized.forward))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etbuild import __version__
+from etbuild import __version__, backends
 from etbuild import plan as plans
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
@@ -196,7 +196,7 @@ def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
         "plan": plan,
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(read["packages"]),
+        "toolchain": toolchain(read["packages"], backends.distributions(plans.used_backends(plan))),
     }
 
 
@@ -231,10 +231,11 @@ def _digest_3_10(file: Any) -> str:
     return state.hexdigest()
 
 
-def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
+def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> dict[str, Any]:
     """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
-    In use is what the driver requires, and what owns the packages that the sources import. Each is looked at once in a
+    In use is what the driver requires, what owns the packages that the sources import, and distributions that are
+    named here because backends need them; and all that these require. Each is looked at once in a
     process: what was imported stays what it was, whatever happens to its files. The patch release of Python is left
     out: it does not reach the bytes, and executors of one build may differ in it.
     """
@@ -243,7 +244,7 @@ def toolchain(packages: Iterable[str] = ()) -> dict[str, Any]:
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": version, "sha256": sha256}
-            for name in sorted(_distributions(packages))
+            for name in sorted({*_distributions(packages), *_requirements(*sorted(distributions))})
             for version, sha256 in [_distribution_facts(name)]
         },
     }

@@ -15,8 +15,9 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, named_data, passes, weight_only
+from etbuild.backends import Edge
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.executorch_config import edge_compile_config
+from etbuild.executorch_config import edge_compile_config, merged
 from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
@@ -63,19 +64,21 @@ def lower(
     _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        if not any(backends.BACKENDS[entry["backend"]].weight_only for entry in _entries(lower_plan, name)):
+        if not any(backends.get(entry["backend"]).weight_only for entry in _entries(lower_plan, name)):
             weight_only.spell_out(programs[name])
     partitioners = _partitioners(lower_plan, finder)
-    compile_config = edge_compile_config(lower_plan)
     edge_passes = passes.edge(lower_plan, programs, finder)
     try:
-        with named_data.tag_folded_constants(shards):
+        with named_data.tag_folded_constants(shards), backends.around(lower_plan):
+            wanted = _edges(lower_plan, programs)
+            before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
             edge = to_edge_transform_and_lower(
                 {name: programs[name] for name in methods},
+                # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
+                transform_passes={name: passes for name, passes in before.items() if passes} or None,
                 partitioner={name: partitioners[name] for name in methods},
                 constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
-                transform_passes=edge_passes,
-                compile_config=compile_config,
+                compile_config=edge_compile_config(lower_plan, [edge.config for edge in wanted.values()]),
             )
     except BuildError:
         raise
@@ -139,10 +142,26 @@ def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
                 raise BuildError([Problem(message, path, "leave the option out for this method")])
 
 
+def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, Edge]:
+    """What the backends of each method want of it before it is partitioned, in the order of its backends."""
+    wanted = {}
+    for name, method in sorted(lower_plan["methods"].items()):
+        passes: list[Any] = []
+        config: dict[str, Any] = {}
+        for entry in method["partitioners"]:
+            edge = backends.get(entry["backend"]).edge
+            if edge is not None:
+                one = edge(entry["options"], programs[name])
+                passes += one.passes
+                config = merged(config, one.config)
+        wanted[name] = Edge(passes, config)
+    return wanted
+
+
 def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
     """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
-        name: [entry for entry in method["partitioners"] if backends.BACKENDS[entry["backend"]].create]
+        name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
         for name, method in lower_plan["methods"].items()
     }
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
@@ -151,7 +170,7 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
-                partitioner = _create(slot[name], path, finder)
+                partitioner = _create(name, slot[name], path, finder)
                 if backends.equal_partitions(slot[name]["backend"], slot[name]["options"]):
                     partitioner = lint.watched(partitioner, name, path)
                 lists[name].insert(0, partitioner)
@@ -160,14 +179,14 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
     return lists
 
 
-def _create(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
+def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
     def load(reference: str) -> Any:
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
-        create = backends.BACKENDS[entry["backend"]].create
+        create = backends.get(entry["backend"]).create
         assert create is not None
-        return create(entry["options"], load)
+        return create(entry["options"], backends.Context(method, load))
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:

@@ -18,8 +18,8 @@ from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable
 
 
-def edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> dict[str, list[Any]] | None:
-    """The passes over each method in the edge dialect, before it is partitioned; None where there are none.
+def edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> dict[str, list[Any]]:
+    """The passes over each method in the edge dialect, before it is partitioned.
 
     Raises:
         BuildError: A callable failed, or returned something else.
@@ -30,8 +30,7 @@ def edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceF
             with blame(path, f"`{reference}` for the method `{name}`", finder):
                 made = function(name, program)
             found.setdefault(name, []).extend(_checked(made, reference, path))
-    # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
-    return {name: passes for name, passes in found.items() if passes} or None
+    return found
 
 
 def edge_manager(lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder) -> EdgeProgramManager:

@@ -197,6 +197,19 @@ def backends(plan: Plan) -> list[str]:
     return sorted({entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]})
 
 
+def used_backends(plan: Plan) -> dict[str, DocumentPath]:
+    """The backends that a plan, or its part for lowering, uses: as partitioners and as quantizers. Each with the place
+    that names it first."""
+    found: dict[str, DocumentPath] = {}
+    for name, method in plan["methods"].items():
+        for index, entry in enumerate(method["partitioners"]):
+            found.setdefault(entry["backend"], ("methods", name, "partitioners", index))
+        pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
+        for index, entry in enumerate(pt2e["quantizers"]):
+            found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
+    return found
+
+
 def sharded_tags(plan: Plan) -> list[str]:
     """Those of them whose weights are split over several files, sorted."""
     return [tag for tag in tags(plan) if plan["named_data"][tag]["shard_size"] is not None]

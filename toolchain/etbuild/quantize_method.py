@@ -65,7 +65,8 @@ def quantize_method(
             _calibrate(prepared, batches, (*path, "calibration"), finder)
         prepared = run("pre_convert", prepared)
         with blame((*path, "quantizers"), "quantizing the method", finder):
-            converted = _convert(prepared)
+            fold = all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"])
+            converted = _convert(prepared, fold)
         return run("post_convert", converted)
 
 
@@ -90,7 +91,7 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
     made = []
     for index, entry in enumerate(pt2e["quantizers"]):
         here = (*path, "quantizers", index)
-        create = backends.BACKENDS[entry["backend"]].create_quantizer
+        create = backends.get(entry["backend"]).create_quantizer
         assert create is not None
 
         def load(reference: str, here: DocumentPath = here) -> Any:
@@ -174,9 +175,14 @@ def _train(prepared: GraphModule, reference: str, path: DocumentPath, finder: So
         parameter.requires_grad_(False)
 
 
-def _convert(prepared: GraphModule) -> GraphModule:
+def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
     """`convert_pt2e`, with names for what it makes: by its own numbers two methods would call different weights the
-    same, and a tag could not be told from a name."""
+    same, and a tag could not be told from a name.
+
+    Args:
+        prepared: The method, with its ranges.
+        fold: Whether weights are quantized now, or by an operator that a backend takes.
+    """
     converted = convert_pt2e(prepared, fold_quantize=False)
     names = {}
     for node in converted.graph.nodes:
@@ -184,7 +190,8 @@ def _convert(prepared: GraphModule) -> GraphModule:
         if weight is not None:
             names[node.name] = weight
             _rename_parameters(converted, node, weight)
-    constant_fold(converted, _is_quantize)
+    if fold:
+        constant_fold(converted, _is_quantize)
     for node in list(converted.graph.find_nodes(op="get_attr")):
         if node.name in names:
             _rename(converted, node, f"{names[node.name]}_quantized")

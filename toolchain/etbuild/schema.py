@@ -28,10 +28,10 @@ _TYPE_NAMES = {
 
 
 @cache
-def validator(name: str) -> Draft202012Validator:
-    """The validator of `schemas/NAME.schema.json`."""
-    schema = json.loads((_DIRECTORY / f"{name}.schema.json").read_text("utf-8"))
-    return _Validator(schema)
+def validator(name: str | Path) -> Draft202012Validator:
+    """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere."""
+    path = name if isinstance(name, Path) else _DIRECTORY / f"{name}.schema.json"
+    return _Validator(json.loads(path.read_text("utf-8")))
 
 
 # JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
@@ -51,7 +51,7 @@ _Validator = extend(
 )
 
 
-def problems(name: str, data: Any, path: DocumentPath = ()) -> list[Problem]:
+def problems(name: str | Path, data: Any, path: DocumentPath = ()) -> list[Problem]:
     """Everything in `data` that breaks the schema `name`, each at its path below `path`."""
     explain = _Explainer(validator(name).schema, path)
     found: list[Problem] = []
@@ -98,6 +98,10 @@ class _Explainer:
                 yield Problem(message, (*path, data), hint, at_key=True)
             case "pattern":
                 yield Problem(f"{_show(data)} does not fit: {_first_sentence(schema)}", path, hint)
+            case "oneOf" if all("required" in branch for branch in wanted):
+                yield from _one_of(data, [branch["required"][0] for branch in wanted], path)
+            case "minItems" | "maxItems" if schema.get("minItems") == schema.get("maxItems"):
+                yield Problem(f"expected {wanted} entries, got {len(data)}", path, hint)
             case "minItems" | "minProperties" | "minLength":
                 yield Problem("must not be empty", path, hint)
             case "minimum" | "maximum":
@@ -140,6 +144,16 @@ class _Explainer:
             return self.example(self.root["$defs"][schema["$ref"].rpartition("/")[2]])
         examples = schema.get("examples") or schema.get("enum")
         return _flow(examples[0]) if examples else None
+
+
+def _one_of(data: dict[str, Any], keys: list[str], path: DocumentPath) -> Iterator[Problem]:
+    """Of some keys there is none, or more than one."""
+    listed = ", ".join(f"`{key}`" for key in keys)
+    given = [key for key in keys if key in data]
+    if not given:
+        yield Problem(f"one of the keys {listed} is missing", path)
+    for key in given[1:]:
+        yield Problem(f"`{key}` beside `{given[0]}`", (*path, key), f"keep one of {listed}", at_key=True)
 
 
 def _type_names(wanted: str | list[str]) -> str:

@@ -1,83 +1,273 @@
-"""The backends by name. A backend checks its options without torch, and makes its partitioner with it."""
+"""The backends by name. A backend checks its options without torch, and makes its partitioner with it.
+
+Other packages add backends of their own by an entry point of the group `etbuild.backends`, which names an instance of
+`Backend`. They are looked for when a name is none of ours, and not before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import contextlib
+import functools
+import importlib.metadata
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from etbuild import schema
-from etbuild.backends import custom, xnnpack
-from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.backends import (
+    aoti,
+    arm,
+    cadence,
+    coreml,
+    cortex_m,
+    custom,
+    mediatek,
+    mlx,
+    native,
+    needs,
+    nxp,
+    openvino,
+    qualcomm,
+    samsung,
+    vulkan,
+    xnnpack,
+)
+from etbuild.backends.backend import Backend, Context, Edge, Need, Options
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
+__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "Options"]
 
-@dataclass(frozen=True)
-class Backend:
-    """One backend.
-
-    Attributes:
-        name: Its name in a manifest; `backend-NAME.schema.json` describes its options.
-        create: Makes ExecuTorch's `Partitioner` from the options; its second argument loads a `module:callable` of the
-            declared sources. None: nothing is delegated, all runs on ExecuTorch's portable operators.
-        separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
-            inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods.
-        weight_only: It takes linear layers of which torchao has quantized the weights alone.
-        create_quantizer: Makes its PT2E `Quantizer` from the options, which `quantizer-NAME.schema.json` describes, and
-            `qat`: whether the method is trained. Its second argument is as that of `create`. None: it has none.
-        equal_partitions: It pairs the partitions of methods, the first with the first, and refuses other counts.
-    """
-
-    name: str
-    create: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None
-    separable: bool
-    weight_only: bool = True
-    create_quantizer: Callable[[dict[str, Any], Callable[[str], Any]], Any] | None = None
-    equal_partitions: bool = False
-
-    def check(self, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
-        """What is wrong with the options that stand at `path`."""
-        return schema.problems(f"backend-{self.name}", options, path)
-
+ENTRY_POINTS = "etbuild.backends"
+_VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
 
 BACKENDS = {
     backend.name: backend
     for backend in (
-        # What a custom partitioner looks at no one knows.
-        Backend("custom", custom.create, separable=False, create_quantizer=custom.create_quantizer),
-        Backend("portable", None, separable=True, weight_only=False),
+        Backend("cadence", None, separable=False, needs=(needs.python((3, 12)),), edge=cadence.edge),
         Backend(
-            "xnnpack",
-            xnnpack.create,
-            separable=True,
-            weight_only=False,
-            create_quantizer=xnnpack.create_quantizer,
+            "coreml",
+            coreml.create,
+            separable=False,
+            equal_partitions=True,
+            distributions=("coremltools",),
+            around=coreml.around,
+            weight_only=True,
+            create_quantizer=coreml.create_quantizer,
         ),
+        Backend("cortex-m", None, separable=False, edge=cortex_m.edge, create_quantizer=cortex_m.create_quantizer),
+        Backend(
+            "cuda",
+            aoti.create_cuda,
+            separable=False,
+            needs=(aoti.TRITON, aoti.CUDA),
+            distributions=("triton",),
+            weight_only=True,
+        ),
+        Backend(
+            "custom",
+            custom.create,
+            separable=False,  # what it looks at no one knows
+            weight_only=True,
+            create_quantizer=custom.create_quantizer,
+        ),
+        Backend(
+            "ethos-u",
+            arm.create_ethos_u,
+            separable=True,
+            needs=(arm.VELA, arm.TOSA),
+            distributions=_VELA,
+            create_quantizer=arm.create_ethos_u_quantizer,
+        ),
+        Backend(
+            "mediatek",
+            mediatek.create,
+            separable=False,
+            needs=(mediatek.CONVERTER, mediatek.COMPILER),
+            distributions=("mtk-converter", "mtk-neuron"),
+            create_quantizer=mediatek.create_quantizer,
+        ),
+        Backend("metal", aoti.create_metal, separable=True, needs=(aoti.MACOS,), weight_only=True),
+        Backend("mlx", mlx.create, separable=False, needs=(mlx.GENERATED,), edge=mlx.edge, weight_only=True),
+        Backend("native", native.create, separable=True),
+        Backend(
+            "nxp",
+            nxp.create,
+            separable=False,
+            needs=(nxp.SDK,),
+            distributions=("eiq-neutron-sdk",),
+            edge=nxp.edge,
+            create_quantizer=nxp.create_quantizer,
+        ),
+        Backend(
+            "openvino",
+            openvino.create,
+            separable=True,
+            needs=(openvino.OPENVINO, openvino.NNCF),
+            distributions=("nncf", "openvino"),
+            around=openvino.around,
+            create_quantizer=openvino.create_quantizer,
+            fold_quantize=False,
+        ),
+        Backend("portable", None, separable=True),
+        Backend(
+            "qualcomm",
+            qualcomm.create,
+            separable=False,
+            equal_partitions=True,
+            needs=(qualcomm.SDK,),
+            edge=qualcomm.edge,
+            around=qualcomm.around,
+            create_quantizer=qualcomm.create_quantizer,
+        ),
+        Backend(
+            "samsung",
+            samsung.create,
+            separable=False,
+            needs=(samsung.ADAPTOR, samsung.SDK),
+            edge=samsung.edge,
+            create_quantizer=samsung.create_quantizer,
+        ),
+        Backend(
+            "tosa",
+            arm.create_tosa,
+            separable=True,
+            needs=(arm.TOSA,),
+            distributions=_VELA,
+            create_quantizer=arm.create_tosa_quantizer,
+        ),
+        Backend(
+            "vgf",
+            arm.create_vgf,
+            separable=True,
+            needs=(arm.TOSA, arm.CONVERTER),
+            distributions=(*_VELA, "ai-ml-sdk-model-converter"),
+            create_quantizer=arm.create_vgf_quantizer,
+        ),
+        Backend(
+            "vulkan",
+            vulkan.create,
+            separable=False,  # its delegates keep debug handles, which a lowered method cannot hold
+            weight_only=True,
+            create_quantizer=vulkan.create_quantizer,
+        ),
+        Backend("webgpu", vulkan.create_webgpu, separable=False, weight_only=True),
+        Backend("xnnpack", xnnpack.create, separable=True, create_quantizer=xnnpack.create_quantizer),
     )
 }
 
 
+def find(name: str) -> Backend | None:
+    """The backend of this name, one of ours or of another package.
+
+    Raises:
+        InputError: The package that has it is broken.
+    """
+    return BACKENDS.get(name) or _of_others().get(name)
+
+
+def known() -> dict[str, Backend]:
+    """All backends by name, those of other packages too.
+
+    Raises:
+        InputError: A package that has one is broken.
+    """
+    return {**_of_others(), **BACKENDS}
+
+
+def get(name: str) -> Backend:
+    """The backend of a name that has been checked."""
+    found = find(name)
+    if found is None:
+        raise InputError([_unknown(name, ())])
+    return found
+
+
+@functools.cache
+def _of_others() -> dict[str, Backend]:
+    found = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        where = f"the entry point `{entry.name}` of the group `{ENTRY_POINTS}` ({entry.value})"
+        try:
+            backend = entry.load()
+        except Exception as error:  # whatever the package raises when it is imported
+            raise InputError([Problem(f"{where} cannot be loaded: {type(error).__name__}: {error}")]) from error
+        if not isinstance(backend, Backend) or backend.name != entry.name:
+            raise InputError([Problem(f"{where} is no `etbuild.backends.Backend` of that name")])
+        if entry.name in BACKENDS or entry.name in found:
+            raise InputError([Problem(f"{where} has the name of another backend")])
+        found[entry.name] = backend
+    return found
+
+
+@functools.cache
+def _owner(name: str) -> str | None:
+    """The distribution that a backend of another package comes from."""
+    entries = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
+    return next((entry.dist.name for entry in entries if entry.dist is not None), None)
+
+
+def distributions(names: Iterable[str]) -> set[str]:
+    """The distributions that reach the bytes where these backends are used, besides those of ExecuTorch."""
+    found: set[str] = set()
+    for name in names:
+        found.update(get(name).distributions)
+        if name not in BACKENDS:
+            found.update(filter(None, [_owner(name)]))
+    return found
+
+
 def separable(names: Iterable[str]) -> bool:
     """Whether methods that are lowered by these backends can be lowered one by one."""
-    return all(BACKENDS[name].separable for name in names)
+    return all(get(name).separable for name in names)
 
 
-def equal_partitions(name: str, options: dict[str, Any]) -> bool:
+def equal_partitions(name: str, options: Options) -> bool:
     """Whether a partitioner entry needs as many partitions in each method. What `custom` makes says so by itself."""
-    return BACKENDS[name].equal_partitions or bool(name == "custom" and options.get("equal_partitions"))
+    return get(name).equal_partitions or bool(name == "custom" and options.get("equal_partitions"))
 
 
-def check(name: str, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
+def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """What is wrong with a partitioner entry of a manifest that stands at `path`."""
-    backend = BACKENDS.get(name)
-    if backend is None:
-        return [Problem(f"unknown backend `{name}`", path, did_you_mean(name, BACKENDS))]
-    return backend.check(options, (*path, "options"))
+    backend = find(name)
+    return [_unknown(name, path)] if backend is None else backend.check(options, (*path, "options"))
 
 
-def check_quantizer(name: str, options: dict[str, Any], path: DocumentPath) -> list[Problem]:
+def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """What is wrong with a quantizer entry of a manifest that stands at `path`."""
-    known = sorted(backend.name for backend in BACKENDS.values() if backend.create_quantizer is not None)
-    if name in known:
-        return schema.problems(f"quantizer-{name}", options, (*path, "options"))
-    message = f"the backend `{name}` has no quantizer" if name in BACKENDS else f"unknown backend `{name}`"
-    return [Problem(message, path, did_you_mean(name, known))]
+    backend = find(name)
+    if backend is not None and backend.create_quantizer is not None:
+        return backend.check_quantizer(options, (*path, "options"))
+    message = f"unknown backend `{name}`" if backend is None else f"the backend `{name}` has no quantizer"
+    those = [one.name for one in known().values() if one.create_quantizer is not None]
+    return [Problem(message, path, did_you_mean(name, those))]
+
+
+def _unknown(name: str, path: DocumentPath) -> Problem:
+    return Problem(f"unknown backend `{name}`", path, did_you_mean(name, known()))
+
+
+def check_installed(named: Mapping[str, DocumentPath]) -> None:
+    """Sees whether everything is there that backends need.
+
+    Args:
+        named: The backends, each with the place in the manifest that names it.
+
+    Raises:
+        InputError: Something is not. Says what, and what to do.
+    """
+    found = [problem for name, path in named.items() for problem in get(name).missing(path)]
+    if found:
+        raise InputError(found)
+
+
+@contextlib.contextmanager
+def around(plan: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, the methods of a plan can be lowered together."""
+    options: dict[str, dict[str, Options]] = {}
+    for method, of_method in plan["methods"].items():
+        for entry in of_method["partitioners"]:
+            options.setdefault(entry["backend"], {})[method] = entry["options"]
+    with contextlib.ExitStack() as entered:
+        for name in sorted(options):
+            enter = get(name).around
+            if enter is not None:
+                entered.enter_context(enter(options[name]))
+        yield

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from etbuild.backends.backend import Context, Options
 
-def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+
+def create(options: Options, context: Context) -> Any:
     """What the factory named in the options returns.
 
     Raises:
@@ -14,13 +16,13 @@ def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
     """
     from executorch.exir.backend.partitioner import Partitioner
 
-    partitioner = load_callable(options["factory"])(**options.get("kwargs", {}))
+    partitioner = context.load(options["factory"])(**options.get("kwargs", {}))
     if not isinstance(partitioner, Partitioner):
         raise TypeError(f"{options['factory']} returned {type(partitioner).__name__}, not a Partitioner")
     return partitioner
 
 
-def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """What the factory named in the options returns.
 
     Raises:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from etbuild.backends.backend import Context, Options
 
-def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+
+def create(options: Options, context: Context) -> Any:
     """ExecuTorch's XnnpackPartitioner with the options of `backend-xnnpack.schema.json`."""
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
-    del load_callable
+    del context
     arguments = dict(options)
+    if "configs" in arguments:  # in ExecuTorch's order: the first that matches takes a node
+        arguments["configs"] = [config for config in ALL_PARTITIONER_CONFIGS if config.__name__ in options["configs"]]
     if "config_precisions" in arguments:
         arguments["config_precisions"] = [
             ConfigPrecisionType[precision.upper()] for precision in arguments["config_precisions"]
@@ -20,7 +25,7 @@ def create(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
     return XnnpackPartitioner(**arguments)
 
 
-def create_quantizer(options: dict[str, Any], load_callable: Callable[[str], Any]) -> Any:
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's XNNPACKQuantizer with the options of `quantizer-xnnpack.schema.json`, and `qat`."""
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,

@@ -44,11 +44,13 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Lowers, and writes the program, its named data and the facts of both; or one lowered method."""
+    from etbuild import backends
     from etbuild import plan as plans
 
     options.settle()
     plan = plans.read(options.plan, plans.LOWER_SCHEMA)
     try:
+        backends.check_installed(plans.used_backends(plan))
         _lower_method(options, plan) if options.method is not None else _lower(options, plan)
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error

@@ -37,8 +37,8 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans."""
+    from etbuild import backends, manifest
     from etbuild import inputs as inputs_of
-    from etbuild import manifest
     from etbuild import plan as plans
 
     loaded = manifest.load(options.manifest, options.manifest_name)
@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
         plan = plans.reduce(loaded.data)
         _check_expectations(plan, options)
         if options.plan is not None:
+            backends.check_installed(plans.used_backends(plan))
             return _write_plans(plan, loaded, options)
         found = inputs(options, [options.manifest.parent, *options.root])
         used = inputs_of.used_sources(found, plans.export_plan(plan))

@@ -1,0 +1,265 @@
+"""Each backend lowers a model of two methods, which have one of three layers in common: what comes out, and how much.
+
+What is measured here is what the README's table of backends says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from etbuild import backends
+
+README = Path(__file__).parents[2] / "README.md"
+RUN = Path(__file__).with_name("run_sessions.py")
+WIDTH = 256
+MODEL = f"""\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = torch.nn.Linear({WIDTH}, {WIDTH})
+        self.prefill_head = torch.nn.Linear({WIDTH}, {WIDTH})
+        self.decode_head = torch.nn.Linear({WIDTH}, {WIDTH})
+
+    def prefill(self, x):
+        return self.prefill_head(self.shared(x).relu())
+
+    def decode(self, x):
+        return self.decode_head(self.shared(x).relu())
+
+def create():
+    return Net()
+
+def batches(rows):
+    return [torch.linspace(-1, 1, rows * {WIDTH}).reshape(rows, {WIDTH})]
+"""
+ROWS = {"prefill": 4, "decode": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a backend is asked to lower the model.
+
+    Attributes:
+        id: What ExecuTorch calls its delegates; or the namespace of its operators, where it delegates nothing.
+        options: Of its partitioner.
+        weight_bytes: Of one weight, in the type that the backend keeps it in.
+        quantizer: Options of its quantizer, if the methods are quantized.
+    """
+
+    id: str
+    options: dict[str, Any]
+    weight_bytes: int = 4
+    quantizer: dict[str, Any] | None = None
+
+
+CASES = {
+    "coreml": Case("CoreMLBackend", {"minimum_deployment_target": "iOS18"}, 2),
+    "cortex-m": Case("cortex_m", {}, 1, {}),
+    "ethos-u": Case("EthosUBackend", {"target": "ethos-u85-256"}, 1, {"target": "ethos-u85-256"}),
+    "native": Case("NativeBackend", {}),
+    "openvino": Case("OpenvinoBackend", {}),
+    "portable": Case("aten", {}),
+    "tosa": Case("TOSABackend", {}),
+    "vgf": Case("VgfBackend", {"tosa_spec": "TOSA-1.0+FP"}),
+    "vulkan": Case("VulkanBackend", {}),
+    "webgpu": Case("VulkanBackend", {}),
+    "xnnpack": Case("XnnpackBackend", {}),
+}
+# Backends that lower fp32 above, with their quantizers.
+QUANTIZED = {
+    "coreml-int8": Case("CoreMLBackend", {"minimum_deployment_target": "iOS18"}, 1, {}),
+    "openvino-int8": Case("OpenvinoBackend", {}, 1, {}),
+    "tosa-int8": Case("TOSABackend", {"tosa_spec": "TOSA-1.0+INT"}, 1, {}),
+    "vulkan-int8": Case("VulkanBackend", {}, 1, {"dynamic": True}),
+}
+# Options without which a backend's own schema refuses a manifest.
+VENDORS = {
+    "mediatek": {"platform_config": "mt6991"},
+    "nxp": {"target": "imxrt700"},
+    "qualcomm": {"soc_model": "SM8650", "htp": {"use_fp16": True}},
+    "samsung": {"chipset": "E9955"},
+}
+BUILD_ALL = """\
+import sys
+from etbuild.cli import main
+
+directory, options, *manifests = sys.argv[1:]
+for manifest in manifests:
+    code = main(["build", manifest, "--no-cache", "-o", directory, *options.split()])
+    assert code == 0, manifest
+"""
+# What must not reach the bytes, besides the order of builds and the process that they run in.
+SURROUNDINGS = {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "31337", "TZ": "Asia/Tokyo"}
+
+
+def is_here(name: str) -> bool:
+    return not backends.BACKENDS[name].missing(())
+
+
+def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[str, Any] | None = None) -> str:
+    method = {name: {"example_inputs": [{"shape": [rows, WIDTH]}]} for name, rows in ROWS.items()}
+    if quantizer is not None:
+        for method_name, rows in ROWS.items():
+            calibration = {"factory": "model:batches", "kwargs": {"rows": rows}}
+            quantizers = [{"backend": backend, "options": quantizer}]
+            method[method_name]["quantize"] = {"pt2e": {"quantizers": quantizers, "calibration": calibration}}
+    content = {
+        "schema": "executorch-model/v1",
+        "name": name,
+        "model": {"factory": "model:create"},
+        "defaults": {"partitioners": [{"backend": backend, "options": options}]},
+        "methods": method,
+    }
+    return yaml.safe_dump(content)
+
+
+def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> None:
+    command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
+    done = subprocess.run(command, cwd=root, env={**os.environ, **environment}, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case whose backend can lower here, in one process."""
+    root = tmp_path_factory.mktemp("backends")
+    (root / "model.py").write_text(MODEL)
+    names = []
+    for name, case in {**CASES, **QUANTIZED}.items():
+        backend = name.removesuffix("-int8")
+        if is_here(backend):
+            (root / f"{name}.yaml").write_text(manifest(name, backend, case.options, case.quantizer))
+            names.append(name)
+    build_all(root, names, "here")
+    return root / "here"
+
+
+@pytest.fixture(scope="module")
+def built_elsewhere(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in another process with other surroundings, in the other order, the first once more, and as ExecuTorch
+    alone lowers. Temporary files are in a file system of another kind, where there is one."""
+    root = built.parent
+    names = [path.stem for path in sorted(root.glob("*.yaml"), reverse=True)]
+    scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path_factory.mktemp("scratch"))
+    build_all(root, [*names, names[0]], "elsewhere", "--no-accelerate", TMPDIR=scratch, **SURROUNDINGS)
+    return root / "elsewhere"
+
+
+def report(built: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((built / f"{name}.report.json").read_bytes())
+    return content
+
+
+def assert_lowered(built: Path, name: str, case: Case) -> None:
+    """Both methods of a program hold what the backend makes."""
+    for method in report(built, name)["methods"].values():
+        if case.id.endswith("Backend"):
+            assert method["delegates"] == {case.id: 1}
+            assert not [operator for operator in method["operators"]["fallback"] if operator.startswith("aten::")]
+        else:
+            assert method["delegates"] == {}
+            namespaces = {operator.partition("::")[0] for operator in method["operators"]["fallback"]}
+            assert namespaces == {case.id}
+
+
+def shares(built: Path, name: str, case: Case) -> bool:
+    """Whether a program has one copy of the layer that its methods have in common, by the program's size."""
+    layers = (built / f"{name}.pte").stat().st_size / (WIDTH * WIDTH * case.weight_bytes)
+    assert 3 <= layers < 3.6 or 4 <= layers < 4.8, layers
+    return layers < 3.6
+
+
+def is_registered(case: Case) -> bool:
+    """Whether ExecuTorch's Python runtime here has the backend, or all kernels of the operators."""
+    from executorch.runtime import Runtime
+
+    if case.id.endswith("Backend"):
+        return case.id in Runtime.get().backend_registry.registered_backend_names
+    return any(name.startswith(f"{case.id}::") for name in Runtime.get().operator_registry.operator_names)
+
+
+def runs(built: Path, name: str, case: Case, scratch: Path) -> bool:
+    """Whether both methods of a program can be run here. What runs has to compute what eager PyTorch does."""
+    if not is_registered(case):
+        return False
+    inputs = {method: torch.linspace(-2, 2, rows * WIDTH).reshape(rows, WIDTH) for method, rows in ROWS.items()}
+    torch.save([[(method, [value]) for method, value in inputs.items()]], scratch / "sessions")
+    command = [sys.executable, str(RUN), str(built / f"{name}.pte"), str(scratch / "sessions"), str(scratch / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    source: dict[str, Any] = {}
+    exec(MODEL, source)
+    torch.manual_seed(0)
+    net = source["create"]()
+    with torch.no_grad():
+        for (method, value), outputs in zip(inputs.items(), torch.load(scratch / "out")[0], strict=True):
+            torch.testing.assert_close(outputs[0], getattr(net, method)(value), rtol=1e-4, atol=1e-4)
+    return True
+
+
+def rows_of_readme() -> Iterator[list[str]]:
+    table = re.search(r"<!-- backends -->\n(.*?)\n<!-- /backends -->", README.read_text("utf-8"), re.DOTALL)
+    assert table is not None
+    for line in table.group(1).splitlines()[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_readme_has_a_row_for_every_backend() -> None:
+    assert [row[0] for row in rows_of_readme()] == [
+        f"`{name}`" for name in sorted(backends.BACKENDS) if name != "custom"
+    ]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_readme_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
+    row = next(row for row in rows_of_readme() if row[0] == f"`{name}`")
+    if not is_here(name):
+        pytest.skip(", ".join(problem.message for problem in backends.BACKENDS[name].missing(())))
+    case = CASES[name]
+    assert_lowered(built, name, case)
+    reproducible = (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
+    measured = [True, runs(built, name, case, tmp_path), shares(built, name, case), reproducible]
+    assert row[1:] == ["yes" if cell else "no" for cell in measured]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: Path, built_elsewhere: Path) -> None:
+    backend = name.removesuffix("-int8")
+    if not is_here(backend):
+        pytest.skip(", ".join(problem.message for problem in backends.BACKENDS[backend].missing(())))
+    assert_lowered(built, name, QUANTIZED[name])
+    delegated = report(built, name)["methods"]["decode"]["operators"]["delegated"][QUANTIZED[name].id]
+    assert any("dequantize" in operator for operator in delegated)
+    assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(backends.BACKENDS) - {*CASES, "custom"} | {"vgf"}))
+def test_what_a_backend_needs_is_said_before_anything_is_imported(name: str, tmp_path: Path) -> None:
+    needs = backends.BACKENDS[name].missing(())
+    if not needs:
+        pytest.skip(f"all that `{name}` needs is here")
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "net.yaml").write_text(manifest("net", name, VENDORS.get(name, {})))
+    code = "import sys; from etbuild.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "build", str(tmp_path / "net.yaml"), "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert not (tmp_path / "out").exists()
+    for problem in needs:
+        assert f"methods.decode.partitioners[0]: {problem.message}\n    {problem.hint}" in done.stderr
+    row = next(row for row in rows_of_readme() if row[0] == f"`{name}`")
+    assert row[1:] == ["needs " + "; ".join(need.what for need in backends.BACKENDS[name].needs), "", "", ""]

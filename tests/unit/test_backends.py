@@ -1,0 +1,135 @@
+"""What is said of backends: their schemas, what the document shows of them, and what looking at them costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from etbuild import backends, schema
+from etbuild.backends.needs import package, python, sdk
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs/backends.md"
+SCHEMAS = sorted([*(ROOT / "schemas").glob("backend-*.json"), *(ROOT / "schemas").glob("quantizer-*.json")])
+
+
+def leaves(properties: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for name, option in properties.items():
+        found.append((f"{path}{name}", option))
+        found += leaves(option.get("properties", {}), f"{path}{name}.")
+    return found
+
+
+def shown(value: Any) -> str:
+    return "" if value is None else f"`{json.dumps(value)}`"
+
+
+def table(file: str, title: str) -> list[str]:
+    """A table of the options in a schema."""
+    path = ROOT / "schemas" / f"{file}.schema.json"
+    options = leaves(json.loads(path.read_text("utf-8"))["properties"]) if path.exists() else []
+    if not options:
+        return []
+    rows = [f"| {title} | default | what |", "|---|---|---|"]
+    for name, option in options:
+        values = ", ".join(map(str, option.get("enum", [])))
+        said = option["description"] + (f" One of {values}." if values else "")
+        rows.append(f"| `{name}` | {shown(option.get('default'))} | {said} |")
+    return ["", *rows]
+
+
+def test_the_document_has_every_option_of_every_backend(update_golden: bool) -> None:
+    def filled(match: re.Match[str]) -> str:
+        name = match.group(1)
+        tables = [*table(f"backend-{name}", "option"), *table(f"quantizer-{name}", "quantizer")]
+        return "\n".join([f"<!-- options {name} -->", *tables[1:], "<!-- /options -->"])
+
+    text = DOCUMENT.read_text("utf-8")
+    expected = re.sub(r"<!-- options (\S+) -->\n.*?<!-- /options -->", filled, text, flags=re.DOTALL)
+    if update_golden:
+        DOCUMENT.write_text(expected, "utf-8")
+    assert DOCUMENT.read_text("utf-8") == expected
+    with_options = {name for name in backends.BACKENDS if table(f"backend-{name}", "")}
+    assert set(re.findall(r"<!-- options (\S+) -->", text)) == with_options
+    assert set(re.findall(r"^### (\S+)$", text, re.MULTILINE)) == set(backends.BACKENDS)
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name.partition(".")[0])
+def test_every_option_has_a_description_and_examples_that_it_takes(path: Path) -> None:
+    content = json.loads(path.read_text("utf-8"))
+    Draft202012Validator.check_schema(content)
+    for name, option in leaves(content["properties"]):
+        assert option["description"].endswith("."), name
+        assert option["examples"], name
+        for example in [*option["examples"], *([option["default"]] if "default" in option else [])]:
+            assert not list(Draft202012Validator(option).iter_errors(example)), (name, example)
+
+
+def patterns(node: Any) -> list[dict[str, Any]]:
+    if isinstance(node, list):
+        return [found for item in node for found in patterns(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node] if isinstance(node.get("pattern"), str) else []
+    return own + [found for value in node.values() for found in patterns(value)]
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name.partition(".")[0])
+def test_every_pattern_can_be_put_into_words(path: Path) -> None:
+    for node in patterns(json.loads(path.read_text("utf-8"))):
+        assert "description" in node, node["pattern"]
+
+
+def test_every_schema_belongs_to_a_backend() -> None:
+    names = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
+    quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.create_quantizer is not None}
+    assert names == {f"backend-{name}" for name in backends.BACKENDS} | quantizers
+
+
+def test_a_quantizer_may_be_named_where_a_backend_has_one() -> None:
+    assert backends.check_quantizer("xnnpack", {"per_channel": True}, ()) == []
+    [problem] = backends.check_quantizer("native", {}, ("here",))
+    assert problem.message == "the backend `native` has no quantizer"
+
+
+def test_an_sdk_has_to_be_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = sdk("AN_SDK_ROOT", "an SDK", "lib/compiler.so", "get it")
+    monkeypatch.delenv("AN_SDK_ROOT", raising=False)
+    assert not need.there()
+    monkeypatch.setenv("AN_SDK_ROOT", str(tmp_path))
+    assert not need.there()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/compiler.so").touch()
+    assert need.there()
+
+
+def test_a_package_is_looked_for_and_not_imported() -> None:
+    code = (
+        "import sys; from etbuild.backends.needs import package; "
+        "print(package('executorch.backends.mlx')(), package('executorch.backends.no_such')(), package('no_such')(), "
+        "'executorch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False", "False"]
+    assert package("jsonschema")()
+
+
+def test_a_later_python_will_do() -> None:
+    assert python(sys.version_info[:2]).there()
+    assert not python((sys.version_info[0], sys.version_info[1] + 1)).there()
+
+
+def test_one_schema_is_read_by_path_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "options.schema.json"
+    path.write_text('{"type": "object", "properties": {"speed": {"type": "integer"}}, "additionalProperties": false}')
+    [problem] = schema.problems(path, {"sped": 1}, ("methods", "f"))
+    assert problem.hint is not None
+    assert "did you mean `speed`?" in problem.hint

@@ -1,0 +1,111 @@
+"""What a backend is to the driver. Nothing here needs torch: a manifest is checked without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etbuild import schema
+from etbuild.errors import DocumentPath, Problem
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a backend may ask for besides its options.
+
+    Attributes:
+        method: The method that the partitioner is for.
+        load: Loads a `module:callable` of the declared sources.
+    """
+
+    method: str
+    load: Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What a backend wants of a method before any partitioner sees it.
+
+    Attributes:
+        passes: Run over the method in the edge dialect, in this order: callables on a graph module, or ExecuTorch's
+            `ExportedProgramPassBase`.
+        config: Fields of ExecuTorch's `EdgeCompileConfig`. There is one for the whole program: lists of several methods
+            are put together, and of flags the most permissive one holds.
+    """
+
+    passes: Sequence[Any] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something besides ExecuTorch's wheel without which a backend cannot lower.
+
+    Attributes:
+        what: Its name.
+        install: What a user has to do to have it.
+        there: Whether it is there: a quick look that imports nothing.
+    """
+
+    what: str
+    install: str
+    there: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend.
+
+    Attributes:
+        name: Its name in a manifest.
+        create: Makes ExecuTorch's `Partitioner` from the options. None: nothing is delegated, and what the backend does
+            it does in `edge`.
+        separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
+            inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
+        equal_partitions: To share between methods, the backend needs the same number of partitions in all of them.
+        needs: What has to be installed.
+        distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
+        edge: What it wants of a method, by the method's options, which has this exported program.
+        around: Is entered while all methods that use the backend are lowered, given their options by method.
+        options: The JSON Schema of its options; default: `backend-NAME.schema.json` of this package.
+        weight_only: It takes linear layers of which torchao has quantized the weights alone.
+        create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
+            second argument loads a `module:callable` of the declared sources. None: it has none.
+        fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
+        quantizer_options: The JSON Schema of the quantizer's options; default: `quantizer-NAME.schema.json`.
+    """
+
+    name: str
+    create: Callable[[Options, Context], Any] | None
+    separable: bool
+    equal_partitions: bool = False
+    needs: tuple[Need, ...] = ()
+    distributions: tuple[str, ...] = ()
+    edge: Callable[[Options, Any], Edge] | None = None
+    around: Callable[[Mapping[str, Options]], AbstractContextManager[None]] | None = None
+    options: Path | None = None
+    weight_only: bool = False
+    create_quantizer: Callable[[Options, Callable[[str], Any]], Any] | None = None
+    fold_quantize: bool = True
+    quantizer_options: Path | None = None
+
+    def check(self, options: Options, path: DocumentPath) -> list[Problem]:
+        """What is wrong with the options that stand at `path`."""
+        return schema.problems(self.options or f"backend-{self.name}", options, path)
+
+    def check_quantizer(self, options: Options, path: DocumentPath) -> list[Problem]:
+        """What is wrong with the quantizer's options that stand at `path`."""
+        return schema.problems(self.quantizer_options or f"quantizer-{self.name}", options, path)
+
+    def missing(self, path: DocumentPath) -> list[Problem]:
+        """What is not installed that the backend needs, which the manifest names at `path`."""
+        return [
+            Problem(f"the backend `{self.name}` needs {need.what}", path, need.install)
+            for need in self.needs
+            if not need.there()
+        ]

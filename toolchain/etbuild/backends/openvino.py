@@ -1,0 +1,68 @@
+"""OpenVINO: Intel's CPUs, GPUs and NPUs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from etbuild.backends.backend import Context, Options
+from etbuild.backends.needs import extra
+
+OPENVINO = extra("openvino", "OpenVINO", "openvino")
+NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
+
+
+def create(options: Options, context: Context) -> Any:
+    """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
+    from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+    from executorch.exir.backend.backend_details import CompileSpec
+
+    del context
+    skipped = {name: set(options[name]) for name in ("op_types_to_skip", "op_names_to_skip") if name in options}
+    return OpenvinoPartitioner([CompileSpec("device", options.get("device", "CPU").encode())], **skipped)
+
+
+@contextlib.contextmanager
+def around(options: Mapping[str, Options]) -> Iterator[None]:
+    """Inside, each delegate is compiled in a child process of its own.
+
+    OpenVINO numbers what it makes for as long as its process lives, and the numbers are in what it writes. A child that
+    starts as a copy of a process without OpenVINO begins at the same number each time.
+    """
+    from executorch.backends.openvino.preprocess import OpenvinoBackend
+
+    from etbuild import forked
+    from etbuild.accelerate.replaced import replaced
+
+    del options
+    preprocess = OpenvinoBackend.preprocess
+
+    def in_a_child(program: Any, specs: Any) -> Any:
+        name = "compiling for OpenVINO"
+        result, failure = forked.run({name: lambda: _compile(preprocess, program, specs)}, 1)[name]
+        if failure is not None:
+            raise RuntimeError(failure)
+        return result
+
+    with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
+        yield
+
+
+def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:
+    """What OpenVINO makes of a delegate, or what it says."""
+    import torch
+
+    torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+    try:
+        return preprocess(program, specs), None
+    except Exception as error:  # OpenVINO raises what it likes
+        return None, f"{type(error).__name__}: {error}"
+
+
+def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
+    """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
+    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+
+    del load_callable
+    return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
