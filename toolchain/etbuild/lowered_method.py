@@ -19,18 +19,17 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager
-from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.serde import export_serialize, serialize
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from etbuild import files, named_data
+from etbuild import files, named_data, versions
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
 from etbuild.inputs import file_digest
@@ -38,6 +37,9 @@ from etbuild.named_data import Claims
 from etbuild.plan import canonical_json
 from etbuild.saved_export import canonical_archive
 from etbuild.sources import summary
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
 
 _SCHEMA = "executorch-lowered-method/v1"
 BLOBS = "blobs"
@@ -193,7 +195,7 @@ def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, An
 
 
 def _write_blob(directory: Path, blob: CordBuffer) -> str:
-    digest = (blob.sha256() if isinstance(blob, FileBackedData) else hashlib.sha256(blob).digest()).hex()
+    digest = (blob.sha256() if versions.is_file_backed(blob) else hashlib.sha256(blob).digest()).hex()
     if not (directory / BLOBS / digest).exists():
         _write(directory, f"{BLOBS}/{digest}", named_data.blob_bytes(blob))
     return digest
@@ -359,5 +361,5 @@ def _put_back(directory: Path, delegate: LoweredBackendModule, blobs: dict[str, 
     delegate.meta = {"debug_handle_map": {}}
     if delegate.named_data_store_output is not None:
         delegate.named_data_store_output.buffers[:] = [
-            FileBackedData(str(directory / digest), sha256=bytes.fromhex(digest)) for digest in blobs["named_data"]
+            versions.file_backed(directory / digest, bytes.fromhex(digest)) for digest in blobs["named_data"]
         ]
