@@ -20,6 +20,8 @@ MANIFESTS = {
     "encoder_decoder": EXAMPLES / "encoder_decoder/model.yaml",
     "embedder": EXAMPLES / "shared_weights/embedder.yaml",
     "classifier": EXAMPLES / "shared_weights/classifier.yaml",
+    "llama": EXAMPLES / "huggingface/llama.yaml",
+    "bert": EXAMPLES / "huggingface/bert.yaml",
 }
 
 

@@ -26,18 +26,20 @@ def reduce(manifest: dict[str, Any]) -> Plan:
     """
     model = manifest.get("model", {})
     weights = model.get("weights", [])
+    entry = {"entry": "forward"} if "huggingface" in model else {}
     plan = {
         "schema": SCHEMA,
         "name": manifest["name"],
         "model": {
             "factory": model.get("factory"),
+            "huggingface": _reduce_huggingface(model.get("huggingface")),
             "kwargs": model.get("kwargs", {}),
             "seed": model.get("seed", 0),
             "weights": weights if isinstance(weights, list) else [weights],
             "modules": sorted(model.get("modules", [])),
         },
         "methods": {
-            name: _reduce_method(name, method, manifest.get("defaults", {}))
+            name: _reduce_method(name, {**entry, **method}, manifest.get("defaults", {}))
             for name, method in manifest["methods"].items()
         },
         "constant_methods": manifest.get("constant_methods", {}),
@@ -49,6 +51,10 @@ def reduce(manifest: dict[str, Any]) -> Plan:
         "checks": manifest.get("checks", {}),
     }
     return dict(json.loads(canonical_json(plan)))
+
+
+def _reduce_huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if wanted is None else {"config": {}, "cache": None, **wanted}
 
 
 def _reduce_method(name: str, method: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def export_plan(plan: Plan) -> Plan:
     carried = carries_content(plan)
     return {
         "schema": EXPORT_SCHEMA,
-        "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
+        "model": {**{key: model[key] for key in ("factory", "huggingface", "kwargs", "seed", "modules")}},
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
@@ -230,9 +236,12 @@ def weights_names(names: list[str]) -> dict[str, DocumentPath]:
 
 
 def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that the export reads, each with the place that names it first: example inputs, and what
-    methods are quantized with or come from."""
+    """The declared inputs that the export reads, each with the place that names it first: example inputs, what methods
+    are quantized with or come from, and a model's configuration."""
     found = weights_names(export_plan["read_weights"])
+    config = (export_plan["model"]["huggingface"] or {}).get("config")
+    if isinstance(config, str):
+        found.setdefault(config, ("model", "huggingface", "config"))
     for method_name, method in export_plan["methods"].items():
         if method["program"] is not None:
             found.setdefault(method["program"], ("methods", method_name, "program"))
