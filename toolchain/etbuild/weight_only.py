@@ -68,12 +68,11 @@ def _inline(graph: Graph, node: Node) -> None:
 def passes(edge: EdgeProgramManager) -> list[PassBase]:
     """The passes of ExecuTorch that quantized operators outside of delegates need when a program is emitted."""
     namespaces = {
-        str(node.target._op.namespace)
+        str(getattr(node.target, "namespace", None))
         for method in edge.methods
         for child in edge.exported_program(method).graph_module.modules()
         if isinstance(child, GraphModule)
         for node in child.graph.nodes
-        if hasattr(node.target, "_op")
     }
     if not namespaces & {"quantized_decomposed", "torchao"}:
         return []
