@@ -8,6 +8,10 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 VENV := .venv
+# Those of the driver's extras that the tests need.
+EXTRAS := huggingface
+comma := ,
+LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
@@ -29,11 +33,12 @@ test: venv $(BUILDGRID)/ready
 venv: $(VENV)/ready
 
 # The versions are those of the lock, so that the command line and Bazel make the same key.
-$(VENV)/ready: toolchain/requirements.lock tests/requirements.txt pyproject.toml tools/find_python.sh
+$(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	python=$$(tools/find_python.sh); $$python -m venv --clear $(VENV)
-	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' toolchain/requirements.lock > $(VENV)/constraints.txt
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
-	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable . --requirement tests/requirements.txt
+	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
+	  --requirement tests/requirements.txt
 	touch $@
 
 # A remote cache for the tests, apart from all else: what it needs must not touch what the driver needs.

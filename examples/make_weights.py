@@ -6,6 +6,7 @@ of two. The values are of the size that a trained network has, so that activatio
 
 import hashlib
 import importlib
+import json
 import math
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ FILES = [
     ("shared_weights/backbone.safetensors", "shared_weights/embedder.yaml", "backbone."),
     ("shared_weights/classifier.safetensors", "shared_weights/classifier.yaml", "head."),
     ("quantized/spotter.safetensors", "quantized/int8.yaml", ""),
+    ("huggingface/llama.safetensors", "huggingface/llama.yaml", ""),
+    ("huggingface/bert.safetensors", "huggingface/bert.yaml", ""),
 ]
 
 # What a model is calibrated on: the file, the name of its tensor, and the shape of that: batches of inputs.
@@ -35,6 +38,8 @@ CALIBRATIONS = [("quantized/calibration.safetensors", "spectrogram", (16, 1, 256
 def create(manifest: Path) -> nn.Module:
     """Calls the factory that the manifest names, with the manifest's directory on the import path meanwhile."""
     model = yaml.safe_load(manifest.read_text())["model"]
+    if "huggingface" in model:
+        return create_huggingface(manifest.parent, **model["huggingface"])
     module, _, factory = model["factory"].partition(":")
     loaded = set(sys.modules)
     sys.path.insert(0, str(manifest.parent))
@@ -45,6 +50,16 @@ def create(manifest: Path) -> nn.Module:
         for path in manifest.parent.glob("*.py"):  # each example has a module of the same name
             if path.stem not in loaded:
                 sys.modules.pop(path.stem, None)
+
+
+def create_huggingface(directory: Path, config: str | dict[str, object], **model: object) -> nn.Module:
+    """The model of transformers that the manifest describes."""
+    import transformers
+
+    cls = getattr(transformers, str(model["class"]))
+    return cls(
+        cls.config_class(**(json.loads((directory / config).read_text()) if isinstance(config, str) else config))
+    )
 
 
 def uniform(name: str, shape: torch.Size) -> Tensor:

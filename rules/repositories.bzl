@@ -4,7 +4,7 @@
 
     load("@rules_executorch//rules:repositories.bzl", "executorch_repositories")
 
-    executorch_repositories()
+    executorch_repositories(extras = ["huggingface"])   # or none: what a backend or a kind of model needs besides
 
 With a MODULE.bazel file this is not needed: `bazel_dep(name = "rules_executorch")` does it.
 """
@@ -17,7 +17,7 @@ def executorch_repositories(register = True, **kwargs):
     Args:
       register: whether to register the default toolchain. Without it, register one of your own
         (`executorch_toolchain`).
-      **kwargs: attributes of the packages: `pip_args`, `python`, `requirements`.
+      **kwargs: attributes of the packages: `extras`, `pip_args`, `python`, `requirements`.
     """
     packages_repository(name = "rules_executorch_packages", **kwargs)
     if register:

@@ -22,6 +22,8 @@ MANIFESTS = {
     "classifier": EXAMPLES / "shared_weights/classifier.yaml",
     "spotter_int8": EXAMPLES / "quantized/int8.yaml",
     "spotter_int4": EXAMPLES / "quantized/int4.yaml",
+    "llama": EXAMPLES / "huggingface/llama.yaml",
+    "bert": EXAMPLES / "huggingface/bert.yaml",
 }
 
 

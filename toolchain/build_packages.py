@@ -1,6 +1,7 @@
 """Builds the packages that the driver runs on: one PEX of pinned, hashed requirements, and the same unpacked.
 
-    python3.11 build_packages.py --requirements LOCK --cuda LOCK --build LOCK --out DIR [-- PIP_ARGUMENT...]
+    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --cuda LOCK --build LOCK --out DIR
+                                 [-- PIP_ARGUMENT...]
 
 writes
     DIR/packages.pex   what actions take as their input: its digest stands for every package. Byte-reproducible: the
@@ -31,6 +32,9 @@ def main(arguments: list[str]) -> None:
     """Build both forms in a directory."""
     parser = argparse.ArgumentParser(description="Build the packages that the driver runs on.")
     parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
+    parser.add_argument(
+        "--extra", type=Path, dest="extras", action="append", default=[], help="lock of what an extra needs besides"
+    )
     parser.add_argument("--cuda", type=Path, required=True, help="lock of what a CUDA build of torch needs")
     parser.add_argument("--build", type=Path, required=True, help="lock of pex and of what builds packages")
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
@@ -47,7 +51,8 @@ def main(arguments: list[str]) -> None:
 
     site = site_packages(make_venv(out / "venv", with_pip=False))
     into_site = [*install, "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site)]
-    torch, others = split_torch(options.requirements.read_text(encoding="utf-8"))
+    locks = [lock.read_text(encoding="utf-8") for lock in (options.requirements, *options.extras)]
+    torch, others = split_torch(unique_pins(locks))
     torch_lock, others_lock = work / "torch.lock", work / "others.lock"
     torch_lock.write_text(torch, encoding="utf-8")
     others_lock.write_text(others, encoding="utf-8")
@@ -58,9 +63,9 @@ def main(arguments: list[str]) -> None:
     run([*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels),
          *options.pip_arguments, torch.split()[0]])  # fmt: skip
     run([*into_site, "--no-index", "--find-links", str(wheels), "--requirement", str(torch_lock)])
-    locks = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
+    files = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
     # No cache: pip would take what another version of setuptools built from the same source.
-    run([*into_site, "--no-cache-dir", *(part for lock in locks for part in ("--requirement", str(lock)))])
+    run([*into_site, "--no-cache-dir", *(part for file in files for part in ("--requirement", str(file)))])
     shutil.rmtree(wheels)
     drop_scripts(site)
 
@@ -85,9 +90,14 @@ def site_packages(interpreter: Path) -> Path:
     return interpreter.parent.parent / "lib" / version / "site-packages"
 
 
-def split_torch(lock: str) -> tuple[str, str]:
-    """Split a lock into torch's pin and all others."""
-    pins = re.split(r"\n(?=\S)", lock.strip())
+def unique_pins(locks: list[str]) -> list[str]:
+    """Return the pins of locks that fit together; two extras may need the same package."""
+    pins = [pin for lock in locks for pin in re.split(r"\n(?=\S)", lock.strip()) if not pin.startswith("#")]
+    return list(dict.fromkeys(pins))
+
+
+def split_torch(pins: list[str]) -> tuple[str, str]:
+    """Split pins into torch's and all others."""
     torch = [pin for pin in pins if pin.startswith("torch==")]
     if len(torch) != 1:
         sys.exit(f"the requirements must pin torch once, with `torch==`, and do it {len(torch)} times")

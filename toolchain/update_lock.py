@@ -2,10 +2,13 @@
 
     python toolchain/update_lock.py [PIP_ARGUMENT]...
 
-Needs `uv` and a `pip` on the PATH. Writes beside itself
+Needs Python 3.11, and `uv` and a `pip` on the PATH. Writes beside itself
     requirements.lock        what the driver needs (its direct requirements are in pyproject.toml)
+    requirements-EXTRA.lock  what one of its extras needs on top of that
     requirements-cuda.lock   what the registry's own Linux build of torch needs on top of that
     requirements-build.lock  what builds the toolchain
+
+All extras are resolved together: a package has one version, whichever of them are asked for.
 
 PyTorch publishes its CPU builds on an index of their own, where uv does not look. Their hashes come from the wheel that
 `pip download` gets with the arguments of this command: name that index in them, or in pip's configuration.
@@ -20,6 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tomllib
+
 HERE = Path(__file__).resolve().parent
 PYTHON_VERSION = "3.11"
 PLATFORM = "x86_64-manylinux_2_28"
@@ -32,16 +37,26 @@ HEADER = f"""\
 
 
 def main(pip_arguments: list[str]) -> None:
-    """Write the three lock files."""
-    pins = split(resolve(str(HERE.parent / "pyproject.toml")))
-    torch = next(pin for pin in pins if pin.startswith("torch=="))
-    packages = [pin for pin in pins if not CUDA.match(pin)]
+    """Write the lock files."""
+    project = HERE.parent / "pyproject.toml"
+    extras = sorted(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+    with tempfile.TemporaryDirectory() as folder:
+        together = Path(folder, "together.txt")
+        together.write_text(resolve(str(project), "--all-extras"), encoding="utf-8")
+        constrained = ("--constraint", str(together))
+        base = split(resolve(str(project), *constrained))
+        of_extras = {extra: split(resolve(str(project), "--extra", extra, *constrained)) for extra in extras}
+    torch = next(pin for pin in base if pin.startswith("torch=="))
+    packages = [pin for pin in base if not CUDA.match(pin)]
     packages[packages.index(torch)] = with_hash(torch, cpu_build(torch, pip_arguments))
     write("requirements.lock", "What the driver needs at run time.", packages)
+    for extra, pins in of_extras.items():
+        added = [pin for pin in pins if pin not in base]
+        write(f"requirements-{extra}.lock", f"What the driver's extra `{extra}` needs besides.", added)
     write(
         "requirements-cuda.lock",
         "What the registry's own build of torch needs besides; a CPU build needs none of it.",
-        [pin for pin in pins if CUDA.match(pin)],
+        [pin for pin in base if CUDA.match(pin)],
     )
     write(
         "requirements-build.lock",
@@ -50,9 +65,9 @@ def main(pip_arguments: list[str]) -> None:
     )
 
 
-def resolve(source: str, stdin: str = "") -> str:
+def resolve(source: str, *options: str, stdin: str = "") -> str:
     """Return uv's pins of everything that `source` needs."""
-    command = ["uv", "pip", "compile", source, "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+    command = ["uv", "pip", "compile", source, *options, "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     command += ["--no-emit-index-url", "--python-version", PYTHON_VERSION, "--python-platform", PLATFORM]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout
 

@@ -6,11 +6,35 @@ local actions find and use. The driver itself is no part of it, so a change to t
 
 load(":compat.bzl", "watch")
 
+# The extras of the driver's package (pyproject.toml): its additions to the lock are requirements-EXTRA.lock.
+EXTRAS = [
+    "ethos-u",
+    "huggingface",
+    "openvino",
+    "vgf",
+    "watch",
+]
+
+_LOCK = Label("//toolchain:requirements.lock")
+_LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}
+
 _BUILD = """\
 exports_files(["packages.pex"], visibility = ["//visibility:public"])
 """
 
+def _extra_locks(repository_ctx):
+    """Returns the arguments that name the locks of the extras."""
+    if repository_ctx.attr.extras and repository_ctx.attr.requirements != _LOCK:
+        fail("`extras` add to the rules' own lock: with `requirements`, put what they need into that lock.")
+    arguments = []
+    for extra in sorted(repository_ctx.attr.extras):
+        if extra not in EXTRAS:
+            fail("There is no extra `{}`. Known: {}.".format(extra, ", ".join(EXTRAS)))
+        arguments += ["--extra", watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])]
+    return arguments
+
 def _packages_repository_impl(repository_ctx):
+    extras = _extra_locks(repository_ctx)
     python = repository_ctx.attr.python
     if not python:
         # `which` returns None, which is not a string, where there is none.
@@ -32,6 +56,7 @@ def _packages_repository_impl(repository_ctx):
             watch(repository_ctx, repository_ctx.attr._builder),
             "--requirements",
             watch(repository_ctx, repository_ctx.attr.requirements),
+        ] + extras + [
             "--cuda",
             watch(repository_ctx, repository_ctx.attr._cuda_requirements),
             "--build",
@@ -58,6 +83,10 @@ packages_repository = repository_rule(
     implementation = _packages_repository_impl,
     doc = "Builds `packages.pex` from hashed requirements. Needs Python 3.11 and, once, a package index.",
     attrs = {
+        "extras": attr.string_list(
+            doc = "Extras of the driver's package, such as `[\"huggingface\"]`: what a backend or a kind of model needs " +
+                  "besides. Known: {}.".format(", ".join(["`{}`".format(extra) for extra in EXTRAS])),
+        ),
         "pip_args": attr.string_list(
             doc = "Further arguments of pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. " +
                   "Every file has to match a hash of the lock all the same. pip's own configuration holds too.",
@@ -67,9 +96,9 @@ packages_repository = repository_rule(
         ),
         "requirements": attr.label(
             allow_single_file = True,
-            default = Label("//toolchain:requirements.lock"),
+            default = _LOCK,
             doc = "The lock, as pip reads it: every requirement with `==` and the sha256 of each of its files. " +
-                  "Name another to add the packages of a backend.",
+                  "Name another to add packages of your own.",
         ),
         "_build_requirements": attr.label(
             allow_single_file = True,

@@ -143,3 +143,14 @@ def create():
 """,
     )
     assert "home /nonexistent ambient False" in errors(package, "//wrong:net")
+
+
+def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
+    line = 'executorch_repositories(extras = ["huggingface"])'
+    checkout.edit("WORKSPACE", line, line.replace("huggingface", "hugingface"))
+    try:
+        done = checkout.bazel("build", "--nobuild", "//toolchain:etbuild")  # not with the packages that are lent
+    finally:
+        checkout.edit("WORKSPACE", line.replace("huggingface", "hugingface"), line)
+    assert done.returncode != 0
+    assert "There is no extra `hugingface`. Known: ethos-u, huggingface, openvino" in done.stderr

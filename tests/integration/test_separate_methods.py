@@ -286,9 +286,9 @@ def test_without_acceleration_nothing_lowered_comes_from_the_cache(cached: Cache
 
 
 def test_other_versions_lower_together(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etbuild import accelerate, forked
+    from etbuild import forked, versions
 
-    monkeypatch.setattr(accelerate, "fitting", lambda: False)
+    monkeypatch.setattr(versions, "fitting", lambda: False)
     monkeypatch.setattr(forked, "run", lambda *arguments: pytest.fail("a fork"))
     assert build(HEAD + TWO, "--jobs", "2", model=DEEP.replace("range(11)", "range(1)")).code == 0
 

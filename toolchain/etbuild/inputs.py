@@ -84,7 +84,7 @@ def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
         InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
             Python's own.
     """
-    used = Used({}, set())
+    used = Used({}, {"transformers"} if export_plan["model"]["huggingface"] else set())
     problems = []
     roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(export_plan)]
     roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]

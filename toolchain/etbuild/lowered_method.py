@@ -19,18 +19,17 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager
-from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.serde import export_serialize, serialize
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from etbuild import files, named_data, sharing
+from etbuild import files, named_data, sharing, versions
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
 from etbuild.inputs import file_digest
@@ -40,6 +39,9 @@ from etbuild.saved_export import canonical_archive
 from etbuild.sharing import Place
 from etbuild.sources import summary
 from etbuild.weight_places import Digests, weight_places
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
 
 _SCHEMA = "executorch-lowered-method/v1"
 BLOBS = "blobs"
@@ -214,7 +216,7 @@ def _handle_map(pairs: list[list[Any]] | None) -> dict[Any, tuple[int, ...]] | N
 
 
 def _write_blob(directory: Path, blob: CordBuffer) -> str:
-    digest = (blob.sha256() if isinstance(blob, FileBackedData) else hashlib.sha256(blob).digest()).hex()
+    digest = (blob.sha256() if versions.is_file_backed(blob) else hashlib.sha256(blob).digest()).hex()
     if not (directory / BLOBS / digest).exists():
         _write(directory, f"{BLOBS}/{digest}", named_data.blob_bytes(blob))
     return digest
@@ -381,5 +383,5 @@ def _put_back(directory: Path, delegate: LoweredBackendModule, blobs: dict[str, 
     delegate.meta = {"debug_handle_map": _handle_map(blobs["debug_handles"])}
     if delegate.named_data_store_output is not None:
         delegate.named_data_store_output.buffers[:] = [
-            FileBackedData(str(directory / digest), sha256=bytes.fromhex(digest)) for digest in blobs["named_data"]
+            versions.file_backed(directory / digest, bytes.fromhex(digest)) for digest in blobs["named_data"]
         ]

@@ -52,7 +52,8 @@ def _explained(path: DocumentPath, broken: list[DocumentPath]) -> bool:
 def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     methods = _mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
-    yield from _check_model(_mapping(data, "model"))
+    if isinstance(data.get("model"), dict):
+        yield from _check_model(data["model"])
     yield from _check_defaults(_mapping(data, "defaults"), methods)
     for name, method in methods.items():
         if isinstance(method, dict):
@@ -80,6 +81,7 @@ def _check_model_is_there(data: dict[str, Any], methods: dict[str, Any]) -> Iter
 
 
 def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
+    yield from _check_origin(model)
     weights = model.get("weights")
     entries = weights if isinstance(weights, list) else [weights]
     for index, name in enumerate(entries):
@@ -91,6 +93,22 @@ def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
 def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
     yield from _check_input_name(name, path)
     yield from _check_suffix(name, path)
+
+
+def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
+    """Where the module comes from: one thing, and nothing that belongs to the other."""
+    origins = [key for key in ("factory", "huggingface") if key in model]
+    if len(origins) != 1:
+        got = " and ".join(f"`{key}`" for key in origins) or "none of them"
+        message = f"a model needs one of `factory` and `huggingface`; this one has {got}"
+        yield Problem(message, ("model",), "for example factory: model:create")
+    elif origins == ["huggingface"]:
+        if "kwargs" in model:
+            path = ("model", "kwargs")
+            yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
+        config = _mapping(model, "huggingface").get("config")
+        if isinstance(config, str) and config:
+            yield from _check_input_name(config, ("model", "huggingface", "config"))
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.parameter import is_lazy
 
 from etbuild.errors import BuildError, Problem
+from etbuild.inputs import Inputs
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable
 
 
-def create(export_plan: Plan, finder: SourceFinder) -> torch.nn.Module:
-    """The module as its factory makes it, in `eval()` mode; an empty one where every method was exported already.
+def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
+    """The module in `eval()` mode, as its factory or its Hugging Face configuration makes it.
+
+    It is an empty one where every method was exported already.
 
     Raises:
+        InputError: The configuration is wrong.
         BuildError: The factory failed, or returned something else.
     """
     model = export_plan["model"]
-    if model["factory"] is None:
-        return torch.nn.Module()
+    if model["huggingface"]:
+        from etbuild import huggingface
+
+        return huggingface.create(export_plan, inputs, finder).eval()
+    return torch.nn.Module() if model["factory"] is None else _call_factory(model, finder).eval()
+
+
+def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Module:
     path = ("model", "factory")
     factory = load_callable(model["factory"], finder, path)
     torch.manual_seed(model["seed"])
@@ -32,7 +44,7 @@ def create(export_plan: Plan, finder: SourceFinder) -> torch.nn.Module:
     if lazy:
         hint = "run the module once in the factory, or give its layers their sizes"
         raise BuildError([Problem(f"`{lazy[0]}` has no shape yet", path, hint)])
-    return module.eval()
+    return module
 
 
 def settle(module: torch.nn.Module) -> None:

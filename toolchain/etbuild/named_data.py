@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-from executorch.exir._serialize._cord import Cord, CordBuffer, FileBackedData
+from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.delegate import executorch_call_delegate
@@ -31,9 +31,13 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 )
 from torch.export import ExportedProgram
 
+from etbuild import versions
 from etbuild.errors import BuildError, Problem
 from etbuild.program_file import named_data_content
 from etbuild.tensors import tag_of_shard
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
 
@@ -253,7 +257,7 @@ def _claims_by_content(
 
 def blob_bytes(blob: CordBuffer) -> bytes:
     """The bytes of a blob, which may lie in a file."""
-    return blob.to_bytes() if isinstance(blob, FileBackedData) else bytes(blob)
+    return blob.to_bytes() if versions.is_file_backed(blob) else bytes(blob)
 
 
 def _tensor_content(weight: torch.Tensor) -> bytes:

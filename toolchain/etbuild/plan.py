@@ -27,17 +27,21 @@ def reduce(manifest: dict[str, Any]) -> Plan:
     """
     model = manifest.get("model", {})
     weights = model.get("weights", [])
+    entry = {"entry": "forward"} if "huggingface" in model else {}
     plan = {
         "schema": SCHEMA,
         "name": manifest["name"],
         "model": {
             "factory": model.get("factory"),
+            "huggingface": _reduce_huggingface(model.get("huggingface")),
             "kwargs": model.get("kwargs", {}),
             "seed": model.get("seed", 0),
             "weights": weights if isinstance(weights, list) else [weights],
             "modules": sorted(model.get("modules", [])),
         },
-        "methods": {name: _reduce_method(name, method, manifest) for name, method in manifest["methods"].items()},
+        "methods": {
+            name: _reduce_method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()
+        },
         "constant_methods": {
             name: {"kwargs": {}, **value} if isinstance(value, dict) else value
             for name, value in manifest.get("constant_methods", {}).items()
@@ -51,6 +55,10 @@ def reduce(manifest: dict[str, Any]) -> Plan:
         "checks": manifest.get("checks", {}),
     }
     return dict(json.loads(canonical_json(plan)))
+
+
+def _reduce_huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if wanted is None else {"config": {}, "cache": None, **wanted}
 
 
 def _reduce_method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def export_plan(plan: Plan) -> Plan:
     carried, constants = carries_content(plan), plan["constant_methods"].items()
     return {
         "schema": EXPORT_SCHEMA,
-        "model": {**{key: model[key] for key in ("factory", "kwargs", "seed", "modules")}},
+        "model": {**{key: model[key] for key in ("factory", "huggingface", "kwargs", "seed", "modules")}},
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
@@ -251,9 +259,12 @@ def weights_names(names: list[str]) -> dict[str, DocumentPath]:
 
 
 def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that the export reads, each with the place that names it first: example inputs, and what
-    methods are quantized with or come from."""
+    """The declared inputs that the export reads, each with the place that names it first: example inputs, what methods
+    are quantized with or come from, and a model's configuration."""
     found = weights_names(export_plan["read_weights"])
+    config = (export_plan["model"]["huggingface"] or {}).get("config")
+    if isinstance(config, str):
+        found.setdefault(config, ("model", "huggingface", "config"))
     for method_name, method in export_plan["methods"].items():
         if method["program"] is not None:
             found.setdefault(method["program"], ("methods", method_name, "program"))

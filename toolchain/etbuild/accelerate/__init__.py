@@ -1,18 +1,18 @@
 """Lowering in less time, with the same bytes: switches around PyTorch and ExecuTorch, whose code stays as it is.
 
 Each switch is a context manager in a file of its own, which says what it saves and why nothing changes. All of them are
-written against one version of both packages and stay off for any other. `docs/upstream.md` says what each would be as a
-change to the code that it works around, and what it is worth.
+written against one version of both packages and stay off for any other: `versions.fitting`. `docs/upstream.md` says
+what each would be as a change to the code that it works around, and what it is worth.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import importlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
-WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
+from etbuild import versions
 
 # In the order in which they are entered. The modules import torch, so that each is imported when it is used.
 SWITCHES = (
@@ -26,11 +26,6 @@ SWITCHES = (
 )
 
 
-def fitting() -> bool:
-    """Whether the installed packages are those that the switches are written for."""
-    return all(importlib.metadata.version(name).partition("+")[0] == version for name, version in WRITTEN_FOR.items())
-
-
 @contextlib.contextmanager
 def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
     """Lowers faster inside, in this process. What was imported before stays as it is afterwards.
@@ -39,7 +34,7 @@ def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
         on: The switches to use; each of them stays off if the packages do not fit.
     """
     with contextlib.ExitStack() as switches:
-        if on and fitting():
+        if on and versions.fitting():
             for name in SWITCHES:
                 if name in on:
                     switches.enter_context(_switch(name)())
@@ -50,7 +45,7 @@ def importing() -> AbstractContextManager[None]:
     """Imports ExecuTorch faster inside."""
     from etbuild.accelerate.import_inductor_later import import_inductor_later
 
-    return import_inductor_later() if fitting() else contextlib.nullcontext()
+    return import_inductor_later() if versions.fitting() else contextlib.nullcontext()
 
 
 def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:

@@ -35,7 +35,7 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import constants, module, saved_export
         with stage("create the module"):
-            root = module.create(export_plan, finder)
+            root = module.create(export_plan, inputs, finder)
             if export_plan["read_weights"]:
                 load_weights(root, export_plan["read_weights"], inputs)
             module.settle(root)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import accelerate, backends, files, forked, sharing
+from etbuild import backends, files, forked, sharing, versions
 from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
@@ -48,7 +48,7 @@ def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
         return "its passes may look at several methods"
     if lower_plan["edge_compile"] != EDGE_COMPILE:
         return "its `edge_compile` is not ExecuTorch's own"
-    return None if accelerate.fitting() else "this version of torch or ExecuTorch is not known"
+    return None if versions.fitting() else "this version of torch or ExecuTorch is not known"
 
 
 def lower(
@@ -212,6 +212,7 @@ def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
 def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
     with library_messages_off(), stdout_for_results():
+        versions.check()
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import saved_export
         saved = saved_export.read(export)
@@ -225,7 +226,7 @@ def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tup
 @contextmanager
 def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
     """The switches, if they are wanted. What backends make of weights is kept in a directory of `directory`."""
-    if not effort.accelerate or not accelerate.fitting():
+    if not effort.accelerate or not versions.fitting():
         yield
         return
     from etbuild.accelerate.blobs_in_files import blobs_in_files
@@ -307,7 +308,7 @@ def _export_with_weights(
     from etbuild.carried import carried
 
     with stage("create the module"):
-        root = module.create(export_plan, finder)
+        root = module.create(export_plan, inputs, finder)
         weights = export_plan["read_weights"] or lower_plan["weights"]
         if weights:
             load_weights(root, weights, inputs)

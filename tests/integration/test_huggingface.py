@@ -1,0 +1,216 @@
+"""Models of Hugging Face by configuration alone: what transformers says itself, in ExecuTorch's runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from tests.conftest import MANIFESTS
+from tests.integration.test_examples import run, tokens
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of transformers
+
+TINY = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+}
+SMALL_QWEN = {**TINY, "num_hidden_layers": 4, "num_key_value_heads": 1, "num_experts": 2, "moe_intermediate_size": 8}
+TIED = {"model_type": "llama", "tie_word_embeddings": True, **TINY}
+
+
+def manifest(huggingface: dict[str, Any], inputs: int = 1, **model: Any) -> str:
+    example_inputs = [{"shape": [1, 4], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}][:inputs]
+    return json.dumps(
+        {
+            "schema": "executorch-model/v1",
+            "name": "net",
+            "model": {"huggingface": huggingface, **model},
+            "methods": {"forward": {"example_inputs": example_inputs}},
+            "defaults": {"partitioners": ["xnnpack"]},
+        }
+    )
+
+
+def reference(name: str) -> Any:
+    """The example's model, from transformers alone."""
+    model = yaml.safe_load(MANIFESTS[name].read_text())["model"]
+    config = model["huggingface"]["config"]
+    if isinstance(config, str):
+        config = json.loads((MANIFESTS[name].parent / config).read_text())
+    cls = getattr(transformers, model["huggingface"]["class"])
+    module = cls(cls.config_class(**config)).eval()
+    module.load_state_dict(load_file(MANIFESTS[name].parent / model["weights"]))
+    return module
+
+
+@torch.no_grad()
+def logits(prompt: torch.Tensor) -> torch.Tensor:
+    return reference("llama")(input_ids=prompt).logits
+
+
+def assert_close(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_llama_prefill_says_what_transformers_says(cli_built, tmp_path):
+    prompts = [tokens(length, seed=length) for length in (1, 2, 8, 64)]
+    sessions = [[("prefill", [prompt, torch.tensor([0])])] for prompt in prompts]
+    outputs = run(cli_built("llama"), sessions, tmp_path)
+    assert_close(outputs, [[[logits(prompt)]] for prompt in prompts])
+
+
+def test_llama_decode_step_by_step_says_what_transformers_says(cli_built, tmp_path):
+    prompt = tokens(64, seed=1)
+    steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(64)]
+    [outputs] = run(cli_built("llama"), [steps], tmp_path)
+    assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
+
+
+def test_llama_prefill_goes_on_in_the_middle(cli_built, tmp_path):
+    prompt = tokens(20, seed=2)
+    calls = [("prefill", [prompt[:, :12], torch.tensor([0])]), ("prefill", [prompt[:, 12:], torch.tensor([12])])]
+    [outputs] = run(cli_built("llama"), [calls], tmp_path)
+    assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
+
+
+def test_llama_has_one_set_of_weights(cli_built):
+    report = json.loads(cli_built("llama").with_suffix(".report.json").read_text())
+    module = reference("llama")
+    stored = sum(tensor.nbytes for tensor in (*module.parameters(), module.model.rotary_emb.inv_freq))
+    assert sum(report["bytes"]["external"]["weights"].values()) == stored
+    assert sum(report["bytes"]["constants"]) < 1000
+    assert report["bytes"]["named_data"] == {}
+
+
+@torch.no_grad()
+def test_bert_says_what_transformers_says(cli_built, tmp_path):
+    module, calls, expected = reference("bert"), [], []
+    for length in (2, 16, 64):
+        ids, mask = tokens(length), (torch.arange(length) < length - length // 4).long().unsqueeze(0)
+        outputs = module(input_ids=ids, attention_mask=mask)
+        calls.append([("forward", [ids, mask])])
+        expected.append([[outputs.last_hidden_state, outputs.pooler_output]])
+    assert_close(run(cli_built("bert"), calls, tmp_path), expected)
+
+
+def test_random_weights_are_those_of_the_seed_and_can_be_saved(build, tmp_path):
+    torch.manual_seed(3)
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TIED))
+    module.save_pretrained(tmp_path / "saved")
+    saved = {file: (tmp_path / "saved" / file).read_bytes() for file in ("config.json", "model.safetensors")}
+    assert "lm_head.weight" not in load_file(tmp_path / "saved/model.safetensors")  # tied to the embedding
+    wanted = {"class": "AutoModelForCausalLM", "cache": {"max_length": 16}}
+    drawn = build(manifest({**wanted, "config": TIED}, inputs=2, seed=3))
+    loaded = build(manifest({**wanted, "config": "config.json"}, inputs=2, weights="model.safetensors"), files=saved)
+    assert (drawn.code, loaded.code) == (0, 0), drawn.err + loaded.err
+    assert drawn.read("net.pte") == loaded.read("net.pte")
+    prompt = tokens(4, vocab_size=32)
+    with torch.no_grad():
+        expected = module.eval()(input_ids=prompt).logits
+    [[[output]]] = run(drawn.directory / "net.pte", [[("forward", [prompt, torch.tensor([0])])]], tmp_path)
+    assert_close(output, expected)
+
+
+def test_a_decoder_without_a_cache_reads_all_tokens(build, tmp_path):
+    made = build(manifest({"class": "LlamaForCausalLM", "config": TINY}, seed=5))
+    assert made.code == 0, made.err
+    torch.manual_seed(5)
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY)).eval()
+    prompt = tokens(4, vocab_size=32)
+    with torch.no_grad():
+        expected = module(input_ids=prompt).logits
+    assert_close(run(made.directory / "net.pte", [[("forward", [prompt])]], tmp_path), [[[expected]]])
+
+
+@pytest.mark.parametrize(
+    ("huggingface", "message"),
+    [
+        ({"class": "LamaForCausalLM"}, "transformers has no model `LamaForCausalLM`\n    did you mean `LlamaForCausal"),
+        ({"class": "LlamaConfig"}, "transformers has no model `LlamaConfig`"),
+        (
+            {"class": "LlamaForCausalLM", "config": {"hidden_sizes": 16}},
+            "huggingface.config.hidden_sizes: `LlamaConfig` has no `hidden_sizes`\n    did you mean `hidden_size`?",
+        ),
+        (
+            {"class": "LlamaForCausalLM", "config": {"hidden_size": "large"}},
+            "model.huggingface.config: making a `LlamaForCausalLM` of the configuration failed: Strict",
+        ),
+        ({"class": "AutoModel", "config": TINY}, "needs a `model_type` of transformers; the configuration has none"),
+        (
+            {"class": "AutoModel", "config": {"model_type": "lama"}},
+            "the configuration has lama\n    did you mean `llama`?",
+        ),
+        (
+            {"class": "BertModel", "config": {"model_type": "llama"}},
+            "`BertModel` takes configurations of the `model_type` bert, not llama",
+        ),
+        ({"class": "BertModel", "config": "no.json"}, "model.huggingface.config: `no.json` is not a declared input"),
+        (
+            {"class": "BertModel", "config": TINY, "cache": {"max_length": 8}},
+            "model.huggingface.cache: `BertModel` is no decoder with a cache",
+        ),
+        (
+            {"class": "LlamaForCausalLM", "config": TINY, "cache": {"max_length": 17}},
+            "huggingface.cache.max_length: max_length 17 is more than the configuration's `max_position_embeddings`",
+        ),
+        (
+            {
+                "class": "MistralForCausalLM",
+                "config": {**TINY, "num_key_value_heads": 2, "sliding_window": 8},
+                "cache": {"max_length": 9},
+            },
+            "max_length 9 is more than the configuration's `sliding_window` 8",
+        ),
+        (
+            {"class": "Qwen3NextForCausalLM", "config": SMALL_QWEN, "cache": {"max_length": 8}},
+            "model.huggingface.cache: the model has a layer that keeps something else than keys and values",
+        ),
+    ],
+)
+def test_mistakes_are_named(huggingface, message, build):
+    outcome = build(manifest(huggingface, inputs=2))
+    assert outcome.code in (1, 2)
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_configuration_that_is_no_mapping_is_named(build):
+    outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
+    assert outcome.code == 2
+    assert "model.huggingface.config: `list.json` is no configuration" in outcome.err
+
+
+def test_what_to_install_without_transformers(tmp_path):
+    (tmp_path / "model.yaml").write_text(manifest({"class": "BertModel"}))
+    code = "import sys; sys.modules['transformers'] = None; from etbuild.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "model.huggingface: `huggingface` needs transformers" in done.stderr
+    assert "pip install 'etbuild[huggingface]'" in done.stderr
+
+
+def distributions(path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "etbuild", "plan", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)["inputs"]["toolchain"]["distributions"]
+    return found
+
+
+def test_the_version_of_transformers_is_in_the_key():
+    found = distributions(MANIFESTS["bert"])
+    assert found["transformers"]["version"] == transformers.__version__
+    assert "transformers" not in distributions(MANIFESTS["mlp"])

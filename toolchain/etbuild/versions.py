@@ -1,0 +1,64 @@
+"""Releases of ExecuTorch: which are supported, and what differs between them. Nothing else asks for a release.
+
+The lock has the newest. The tests build the core's programs with each of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import BuildError, Problem
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
+
+SUPPORTED = ("1.4.1", "1.5.1")
+# What the switches of `accelerate` and the saved methods of `lowered_method` are written for: they use private code.
+WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
+
+
+def installed(name: str) -> str:
+    """The release of an installed distribution, without a suffix such as `+cpu`."""
+    return importlib.metadata.version(name).partition("+")[0]
+
+
+def fitting() -> bool:
+    """Whether methods can be lowered one by one, and faster: the same bytes are made more slowly where they cannot."""
+    return all(installed(name) == version for name, version in WRITTEN_FOR.items())
+
+
+def check() -> None:
+    """Says so where the installed release is not one of those that the tests build with.
+
+    Raises:
+        BuildError: It is older than all of them.
+    """
+    release = installed("executorch")
+    if release in SUPPORTED:
+        return
+    if _numbers(release) < _numbers(SUPPORTED[0]):
+        hint = f"supported: {', '.join(SUPPORTED)}; pip install executorch=={SUPPORTED[-1]}"
+        raise BuildError([Problem(f"ExecuTorch {release} is older than what can be built with", hint=hint)])
+    print(f"note: ExecuTorch {release} is none of those that are tested: {', '.join(SUPPORTED)}", file=sys.stderr)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)[:3]]
+
+
+def is_file_backed(blob: CordBuffer) -> bool:
+    """Whether a blob lies in a file, and not in memory; before 1.5 none does."""
+    from executorch.exir._serialize import _cord
+
+    return hasattr(_cord, "FileBackedData") and isinstance(blob, _cord.FileBackedData)
+
+
+def file_backed(path: Path, sha256: bytes) -> Any:
+    """A blob that lies in a file. Only what `fitting` allows makes one: it needs 1.5."""
+    from executorch.exir._serialize._cord import FileBackedData
+
+    return FileBackedData(str(path), sha256=sha256)
