@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
@@ -16,20 +17,27 @@ from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
 
+from etbuild import recipes
 from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, load_callable
+
+if TYPE_CHECKING:
+    from executorch.export import LoweringRecipe
 
 _SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
 _WRITTEN = "operators are written `namespace::name` or `namespace::name.overload`, as in `aten::add.Tensor`"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 
 
-def edge_compile_config(lower_plan: Plan, of_backends: Iterable[Mapping[str, Any]]) -> EdgeCompileConfig:
+def edge_compile_config(
+    lower_plan: Plan, recipe: LoweringRecipe | None, of_backends: Iterable[Mapping[str, Any]]
+) -> EdgeCompileConfig:
     """The configuration of `to_edge_transform_and_lower`.
 
     Args:
         lower_plan: The lower plan.
+        recipe: The recipe that the program starts from; what the manifest says itself holds against it.
         of_backends: The fields that backends ask for.
 
     Raises:
@@ -42,6 +50,9 @@ def edge_compile_config(lower_plan: Plan, of_backends: Iterable[Mapping[str, Any
         "_core_aten_ops_exception_list": _operators(said, "core_aten_ops_exception_list", path),
         "preserve_ops": _operators(said, "preserve_ops", path),
     }
+    if recipe is not None and recipe.edge_compile_config is not None:
+        own = {field for field in fields if field.removeprefix("_") in lower_plan["recipe"]["said"]["edge_compile"]}
+        fields = {**vars(recipe.edge_compile_config), **{field: fields[field] for field in own}}
     return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
 
 
@@ -81,18 +92,34 @@ def backend_config(
     # External mutable weights are tagged as all others are: see `emit`.
     for key in ("reinplace_extra_ops", "external_mutable_weights"):
         del said[key]
-    return ExecutorchBackendConfig(
-        **{
-            **said,
-            "passes": passes,
-            "external_constants": external_constants,
-            "memory_planning_pass": _memory_planning(lower_plan, finder),
-            "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said["sym_shape_eval_pass"]](),
-            "to_out_var_pass": ToOutVarPass(**said["to_out_var_pass"]),
-            "propagate_device_config": _propagate_device_config(lower_plan),
-            "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
-        }
-    )
+    fields = {
+        **said,
+        "memory_planning_pass": _memory_planning(lower_plan, finder),
+        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said["sym_shape_eval_pass"]](),
+        "to_out_var_pass": ToOutVarPass(**said["to_out_var_pass"]),
+        "propagate_device_config": _propagate_device_config(lower_plan),
+        "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
+    }
+    first, fields = _started_from_recipe(lower_plan, fields, finder)
+    return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
+
+
+def _started_from_recipe(
+    lower_plan: Plan, fields: dict[str, Any], finder: SourceFinder
+) -> tuple[list[Any], dict[str, Any]]:
+    """The passes of the recipe, and the fields with what the recipe says where the manifest says nothing itself."""
+    config = recipes.load(lower_plan["recipe"], finder).executorch_backend_config if lower_plan["recipe"] else None
+    if config is None:
+        return [], fields
+    said = set(lower_plan["recipe"]["said"]["executorch"])
+    said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan["share_mutable_buffers"] else set()
+    # A default of ExecuTorch's is one object for the whole process, and passes keep state: a new one takes its place.
+    kept = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in said and getattr(config, field.name) is not field.default
+    }
+    return kept.pop("passes"), {**fields, **kept}
 
 
 def _propagate_device_config(lower_plan: Plan) -> dict[str, PropagateDeviceConfig]:

@@ -7,7 +7,7 @@ import functools
 import io
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,13 +19,24 @@ from etbuild.module import row_major
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 
+if TYPE_CHECKING:
+    from executorch.export import ExportRecipe
+
+    from etbuild.quantize_method import Quantization
+
 
 def export_method(
-    export_plan: Plan, name: str, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder
+    export_plan: Plan,
+    name: str,
+    module: torch.nn.Module,
+    inputs: Inputs,
+    finder: SourceFinder,
+    recipe: ExportRecipe | None = None,
 ) -> torch.export.ExportedProgram:
     """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
-    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`.
+    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`. What
+    the manifest leaves to a recipe the recipe decides.
 
     Raises:
         InputError: The inputs do not fit the method.
@@ -38,11 +49,11 @@ def export_method(
         entry = _resolve(module, method["entry"], (*path, "entry"))
     keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = example_values.DynamicShapes(method, arguments, keywords, path)
-    pt2e = (method["quantize"] or {}).get("pt2e")
-    if pt2e and keywords:
+    how = _quantization(method, recipe, arguments, path, inputs, finder)
+    if how and keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
-    with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(pt2e and pt2e["qat"])):
+    with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(how and how.train)):
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
@@ -51,7 +62,7 @@ def export_method(
                     arguments,
                     keywords,
                     dynamic_shapes=shapes.for_export(module.forward),
-                    strict=method["strict"],
+                    strict=recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"],
                 )
         except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
             # What fails without being exported too is a matter of the inputs, or of the model alone.
@@ -60,15 +71,38 @@ def export_method(
             raise _export_error(error, name, method, finder) from error
         sys.stderr.write(printed.getvalue())
     _check_ranges(program, shapes)
-    if not pt2e:
+    if how is None:
         return program
     from etbuild.quantize_method import quantize_method
 
     torch.manual_seed(export_plan["model"]["seed"])
-    here = (*path, "quantize", "pt2e")
-    quantized = quantize_method(program.module(check_guards=False), arguments, pt2e, here, inputs, finder)
-    with torch.no_grad(), blame(here, "exporting the quantized method", finder):
+    quantized = quantize_method(program.module(check_guards=False), how, finder)
+    with torch.no_grad(), blame(how.path, "exporting the quantized method", finder):
         return torch.export.export(quantized, arguments, dynamic_shapes=shapes.for_export(quantized.forward))
+
+
+def _quantization(
+    method: dict[str, Any],
+    recipe: ExportRecipe | None,
+    arguments: tuple[Any, ...],
+    path: DocumentPath,
+    inputs: Inputs,
+    finder: SourceFinder,
+) -> Quantization | None:
+    """How a method is quantized after it was exported: as the manifest says, or its recipe; None: not at all."""
+    pt2e = (method["quantize"] or {}).get("pt2e")
+    wanted = recipe.quantization_recipe if recipe is not None else None
+    if pt2e is None and (wanted is None or not wanted.quantizers or "quantize" not in method["from_recipe"]):
+        return None
+    from etbuild.quantize_method import from_plan, from_recipe
+
+    here = (*path, "quantize", "pt2e")
+    if pt2e is not None and pt2e["quantizers"]:
+        return from_plan(pt2e, arguments, here, inputs, finder)
+    if wanted is None or not wanted.quantizers:
+        hint = "name a quantizer: `quantizers: [xnnpack]`"
+        raise InputError([Problem("the recipe has no quantizers", here, hint)])
+    return from_recipe(wanted, pt2e, arguments, here, inputs, finder)
 
 
 @contextlib.contextmanager
@@ -104,18 +138,30 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
 
 
 def transform(
-    export_plan: Plan, name: str, program: torch.export.ExportedProgram, finder: SourceFinder
+    export_plan: Plan,
+    name: str,
+    program: torch.export.ExportedProgram,
+    finder: SourceFinder,
+    recipe: ExportRecipe | None = None,
 ) -> torch.export.ExportedProgram:
-    """The program after the passes over it: ExecuTorch's `aten_transform_passes`."""
-    for index, reference in enumerate(export_plan["passes"]):
-        path = ("passes", "aten", index)
-        function = load_callable(reference, finder, path)
+    """The program after the passes over it: ExecuTorch's `aten_transform_passes`, those of the recipe first."""
+    for reference, path, function in _aten_passes(export_plan, finder, recipe):
         with blame(path, f"`{reference}` for the method `{name}`", finder):
             program = function(name, program)
         if not isinstance(program, torch.export.ExportedProgram):
             message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
             raise BuildError([Problem(message, path)])
     return program
+
+
+def _aten_passes(
+    export_plan: Plan, finder: SourceFinder, recipe: ExportRecipe | None
+) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
+    for function in (recipe.aten_transform_passes or []) if recipe else []:
+        yield "a pass of the recipe", ("recipe",), function
+    for index, reference in enumerate(export_plan["passes"]):
+        path = ("passes", "aten", index)
+        yield reference, path, load_callable(reference, finder, path)
 
 
 def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callable[..., Any]:

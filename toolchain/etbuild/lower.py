@@ -14,7 +14,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import alignment, backends, named_data, passes, weight_only
+from etbuild import alignment, backends, named_data, passes, recipes, weight_only
 from etbuild.backends import Edge
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.executorch_config import edge_compile_config, merged
@@ -66,8 +66,9 @@ def lower(
         named_data.tag_placeholders(programs[name], shards)
         if not any(backends.get(entry["backend"]).weight_only for entry in _entries(lower_plan, name)):
             weight_only.spell_out(programs[name])
+    recipe = recipes.load(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
     partitioners = _partitioners(lower_plan, finder)
-    edge_passes = passes.edge(lower_plan, programs, finder)
+    edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     try:
         with named_data.tag_folded_constants(shards), backends.around(lower_plan):
             wanted = _edges(lower_plan, programs)
@@ -78,14 +79,14 @@ def lower(
                 transform_passes={name: passes for name, passes in before.items() if passes} or None,
                 partitioner={name: partitioners[name] for name in methods},
                 constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
-                compile_config=edge_compile_config(lower_plan, [edge.config for edge in wanted.values()]),
+                compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
             )
     except BuildError:
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error
     weight_only.fuse_embeddings(edge)
-    edge = passes.edge_manager(lower_plan, edge, finder)
+    edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
     return edge
@@ -164,6 +165,7 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
         name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
         for name, method in lower_plan["methods"].items()
     }
+    of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
         lint = PartitionLint(set(slot))
@@ -176,7 +178,27 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
                 lists[name].insert(0, partitioner)
             elif lists[name]:
                 lists[name].insert(0, _NoPartition(lists[name][0]))
+    return _with_recipe(lower_plan["recipe"], of_recipe, lists, finder) if of_recipe else lists
+
+
+def _with_recipe(
+    recipe: dict[str, Any], methods: list[str], lists: dict[str, list[Partitioner]], finder: SourceFinder
+) -> dict[str, list[Partitioner]]:
+    """Puts the partitioners of a recipe before all others: no method that has them has others."""
+    made = {name: _partitioners_of_recipe(recipe, name, finder) for name in methods}
+    count = max(map(len, made.values()))
+    for name, own in lists.items():
+        first = made.get(name, [])
+        # As long as the others' in each method that has more, so that what stands behind still meets its like.
+        gap = [_NoPartition(own[0]) for _ in range(count - len(first))] if own else []
+        lists[name] = [*first, *gap, *own]
     return lists
+
+
+def _partitioners_of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:
+    wanted = recipes.load(recipe, finder).lowering_recipe
+    found = wanted.partitioners if wanted is not None else None
+    return list((found.get(method) if isinstance(found, dict) else found) or [])
 
 
 def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import backends, document, examples, lowering_options, schema
+from etbuild import backends, document, examples, lowering_options, recipes, schema
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -61,6 +61,8 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
     yield from _check_named_data(_mapping(data, "named_data"))
     yield from lowering_options.check(data, methods)
+    yield from recipes.check(data.get("recipe"))
+    yield from _check_quantizations(data, methods)
     yield from _check_checks(data, methods)
 
 
@@ -134,7 +136,6 @@ def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
 
 
 def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    yield from _check_quantize(_mapping(defaults, "quantize"), ("defaults", "quantize"))
     partitioners = defaults.get("partitioners")
     if isinstance(partitioners, list):
         yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
@@ -180,7 +181,6 @@ def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterato
 
 def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
     yield from _check_partitioners(_list(method, "partitioners"), (*path, "partitioners"))
-    yield from _check_quantize(_mapping(method, "quantize"), (*path, "quantize"))
     if "program" in method:
         yield from _check_program(method, path)
         return
@@ -203,7 +203,15 @@ def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Probl
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
 
 
-def _check_quantize(quantize: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    places: list[tuple[Any, DocumentPath]] = [(data.get("defaults"), ("defaults",))]
+    places += [(method, ("methods", name)) for name, method in methods.items()]
+    for owner, path in places:
+        if isinstance(owner, dict):
+            yield from _check_quantize(_mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
+
+
+def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:
     for index, entry in enumerate(_list(quantize, "torchao")):
         if isinstance(entry, dict) and isinstance(entry.get("config"), str):
             yield from _check_torchao(entry, (*path, "torchao", index))
@@ -214,6 +222,9 @@ def _check_quantize(quantize: dict[str, Any], path: DocumentPath) -> Iterator[Pr
             here = (*path, "pt2e", "quantizers", index)
             yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
     if pt2e:
+        if "quantizers" not in pt2e and not recipe:
+            hint = "add `quantizers: [xnnpack]`; only a recipe brings some"
+            yield Problem("the key `quantizers` is missing", (*path, "pt2e"), hint)
         yield from _check_calibration(pt2e, (*path, "pt2e"))
 
 

@@ -6,8 +6,8 @@ The points and what is called there are those of ExecuTorch's `ExportRecipe`: `a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
@@ -17,29 +17,39 @@ from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable
 
+if TYPE_CHECKING:
+    from executorch.export import LoweringRecipe
 
-def edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> dict[str, list[Any]]:
-    """The passes over each method in the edge dialect, before it is partitioned.
+
+def edge(
+    lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
+) -> dict[str, list[Any]]:
+    """The passes over each method in the edge dialect, before it is partitioned: those of the recipe first.
 
     Raises:
         BuildError: A callable failed, or returned something else.
     """
     found: dict[str, list[Any]] = {}
     for name, program in sorted(programs.items()):
-        for reference, path, function in _callables(lower_plan, "edge", finder):
+        for reference, path, function in _callables(
+            lower_plan, "edge", finder, recipe and recipe.edge_transform_passes
+        ):
             with blame(path, f"`{reference}` for the method `{name}`", finder):
                 made = function(name, program)
             found.setdefault(name, []).extend(_checked(made, reference, path))
     return found
 
 
-def edge_manager(lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder) -> EdgeProgramManager:
+def edge_manager(
+    lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
+) -> EdgeProgramManager:
     """The lowered methods after the passes over all of them.
 
     Raises:
         BuildError: A callable or a pass failed, or a callable returned something else.
     """
-    for reference, path, function in _callables(lower_plan, "edge_manager", finder):
+    of_recipe = recipe and recipe.edge_manager_transform_passes
+    for reference, path, function in _callables(lower_plan, "edge_manager", finder, of_recipe):
         with blame(path, f"`{reference}`", finder):
             made = function(lowered)
             passes = made if isinstance(made, dict) else _checked(made, reference, path)
@@ -63,9 +73,14 @@ def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
     return found
 
 
-def _callables(lower_plan: Plan, hook: str, finder: SourceFinder) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
+def _callables(
+    lower_plan: Plan, hook: str, finder: SourceFinder, of_recipe: Sequence[Callable[..., Any]] | None = None
+) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
+    first: list[tuple[str, DocumentPath, Callable[..., Any]]] = [
+        ("a pass of the recipe", ("recipe",), function) for function in of_recipe or ()
+    ]
     places = [(reference, ("passes", hook, index)) for index, reference in enumerate(lower_plan["passes"][hook])]
-    return [(reference, path, load_callable(reference, finder, path)) for reference, path in places]
+    return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in places)]
 
 
 def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:

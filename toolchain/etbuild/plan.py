@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild import examples, lowering_options
+from etbuild import examples, lowering_options, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
@@ -42,6 +42,7 @@ def reduce(manifest: dict[str, Any]) -> Plan:
         "methods": {
             name: _reduce_method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()
         },
+        "recipe": recipes.reduce(manifest),
         "constant_methods": {
             name: {"kwargs": {}, **value} if isinstance(value, dict) else value
             for name, value in manifest.get("constant_methods", {}).items()
@@ -74,6 +75,7 @@ def _reduce_method(name: str, method: dict[str, Any], manifest: dict[str, Any]) 
         "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
         "memory_planning": lowering_options.reduce_memory(manifest, method),
+        "from_recipe": recipes.decided(manifest, name),
     }
 
 
@@ -99,7 +101,7 @@ def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
     batches = {} if calibration == "example_inputs" else calibration
     hooks = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
     return {
-        "quantizers": [_reduce_partitioner(entry) for entry in pt2e["quantizers"]],
+        "quantizers": [_reduce_partitioner(entry) for entry in pt2e.get("quantizers", [])],
         "calibration": {"kwargs": {}, **batches} if "factory" in batches else batches,
         "qat": pt2e.get("qat"),
         "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in hooks},
@@ -139,7 +141,7 @@ def export_plan(plan: Plan) -> Plan:
     `lowering_callables` are those whose sources lowering needs.
     """
     model = plan["model"]
-    keys = (*examples.KEYS, "program", "entry", "strict", "quantize")
+    keys = (*examples.KEYS, "program", "entry", "strict", "quantize", "from_recipe")
     carried, constants = carries_content(plan), plan["constant_methods"].items()
     return {
         "schema": EXPORT_SCHEMA,
@@ -147,6 +149,7 @@ def export_plan(plan: Plan) -> Plan:
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
+        "recipe": plan["recipe"] and {key: plan["recipe"][key] for key in ("name", "kwargs")},
         "passes": plan["passes"]["aten"],
         "constant_methods": {name: value for name, value in constants if isinstance(value, dict)},
         "lowering_callables": _lowering_callables(plan),
@@ -159,7 +162,11 @@ def lower_plan(plan: Plan) -> Plan:
         "schema": LOWER_SCHEMA,
         "name": plan["name"],
         "weights": [] if carries_content(plan) else plan["model"]["weights"],
-        "methods": {name: {"partitioners": method["partitioners"]} for name, method in plan["methods"].items()},
+        "methods": {
+            name: {"partitioners": method["partitioners"], "from_recipe": "partitioners" in method["from_recipe"]}
+            for name, method in plan["methods"].items()
+        },
+        "recipe": plan["recipe"],
         "named_data": plan["named_data"],
         "edge_compile": plan["edge_compile"],
         "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
@@ -178,8 +185,11 @@ _EMISSION = ("constant_methods", "executorch", "memory_planning", "share_mutable
 
 def carries_content(plan: Plan) -> bool:
     """Whether an export, given its plan or the whole one, holds the content of weights: where it is made by exporting,
-    as that of quantized weights is, or comes with an exported program."""
-    return any(method["quantize"] or method["program"] for method in plan["methods"].values())
+    as that of quantized weights is, or comes with an exported program. A recipe may quantize."""
+    return any(
+        method["quantize"] or method["program"] or "quantize" in method["from_recipe"]
+        for method in plan["methods"].values()
+    )
 
 
 def method_plan(lower_plan: Plan, name: str) -> Plan:
@@ -192,7 +202,12 @@ def method_plan(lower_plan: Plan, name: str) -> Plan:
 def _lowering_callables(plan: Plan) -> list[str]:
     entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
     factories = {entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"}
-    return sorted(factories | lowering_options.callables(plan))
+    return sorted(factories | _recipe_callables(plan) | lowering_options.callables(plan))
+
+
+def _recipe_callables(plan: Plan) -> set[str]:
+    recipe = plan["recipe"]
+    return {recipe["name"]} if recipe and ":" in recipe["name"] else set()
 
 
 def tags(plan: Plan) -> list[str]:
@@ -202,7 +217,14 @@ def tags(plan: Plan) -> list[str]:
 
 def backends(plan: Plan) -> list[str]:
     """The backends that methods of the plan name, sorted."""
-    return sorted({entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]})
+    named = {entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]}
+    return sorted(named | set(_recipe_backends(plan)))
+
+
+def _recipe_backends(plan: Plan) -> tuple[str, ...]:
+    """The backends of the recipe of a plan, or of its part for lowering, where it decides over some method's."""
+    decides = any(method["from_recipe"] for method in plan["methods"].values())
+    return recipes.backends(plan["recipe"]) if plan["recipe"] and decides else ()
 
 
 def used_backends(plan: Plan) -> dict[str, DocumentPath]:
@@ -215,6 +237,8 @@ def used_backends(plan: Plan) -> dict[str, DocumentPath]:
         pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
         for index, entry in enumerate(pt2e["quantizers"]):
             found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
+    for backend in _recipe_backends(plan):
+        found.setdefault(backend, ("recipe",))
     return found
 
 
@@ -226,6 +250,7 @@ def sharded_tags(plan: Plan) -> list[str]:
 def callables(export_plan: Plan) -> list[str]:
     """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
     found = {export_plan["model"]["factory"] or "", *export_plan["passes"], *export_plan["lowering_callables"]}
+    found |= _recipe_callables(export_plan)
     found.update(entry["factory"] for entry in export_plan["constant_methods"].values())
     for name, method in export_plan["methods"].items():
         inputs = examples.leaves(method, ("methods", name))

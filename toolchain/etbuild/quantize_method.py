@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -24,50 +25,123 @@ from etbuild.module import named_tensors
 from etbuild.sources import SourceFinder, blame, load_callable
 from etbuild.tensors import read_tensors
 
+if TYPE_CHECKING:
+    from executorch.export import QuantizationRecipe
+
 Batches = Iterable[tuple[Any, ...]]
+HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 _QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_affine")
 
 
-def quantize_method(
-    graph_module: GraphModule,
-    arguments: tuple[Any, ...],
-    pt2e: dict[str, Any],
-    path: DocumentPath,
-    inputs: Inputs,
-    finder: SourceFinder,
-) -> GraphModule:
-    """A method with quantized operators, to be exported again.
+@dataclass(frozen=True)
+class Quantization:
+    """How a method is quantized, as objects.
+
+    Attributes:
+        quantizer: Says what is quantized.
+        batches: What the method is calibrated on.
+        train: Trains it instead, given the prepared graph module.
+        passes: Callables on a graph module, by where they are called.
+        fold: The backend takes weights that are quantized already.
+        path: Where the manifest says so.
+    """
+
+    quantizer: Quantizer
+    batches: Batches
+    train: Callable[[GraphModule], object] | None
+    passes: dict[str, list[Callable[[GraphModule], GraphModule]]]
+    fold: bool
+    path: DocumentPath
+
+
+def from_plan(
+    pt2e: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
+) -> Quantization:
+    """The quantization that a plan describes.
 
     Args:
-        graph_module: The exported method, with its weights. It is changed.
-        arguments: The example inputs.
         pt2e: Of the plan.
+        arguments: The example inputs.
         path: Where the manifest says so.
         inputs: What may be read.
         finder: The declared sources.
 
     Raises:
         InputError: A declared input is missing or does not fit.
+        BuildError: A quantizer cannot be made.
+    """
+    return Quantization(
+        _quantizer(pt2e, path, finder),
+        calibration_batches(pt2e, arguments, path, inputs, finder),
+        load_callable(pt2e["qat"], finder, (*path, "qat")) if pt2e["qat"] else None,
+        {
+            hook: [load_callable(name, finder, (*path, "passes", hook, index)) for index, name in enumerate(names)]
+            for hook, names in pt2e["passes"].items()
+        },
+        all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"]),
+        path,
+    )
+
+
+def from_recipe(
+    recipe: QuantizationRecipe,
+    pt2e: dict[str, Any] | None,
+    arguments: tuple[Any, ...],
+    path: DocumentPath,
+    inputs: Inputs,
+    finder: SourceFinder,
+) -> Quantization:
+    """The quantization of one of ExecuTorch's recipes, calibrated as the manifest says, or as the recipe does.
+
+    Args:
+        recipe: Of ExecuTorch. It has quantizers.
+        pt2e: Of the plan, without quantizers; None: the manifest says nothing.
+        arguments: The example inputs.
+        path: Where the manifest says so.
+        inputs: What may be read.
+        finder: The declared sources.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A callable failed.
+    """
+    if pt2e is not None:
+        batches = calibration_batches(pt2e, arguments, path, inputs, finder)
+    elif recipe.calibration_inputs_fn is not None:
+        with blame(path, "the calibration inputs of the recipe", finder):
+            batches = list(recipe.calibration_inputs_fn())
+    else:
+        batches = [arguments]
+    hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in HOOKS}
+    quantizers = list(recipe.quantizers or [])
+    quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
+    return Quantization(quantizer, batches, recipe.train_fn if recipe.is_qat else None, hooks, True, path)
+
+
+def quantize_method(graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
+    """A method with quantized operators, to be exported again.
+
+    Args:
+        graph_module: The exported method, with its weights. It is changed.
+        how: The quantization.
+        finder: The declared sources, for errors.
+
+    Raises:
         BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
     """
-    quantizer = _quantizer(pt2e, path, finder)
-    batches = _batches(pt2e, arguments, path, inputs, finder)
-    run = _passes(pt2e["passes"], path, finder)
     with _arithmetic_of_every_processor():
-        graph_module = run("pre_prepare", graph_module)
-        with blame((*path, "quantizers"), "preparing the method", finder):
-            prepare = prepare_qat_pt2e if pt2e["qat"] else prepare_pt2e
-            prepared = prepare(graph_module, quantizer)
-        prepared = run("post_prepare", prepared)
-        if pt2e["qat"]:
-            _train(prepared, pt2e["qat"], (*path, "qat"), finder)
+        graph_module = _run_passes("pre_prepare", graph_module, how, finder)
+        with blame((*how.path, "quantizers"), "preparing the method", finder):
+            prepared = (prepare_qat_pt2e if how.train else prepare_pt2e)(graph_module, how.quantizer)
+        prepared = _run_passes("post_prepare", prepared, how, finder)
+        if how.train is not None:
+            _train(prepared, how.train, (*how.path, "qat"), finder)
         else:
-            _calibrate(prepared, batches, (*path, "calibration"), finder)
-        prepared = run("pre_convert", prepared)
-        with blame((*path, "quantizers"), "quantizing the method", finder):
-            fold = all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"])
-            converted = _convert(prepared, fold)
-        return run("post_convert", converted)
+            _calibrate(prepared, how.batches, (*how.path, "calibration"), finder)
+        prepared = _run_passes("pre_convert", prepared, how, finder)
+        with blame((*how.path, "quantizers"), "quantizing the method", finder):
+            converted = _convert(prepared, how.fold)
+        return _run_passes("post_convert", converted, how, finder)
 
 
 @contextmanager
@@ -102,26 +176,26 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
     return made[0] if len(made) == 1 else ComposableQuantizer(made)
 
 
-def _passes(
-    passes: dict[str, list[str]], path: DocumentPath, finder: SourceFinder
-) -> Callable[[str, GraphModule], GraphModule]:
-    def run(hook: str, graph_module: GraphModule) -> GraphModule:
-        for index, reference in enumerate(passes[hook]):
-            here = (*path, "passes", hook, index)
-            call = load_callable(reference, finder, here)
-            with blame(here, f"`{reference}`", finder):
-                graph_module = call(graph_module)
-            if not isinstance(graph_module, GraphModule):
-                message = f"`{reference}` returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
-                raise BuildError([Problem(message, here)])
-        return graph_module
-
-    return run
+def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
+    for index, call in enumerate(how.passes[hook]):
+        here, name = (*how.path, "passes", hook, index), getattr(call, "__name__", type(call).__name__)
+        with blame(here, f"`{name}`", finder):
+            graph_module = call(graph_module)
+        if not isinstance(graph_module, GraphModule):
+            message = f"`{name}` returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
+            raise BuildError([Problem(message, here)])
+    return graph_module
 
 
-def _batches(
+def calibration_batches(
     pt2e: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
 ) -> Batches:
+    """What a plan calibrates a method on.
+
+    Raises:
+        InputError: The file is not declared, or does not fit.
+        BuildError: The factory failed, or returned nothing.
+    """
     calibration, here = pt2e["calibration"], (*path, "calibration")
     if "file" in calibration:
         return _batches_of_file(calibration, len(arguments), here, inputs)
@@ -162,11 +236,12 @@ def _calibrate(prepared: GraphModule, batches: Batches, path: DocumentPath, find
                 prepared(*batch)
 
 
-def _train(prepared: GraphModule, reference: str, path: DocumentPath, finder: SourceFinder) -> None:
-    train = load_callable(reference, finder, path)
+def _train(
+    prepared: GraphModule, train: Callable[[GraphModule], object], path: DocumentPath, finder: SourceFinder
+) -> None:
     for parameter in prepared.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    with blame(path, f"`{reference}`", finder), torch.enable_grad():
+    with blame(path, f"`{getattr(train, '__name__', train)}`", finder), torch.enable_grad():
         allow_exported_model_train_eval(prepared)
         move_exported_model_to_train(prepared)
         train(prepared)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torchao.core.config import AOBaseConfig
@@ -21,6 +21,10 @@ from torchao.utils import unwrap_tensor_subclass
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.sources import SourceFinder, blame, load_callable
 
+if TYPE_CHECKING:
+    from executorch.export import AOQuantizationConfig
+
+Filter = Callable[[torch.nn.Module, str], bool]
 _LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
 _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
 
@@ -40,20 +44,43 @@ def quantize_weights(
         InputError: An entry matches no layer.
         BuildError: torchao refuses a layer.
     """
-    module = copy.deepcopy(module)
     layers = _layers_by_entry(module, entries, path)
+    configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]] = []
     for index, entry in enumerate(entries):
         here = (*path, index)
-        config = _config(entry, here, finder)
         for name in layers[index]:
             _check_groups(module.get_submodule(name), name, entry, here)
-        chosen = set(layers[index])
-        with blame((*here, "config"), f"quantizing with `{entry['config']}`", finder):
-            quantize_(module, config, lambda _, name, chosen=chosen: name in chosen)
+        configs.append((_config(entry, here, finder), _among(set(layers[index])), (*here, "config")))
+    return _quantized(module, configs, finder)
+
+
+def quantize_as_recipe(
+    module: torch.nn.Module, configs: list[AOQuantizationConfig], path: DocumentPath, finder: SourceFinder
+) -> torch.nn.Module:
+    """A copy of a module, with weights quantized as one of ExecuTorch's recipes says.
+
+    Raises:
+        BuildError: torchao refuses a layer.
+    """
+    return _quantized(module, [(config.ao_base_config, config.filter_fn, path) for config in configs], finder)
+
+
+def _quantized(
+    module: torch.nn.Module, configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]], finder: SourceFinder
+) -> torch.nn.Module:
+    module = copy.deepcopy(module)
+    for config, filter_fn, path in configs:
+        chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
+        with blame(path, f"quantizing with {type(config).__name__}", finder):
+            quantize_(module, config, *chosen)
     # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
     # fp32, and the program would compute nonsense.
     unwrap_tensor_subclass(module)
     return module
+
+
+def _among(names: set[str]) -> Filter:
+    return lambda _, name: name in names
 
 
 def _layers_by_entry(module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath) -> list[list[str]]:

@@ -49,7 +49,8 @@ def _warm_lowering() -> None:
         from etbuild.sources import SourceFinder
 
         plan = {
-            "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}]}},
+            "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}], "from_recipe": False}},
+            "recipe": None,
             "constant_methods": {},
             "edge_compile": EDGE_COMPILE,
             "passes": {hook: [] for hook in HOOKS},

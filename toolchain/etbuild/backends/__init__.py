@@ -12,6 +12,7 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from etbuild import recipes
 from etbuild.backends import (
     aoti,
     arm,
@@ -262,7 +263,11 @@ def check_installed(named: Mapping[str, DocumentPath]) -> None:
 def around(plan: Mapping[str, Any]) -> Iterator[None]:
     """Inside, the methods of a plan can be lowered together."""
     options: dict[str, dict[str, Options]] = {}
+    of_recipe = recipes.backends(plan["recipe"]) if plan["recipe"] else ()
     for method, of_method in plan["methods"].items():
+        if of_method["from_recipe"]:
+            for name in of_recipe:
+                options.setdefault(name, {})[method] = {}
         for entry in of_method["partitioners"]:
             options.setdefault(entry["backend"], {})[method] = entry["options"]
     with contextlib.ExitStack() as entered:

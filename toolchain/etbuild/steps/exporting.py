@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etbuild import recipes
 from etbuild.inputs import Inputs, Used
 from etbuild.plan import Plan, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
@@ -14,6 +15,7 @@ from etbuild.steps.stages import Stage, frozen_if_first
 
 if TYPE_CHECKING:
     import torch
+    from executorch.export import ExportRecipe
     from torch.export import ExportedProgram
 
 
@@ -72,12 +74,14 @@ def export_methods(
     programs = {}
     modules = _Modules(module, finder)
     for name, method in sorted(export_plan["methods"].items()):
+        recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
             if method["program"] is not None:
                 program = load_method(export_plan, name, inputs)
             else:
-                program = export_method(export_plan, name, modules.of(name, method), inputs, finder)
-            programs[name] = transform(export_plan, name, program, finder)
+                source = modules.of(name, method, recipe)
+                program = export_method(export_plan, name, source, inputs, finder, recipe)
+            programs[name] = transform(export_plan, name, program, finder, recipe)
     return programs
 
 
@@ -90,8 +94,10 @@ class _Modules:
         self.finder = finder
         self.quantized: dict[str, torch.nn.Module] = {}
 
-    def of(self, name: str, method: dict[str, Any]) -> torch.nn.Module:
+    def of(self, name: str, method: dict[str, Any], recipe: ExportRecipe | None = None) -> torch.nn.Module:
         """The module that a method is exported from."""
+        if recipe is not None and "quantize" in method["from_recipe"]:
+            return self._as_recipe(recipe)
         entries = (method["quantize"] or {}).get("torchao")
         if not entries:
             return self.module
@@ -102,3 +108,13 @@ class _Modules:
             path = ("methods", name, "quantize", "torchao")
             self.quantized[key] = quantize_weights(self.module, entries, path, self.finder)
         return self.quantized[key]
+
+    def _as_recipe(self, recipe: ExportRecipe) -> torch.nn.Module:
+        configs = recipe.quantization_recipe and recipe.quantization_recipe.ao_quantization_configs
+        if not configs:
+            return self.module
+        from etbuild.quantize_weights import quantize_as_recipe
+
+        if "recipe" not in self.quantized:
+            self.quantized["recipe"] = quantize_as_recipe(self.module, configs, ("recipe",), self.finder)
+        return self.quantized["recipe"]

@@ -44,6 +44,8 @@ def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
         return "its export has no methods without their weights"
     if not backends.separable(plan_backends(lower_plan)):
         return "one of its backends may look at several methods"
+    if lower_plan["recipe"]:
+        return "its recipe may look at several methods"
     if lower_plan["passes"]["edge"] or lower_plan["passes"]["edge_manager"]:
         return "its passes may look at several methods"
     if lower_plan["edge_compile"] != EDGE_COMPILE:
