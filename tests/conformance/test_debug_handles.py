@@ -26,7 +26,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
     import torch
 
-    from etbuild import lower
+    from etbuild import lower, plan
     from etbuild.sources import importable
 
     class Net(torch.nn.Module):
@@ -37,13 +37,11 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     (tmp_path / "demo_backend.py").write_text(BACKEND)
     kwargs = {"operators": ["sin", "cos"], "backend": "SingleBackend"}
     partitioner = {"backend": "custom", "options": {"factory": "demo_backend:take", "kwargs": kwargs}}
-    plan: dict[str, Any] = {
-        "methods": {name: {"partitioners": [partitioner]} for name in ("a", "b")},
-        "constant_methods": {},
-    }
+    method = {"example_inputs": [{"shape": [3]}], "partitioners": [partitioner]}
+    manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
     with importable({"demo_backend.py": tmp_path / "demo_backend.py"}) as finder:
-        yield lower.lower(plan, programs, {}, finder)
+        yield lower.lower(plan.lower_plan(plan.reduce(manifest)), programs, {}, finder)
 
 
 EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by the backend's own numbers those of `sin`, `cos`; and of the last `sin`

@@ -169,11 +169,12 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
         lint = PartitionLint(set(slot))
+        paired = any(backends.equal_partitions(entry["backend"], entry["options"]) for entry in slot.values())
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
                 partitioner = _create(name, slot[name], path, finder)
-                if backends.equal_partitions(slot[name]["backend"], slot[name]["options"]):
+                if paired:
                     partitioner = lint.watched(partitioner, name, path)
                 lists[name].insert(0, partitioner)
             elif lists[name]:

@@ -47,7 +47,7 @@ BACKENDS = {
             "coreml",
             coreml.create,
             separable=False,
-            equal_partitions=True,
+            equal_partitions=coreml.equal_partitions,
             distributions=("coremltools",),
             around=coreml.around,
             weight_only=True,
@@ -66,6 +66,7 @@ BACKENDS = {
             "custom",
             custom.create,
             separable=False,  # what it looks at no one knows
+            equal_partitions=custom.equal_partitions,
             weight_only=True,
             create_quantizer=custom.create_quantizer,
         ),
@@ -221,8 +222,9 @@ def separable(names: Iterable[str]) -> bool:
 
 
 def equal_partitions(name: str, options: Options) -> bool:
-    """Whether a partitioner entry needs as many partitions in each method. What `custom` makes says so by itself."""
-    return get(name).equal_partitions or bool(name == "custom" and options.get("equal_partitions"))
+    """Whether a partitioner entry needs the same number of partitions in all methods."""
+    wanted = get(name).equal_partitions
+    return wanted(options) if callable(wanted) else wanted
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:

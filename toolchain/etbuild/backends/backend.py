@@ -67,7 +67,8 @@ class Backend:
             it does in `edge`.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
-        equal_partitions: To share between methods, the backend needs the same number of partitions in all of them.
+        equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
+            always, or with these options.
         needs: What has to be installed.
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
         edge: What it wants of a method, by the method's options, which has this exported program.
@@ -83,7 +84,7 @@ class Backend:
     name: str
     create: Callable[[Options, Context], Any] | None
     separable: bool
-    equal_partitions: bool = False
+    equal_partitions: bool | Callable[[Options], bool] = False
     needs: tuple[Need, ...] = ()
     distributions: tuple[str, ...] = ()
     edge: Callable[[Options, Any], Edge] | None = None

@@ -25,6 +25,11 @@ def create(options: Options, context: Context) -> Any:
     return CoreMLPartitioner(compile_specs=_compile_specs(options), **arguments)
 
 
+def equal_partitions(options: Options) -> bool:
+    """Whether partitions of methods are made one model, the first with the first."""
+    return bool(options.get("multimethod_weight_sharing_strategy", "positional") == "positional")
+
+
 def _compile_specs(options: Options) -> list[Any]:
     import coremltools
     from executorch.backends.apple.coreml.compiler import CoreMLBackend

@@ -22,6 +22,11 @@ def create(options: Options, context: Context) -> Any:
     return partitioner
 
 
+def equal_partitions(options: Options) -> bool:
+    """What the manifest says of the backend, of which nothing else is known."""
+    return bool(options.get("equal_partitions", False))
+
+
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """What the factory named in the options returns.
 
