@@ -32,11 +32,12 @@ def export_method(
     inputs: Inputs,
     finder: SourceFinder,
     recipe: ExportRecipe | None = None,
+    quantized: Callable[[torch.fx.GraphModule], object] = lambda graph_module: None,
 ) -> torch.export.ExportedProgram:
     """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
     A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`. What
-    the manifest leaves to a recipe the recipe decides.
+    the manifest leaves to a recipe the recipe decides. `quantized` is told of the graph before it is exported again.
 
     Raises:
         InputError: The inputs do not fit the method.
@@ -76,9 +77,10 @@ def export_method(
     from etbuild.quantize_method import quantize_method
 
     torch.manual_seed(export_plan["model"]["seed"])
-    quantized = quantize_method(program.module(check_guards=False), how, finder)
+    converted = quantize_method(program.module(check_guards=False), how, finder)
+    quantized(converted)
     with torch.no_grad(), blame(how.path, "exporting the quantized method", finder):
-        return torch.export.export(quantized, arguments, dynamic_shapes=shapes.for_export(quantized.forward))
+        return torch.export.export(converted, arguments, dynamic_shapes=shapes.for_export(converted.forward))
 
 
 def _quantization(

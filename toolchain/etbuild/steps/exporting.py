@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +37,9 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
     """
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild import constants, module, saved_export
+            from etbuild import constants, saved_export
         with stage("create the module"):
-            root = module.create(export_plan, inputs, finder)
-            if export_plan["read_weights"]:
-                load_weights(root, export_plan["read_weights"], inputs)
-            module.settle(root)
+            root = create_module(export_plan, inputs, finder)
         computed = constants.compute(export_plan, finder)
         reason = saved_export.why_together(export_plan, root)
         if reason is None:
@@ -54,25 +53,45 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         saved_export.write_plan(directory, export_plan, computed, used)
 
 
-def load_weights(module: torch.nn.Module, weights: list[str], inputs: Inputs) -> None:
-    """Loads files of weights into a module.
+def create_module(
+    export_plan: Plan, inputs: Inputs, finder: SourceFinder, weights: Sequence[str] = ()
+) -> torch.nn.Module:
+    """The module that methods are exported from.
+
+    Args:
+        export_plan: What to export.
+        inputs: What may be read.
+        finder: The declared sources.
+        weights: Files of weights that it is exported with, besides those that every export reads.
 
     Raises:
-        InputError: They do not fit the module.
+        InputError: A declared input is missing or does not fit.
+        BuildError: The module cannot be made.
     """
-    from etbuild import tensors
+    from etbuild import module, tensors
 
-    module.load_state_dict(tensors.read_weights(weights, inputs, tensors.describe_state(module)), strict=False)
+    root = module.create(export_plan, inputs, finder)
+    names = [*export_plan["read_weights"], *weights]
+    if names:
+        root.load_state_dict(tensors.read_weights(names, inputs, tensors.describe_state(root)), strict=False)
+    module.settle(root)
+    return root
 
 
 def export_methods(
-    export_plan: Plan, module: torch.nn.Module, inputs: Inputs, finder: SourceFinder, stage: Stage
+    export_plan: Plan,
+    module: torch.nn.Module,
+    inputs: Inputs,
+    finder: SourceFinder,
+    stage: Stage,
+    quantized: Callable[[str, torch.fx.GraphModule], object] = lambda name, graph_module: None,
 ) -> dict[str, ExportedProgram]:
-    """The program of each method, in the order of their names."""
+    """The program of each method, in the order of their names. `quantized` is told of each that was quantized after it
+    was exported, before it is exported again."""
     from etbuild.export import export_method, load_method, transform
 
     programs = {}
-    modules = _Modules(module, finder)
+    modules = Modules(module, finder)
     for name, method in sorted(export_plan["methods"].items()):
         recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
@@ -80,12 +99,13 @@ def export_methods(
                 program = load_method(export_plan, name, inputs)
             else:
                 source = modules.of(name, method, recipe)
-                program = export_method(export_plan, name, source, inputs, finder, recipe)
+                told = partial(quantized, name)
+                program = export_method(export_plan, name, source, inputs, finder, recipe, told)
             programs[name] = transform(export_plan, name, program, finder, recipe)
     return programs
 
 
-class _Modules:
+class Modules:
     """The module as methods want its weights: one copy for all that want them quantized the same way, so that they go
     on sharing them."""
 

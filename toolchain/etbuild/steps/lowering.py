@@ -20,7 +20,7 @@ from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sharing import Places
 from etbuild.sources import SourceFinder, importable
-from etbuild.steps.exporting import export_methods, load_weights
+from etbuild.steps.exporting import create_module, export_methods
 from etbuild.steps.reporting import LOWERING_SCHEMA, write_json
 from etbuild.steps.stages import Stage, frozen_if_first, silent
 
@@ -202,7 +202,7 @@ def merge(
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
                 edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
             places = {name: method.places for name, method in methods.items()}
-            return _emit(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+            return emit_program(lower_plan, edge, shards, places, inputs, finder, directory, stage)
 
 
 def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
@@ -251,7 +251,6 @@ def _lower_together(
 ) -> list[files.Artifact]:
     from etbuild import lower as lowering
     from etbuild import named_data
-    from etbuild.weight_places import Digests, weight_places
 
     if saved.export_plan is None:
         with stage("read the export and the weights"):
@@ -264,9 +263,16 @@ def _lower_together(
             edge = lowering.lower(lower_plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with stage("look for weights that are there twice"):
-            digests = Digests()
-            places = {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
-        return _emit(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+            places = weight_places_of(edge)
+        return emit_program(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+
+
+def weight_places_of(edge: EdgeProgramManager) -> Places:
+    """Where the weights of each method are, in a program of lowered methods."""
+    from etbuild.weight_places import Digests, weight_places
+
+    digests = Digests()
+    return {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
 
 
 def _read_weights(
@@ -306,23 +312,26 @@ def _export_with_weights(
     lower_plan: Plan, export_plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods of a module that has a say in how its weights are loaded."""
-    from etbuild import module, tensors
+    with stage("create the module"):
+        root = create_module(export_plan, inputs, finder, lower_plan["weights"])
+    programs = export_methods(export_plan, root, inputs, finder, stage)
+    return shards_of(lower_plan, export_plan, root, programs), programs
+
+
+def shards_of(
+    lower_plan: Plan, export_plan: Plan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
+) -> dict[str, str]:
+    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
+    from etbuild import tensors
     from etbuild.carried import carried
 
-    with stage("create the module"):
-        root = module.create(export_plan, inputs, finder)
-        weights = export_plan["read_weights"] or lower_plan["weights"]
-        if weights:
-            load_weights(root, weights, inputs)
-        module.settle(root)
-    programs = export_methods(export_plan, root, inputs, finder, stage)
     facts = (
         carried(programs).tensors if carries_content(export_plan) else tensors.describe(root, export_plan["weights"])
     )
-    return _shards(lower_plan, facts), programs
+    return _shards(lower_plan, facts)
 
 
-def _emit(
+def emit_program(
     lower_plan: Plan,
     edge: EdgeProgramManager,
     shards: dict[str, str],
@@ -332,6 +341,24 @@ def _emit(
     directory: Path,
     stage: Stage,
 ) -> list[files.Artifact]:
+    """Makes the program of lowered methods, its named data and the facts of both.
+
+    Args:
+        lower_plan: What was lowered, and how.
+        edge: The lowered methods.
+        shards: The shard of each parameter that has a tag, by name.
+        places: Where the weights of each method are.
+        inputs: What may be read.
+        finder: The declared sources.
+        directory: An existing directory, where the files go.
+        stage: Is told of each stage, for progress.
+
+    Returns:
+        The artifacts.
+
+    Raises:
+        BuildError: The program cannot be written.
+    """
     from etbuild import emit
     from etbuild import lower as lowering
     from etbuild.constants import described

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+STAGES = ("source_transform", "quantize", "export", "to_edge", "lower", "to_executorch")
+"""ExecuTorch's stages of an export, in their order, as `--stop-after` calls them."""
+
 Stage = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a stage when it starts; the context ends with it."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError
+from etbuild.steps.stages import STAGES
 from etbuild.verbs.options import (
     add_cache_directory,
     add_declared,
@@ -21,6 +22,7 @@ from etbuild.verbs.options import (
 
 if TYPE_CHECKING:
     from etbuild.build import Built
+    from etbuild.inputs import Inputs
 
 
 def add(verbs: Any) -> None:
@@ -32,6 +34,12 @@ def add(verbs: Any) -> None:
         "--verify-reproducible",
         action="store_true",
         help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
+    )
+    parser.add_argument(
+        "--stop-after",
+        choices=STAGES,
+        metavar="STAGE",
+        help=f"show what the stages of the export make, up to this one, and build nothing: {', '.join(STAGES)}",
     )
     parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
     parser.set_defaults(run=run)
@@ -66,12 +74,33 @@ def run(options: argparse.Namespace) -> int:
     plan = plans.reduce(loaded.data)
     try:
         declared = inputs(options, [options.manifest.parent, *options.root])
+        if options.stop_after is not None:
+            return _show_stages(options, plan, declared)
         kept = None if options.no_cache else cache(options.cache_dir)
         surroundings = Surroundings(Progress().stage, kept, options.settle, effort(options))
         built = build(plan, declared, options.directory, surroundings, options.verify_reproducible)
     except EtbuildError as error:
         raise error.located(loaded.positions) from error
     print(json.dumps(_facts(built), indent=2) if options.json else _table(built))
+    return 0
+
+
+def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: Inputs) -> int:
+    from etbuild import backends
+    from etbuild import plan as plans
+    from etbuild.progress import Progress
+    from etbuild.steps.stopping import stop_after
+
+    backends.check_installed(plans.used_backends(plan))
+    options.settle()
+    saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
+    if options.json:
+        print(json.dumps([str(path) for path in saved], indent=2))
+        return 0
+    last = [path for path in saved if path.parent.name.endswith(f"-{options.stop_after}") and path.suffix == ".txt"]
+    for path in last:
+        print(f"# {path.stem}\n{path.read_text('utf-8')}")
+    print("\n".join(map(str, saved)))
     return 0
 
 
