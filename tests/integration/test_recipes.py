@@ -1,0 +1,145 @@
+"""ExecuTorch's recipes as the start of a program, and the stages of an export in files."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from etbuild import recipes
+
+from .conftest import Build
+from .test_quantization import MODEL, error_of
+
+RECIPE = """\
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import ExecutorchBackendConfig
+from executorch.export import ExportRecipe, LoweringRecipe, StageType
+
+def create(strict=False):
+    def rename(name, program):
+        print(f"pass of the recipe over {name}")
+        return program
+    return ExportRecipe(
+        name="own",
+        aten_transform_passes=[rename],
+        lowering_recipe=LoweringRecipe(partitioners=[XnnpackPartitioner()]),
+        executorch_backend_config=ExecutorchBackendConfig(segment_alignment=4096),
+        strict=strict,
+    )
+
+def staged():
+    return ExportRecipe(name="own", pipeline_stages=[StageType.TORCH_EXPORT])
+
+def nothing():
+    return None
+"""
+
+
+def manifest(recipe: str, more: str = "", method: str = "") -> str:
+    return (
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nrecipe: {recipe}\n{more}'
+        f"methods:\n  forward: {{example_inputs: [{{shape: [2, 128]}}]{method}}}\n"
+    )
+
+
+@pytest.mark.parametrize("family", recipes.FAMILIES[:3], ids=lambda family: family.type)
+def test_names_are_those_of_executorch(family: recipes.Family) -> None:
+    """Those of the fourth family cannot be imported without Qualcomm's SDK."""
+    if family.type == "ArmRecipeType":
+        pytest.importorskip("tosa_serializer", reason="needs the extra `ethos-u`")
+    kinds = getattr(importlib.import_module(family.module), family.type)
+    assert sorted(family.names) == sorted(kind.value for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tolerance"),
+    [
+        ("xnnpack_fp32", 1e-5),
+        ("xnnpack_pt2e_int8_dynamic_per_channel", 0.03),
+        ("{name: xnnpack_torchao_int8da_int4w_per_tensor, kwargs: {group_size: 64}}", 0.15),
+    ],
+)
+def test_recipe(recipe: str, tolerance: float, build: Build, tmp_path) -> None:
+    made = build(manifest(recipe), model=MODEL)
+    assert made.code == 0, made.err
+    assert tolerance / 100 < error_of(made, tmp_path) < tolerance
+    assert list(made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]) == ["XnnpackBackend"]
+
+
+def test_manifest_overrides_a_recipe(build: Build, tmp_path) -> None:
+    text = manifest("xnnpack_pt2e_int8_dynamic_per_channel", method=", quantize: null, partitioners: [portable]")
+    made = build(text, model=MODEL)
+    assert made.code == 0, made.err
+    assert error_of(made, tmp_path) < 1e-5
+    assert made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"] == {}
+
+
+def test_calibration_of_a_recipe(build: Build, tmp_path) -> None:
+    calibration = 'defaults: {quantize: {pt2e: {calibration: {factory: "model:batches"}}}}\n'
+    made = build(manifest("xnnpack_pt2e_int8_static_per_channel", calibration), model=MODEL)
+    assert made.code == 0, made.err
+    assert 1e-4 < error_of(made, tmp_path) < 0.03
+
+
+def test_target_recipe_of_two_backends(build: Build) -> None:
+    made = build(manifest("ios-arm64-coreml-fp16"), model=MODEL)
+    assert made.code == 0, made.err
+    assert "CoreMLBackend" in made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
+
+
+def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -> None:
+    made = build(manifest('"recipe:create"'), model=MODEL, recipe=RECIPE)
+    assert made.code == 0, made.err
+    assert "pass of the recipe over forward" in made.err
+    aligned = build(manifest('"recipe:create"', "executorch: {segment_alignment: 128}\n"), model=MODEL, recipe=RECIPE)
+    assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest has the last word
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("xnnpack_fp23", "did you mean `xnnpack_fp32`"),
+        ("{name: xnnpack_fp32, kwargs: {bits: 8}}", "ignoring unexpected parameters: ['bits']"),
+        ("qnn_fp16", "needs Qualcomm's"),
+        ("android-arm64-snapdragon-fp16", "needs Qualcomm's"),
+        ('"recipe:staged"', "has stages of its own"),
+        ('"recipe:nothing"', "returned NoneType, not an ExportRecipe"),
+    ],
+)
+def test_refused(recipe: str, message: str, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    made = build(manifest(recipe), model=MODEL, recipe=RECIPE)
+    assert made.code in (1, 2)
+    assert message in made.err
+    assert "Traceback" not in made.err
+
+
+STAGED = manifest("xnnpack_pt2e_int8_dynamic_per_channel").replace("forward: {", "features: {")
+
+
+def test_stages(build: Build) -> None:
+    made = build(STAGED, "--stop-after", "to_executorch", model=MODEL)
+    assert made.code == 0, made.err
+    assert made.files == [
+        "1-source_transform", "2-quantize", "3-export", "4-to_edge", "5-lower", "6-to_executorch"
+    ]  # fmt: skip
+    read = lambda name: made.read(name).decode()  # noqa: E731
+    assert "Linear(in_features=128" in read("1-source_transform/features.txt")
+    assert "dequantize_per_channel" in read("2-quantize/features.txt")
+    assert "choose_qparams" in read("3-export/features.txt")
+    assert "edge__ops" in read("4-to_edge/features.txt")
+    assert "delegate 0: XnnpackBackend" in read("5-lower/features.txt")
+    exported = torch.export.load(made.directory / "3-export/features.pt2")
+    assert exported.module()(torch.zeros(2, 128)).shape == (2, 128)
+    built = build(STAGED, model=MODEL)
+    assert built.read("net.pte") == made.read("6-to_executorch/net.pte")
+
+
+def test_stages_end_where_the_user_says(build: Build) -> None:
+    made = build(STAGED, "--stop-after", "export", model=MODEL)
+    assert made.code == 0, made.err
+    assert made.files == ["1-source_transform", "2-quantize", "3-export"]
+    assert "# features\nExportedProgram:" in made.out
+    assert made.out.rstrip().endswith("3-export/features.txt")
