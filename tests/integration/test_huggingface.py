@@ -86,6 +86,13 @@ def test_llama_prefill_goes_on_in_the_middle(cli_built, tmp_path):
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
+def test_llama_decodes_what_prefill_left_in_the_cache(cli_built, tmp_path):
+    prompt = tokens(20, seed=3)
+    steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
+    [outputs] = run(cli_built("llama"), [[("prefill", [prompt[:, :12], torch.tensor([0])]), *steps]], tmp_path)
+    assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
+
+
 def test_llama_has_one_set_of_weights(cli_built):
     report = json.loads(cli_built("llama").with_suffix(".report.json").read_text())
     module = reference("llama")
@@ -124,15 +131,18 @@ def test_random_weights_are_those_of_the_seed_and_can_be_saved(build, tmp_path):
     assert_close(output, expected)
 
 
-def test_a_decoder_without_a_cache_reads_all_tokens(build, tmp_path):
-    made = build(manifest({"class": "LlamaForCausalLM", "config": TINY}, seed=5))
+def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build, tmp_path):
+    wanted = json.loads(manifest({"class": "LlamaForCausalLM", "config": TINY}, seed=5))
+    mask = {"shape": [1, 4], "dtype": "int64", "fill": "ones"}
+    wanted["methods"]["forward"]["example_kwargs"] = {"attention_mask": mask}
+    made = build(json.dumps(wanted))
     assert made.code == 0, made.err
     torch.manual_seed(5)
     module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY)).eval()
-    prompt = tokens(4, vocab_size=32)
+    inputs = [tokens(4, vocab_size=32), torch.tensor([[1, 1, 1, 0]])]
     with torch.no_grad():
-        expected = module(input_ids=prompt).logits
-    assert_close(run(made.directory / "net.pte", [[("forward", [prompt])]], tmp_path), [[[expected]]])
+        expected = module(inputs[0], attention_mask=inputs[1]).logits
+    assert_close(run(made.directory / "net.pte", [[("forward", inputs)]], tmp_path), [[[expected]]])
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,9 @@ def _return_tensors(model: Any) -> None:
     original = model.forward
 
     @functools.wraps(original)
-    def forward(*inputs: Any) -> tuple[Any, ...]:
-        return tuple(value for value in original(*inputs, return_dict=True).to_tuple() if value is not None)
+    def forward(*inputs: Any, **keywords: Any) -> tuple[Any, ...]:
+        results = original(*inputs, **keywords, return_dict=True)
+        return tuple(value for value in results.to_tuple() if value is not None)
 
     model.forward = forward
 

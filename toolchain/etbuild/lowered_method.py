@@ -14,7 +14,6 @@ debug handles of delegates stand in method.json; both orders reach the memory pl
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -216,7 +215,7 @@ def _handle_map(pairs: list[list[Any]] | None) -> dict[Any, tuple[int, ...]] | N
 
 
 def _write_blob(directory: Path, blob: CordBuffer) -> str:
-    digest = (blob.sha256() if versions.is_file_backed(blob) else hashlib.sha256(blob).digest()).hex()
+    digest = versions.sha256_of(blob).hex()
     if not (directory / BLOBS / digest).exists():
         _write(directory, f"{BLOBS}/{digest}", named_data.blob_bytes(blob))
     return digest

@@ -5,6 +5,7 @@ The lock has the newest. The tests build the core's programs with each of them.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import re
 import sys
@@ -55,6 +56,12 @@ def is_file_backed(blob: CordBuffer) -> bool:
     from executorch.exir._serialize import _cord
 
     return hasattr(_cord, "FileBackedData") and isinstance(blob, _cord.FileBackedData)
+
+
+def sha256_of(blob: CordBuffer) -> bytes:
+    """The digest of a blob. One that lies in a file knows its own."""
+    digest: bytes = blob.sha256() if is_file_backed(blob) else hashlib.sha256(blob).digest()
+    return digest
 
 
 def file_backed(path: Path, sha256: bytes) -> Any:

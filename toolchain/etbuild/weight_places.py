@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import torch
-from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from etbuild import named_data
+from etbuild import named_data, versions
 from etbuild.sharing import Place
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
 
 
 class Digests:
@@ -32,10 +35,10 @@ class Digests:
 
     def blob(self, blob: CordBuffer) -> str:
         """The digest of a blob, which may lie in a file."""
-        if isinstance(blob, FileBackedData):
-            return str(blob.sha256().hex())
+        if versions.is_file_backed(blob):
+            return versions.sha256_of(blob).hex()
         if id(blob) not in self._blobs:
-            self._blobs[id(blob)] = hashlib.sha256(blob).hexdigest()
+            self._blobs[id(blob)] = versions.sha256_of(blob).hex()
         return self._blobs[id(blob)]
 
 
