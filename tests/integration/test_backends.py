@@ -79,9 +79,8 @@ CASES = {
     "webgpu": Case("VulkanBackend", {}),
     "xnnpack": Case("XnnpackBackend", {}),
 }
-# Backends that lower fp32 above, with their quantizers.
+# Backends that lower fp32 above, with their quantizers. (Core ML's traces its patterns for a minute and more.)
 QUANTIZED = {
-    "coreml-int8": Case("CoreMLBackend", {"minimum_deployment_target": "iOS18"}, 1, {}),
     "openvino-int8": Case("OpenvinoBackend", {}, 1, {}),
     "tosa-int8": Case("TOSABackend", {"tosa_spec": "TOSA-1.0+INT"}, 1, {}),
     "vulkan-int8": Case("VulkanBackend", {}, 1, {"dynamic": True}),
@@ -104,6 +103,10 @@ for manifest in manifests:
 """
 # What must not reach the bytes, besides the order of builds and the process that they run in.
 SURROUNDINGS = {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "31337", "TZ": "Asia/Tokyo"}
+
+
+# Core ML's tools would name models by random numbers: with other weights, and where there is one method.
+CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
 
 
 def is_here(name: str) -> bool:
@@ -144,18 +147,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if is_here(backend):
             (root / f"{name}.yaml").write_text(manifest(name, backend, case.options, case.quantizer))
             names.append(name)
+    if is_here("coreml"):
+        for name, model in CORE_ML.items():
+            content = yaml.safe_load((root / "coreml.yaml").read_text())
+            content = {**content, "name": name, "model": {**content["model"], **model}}
+            if name == "coreml-alone":
+                del content["methods"]["prefill"]
+            (root / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        names += CORE_ML
     build_all(root, names, "here")
     return root / "here"
 
 
 @pytest.fixture(scope="module")
 def built_elsewhere(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in another process with other surroundings, in the other order, the first once more, and as ExecuTorch
-    alone lowers. Temporary files are in a file system of another kind, where there is one."""
+    """The same in another process with other surroundings, in the other order, and as ExecuTorch alone lowers.
+
+    Temporary files are in a file system of another kind, where there is one.
+    """
     root = built.parent
     names = [path.stem for path in sorted(root.glob("*.yaml"), reverse=True)]
     scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path_factory.mktemp("scratch"))
-    build_all(root, [*names, names[0]], "elsewhere", "--no-accelerate", TMPDIR=scratch, **SURROUNDINGS)
+    build_all(root, names, "elsewhere", "--no-accelerate", TMPDIR=scratch, **SURROUNDINGS)
     return root / "elsewhere"
 
 
@@ -245,6 +258,38 @@ def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: 
     delegated = report(built, name)["methods"]["decode"]["operators"]["delegated"][QUANTIZED[name].id]
     assert any("dequantize" in operator for operator in delegated)
     assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
+
+
+def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
+    """The named data of a program: Core ML's models by key."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    store = deserialize_pte_binary((built / f"{name}.pte").read_bytes()).named_data
+    return {} if store is None else {key: bytes(store.buffers[e.buffer_index]) for key, e in store.pte_data.items()}
+
+
+def test_core_ml_reads_the_model_of_both_methods(built: Path, tmp_path: Path) -> None:
+    """Its parts, put into one order and named anew, are still a model package."""
+    import coremltools
+    from executorch.backends.apple.coreml import executorchcoreml
+
+    [(key, content)] = core_ml_models(built, "coreml").items()
+    assert executorchcoreml.unflatten_directory_contents(content, str(tmp_path / "model"))
+    metadata = json.loads((tmp_path / "model/metadata.json").read_bytes())
+    assert key == f"coreml_{metadata['identifier']}"
+    assert set(metadata["methods"]) == set(ROWS)
+    model = coremltools.models.MLModel(str(tmp_path / "model/model.mlpackage"), skip_model_load=True)
+    assert set(model.get_spec().mlProgram.functions) == set(ROWS)
+    weights = next((tmp_path / "model").rglob("weight.bin")).stat().st_size
+    assert 3 * WIDTH * WIDTH * 2 < weights < 3.1 * WIDTH * WIDTH * 2
+
+
+def test_core_ml_models_with_other_weights_have_other_names(built: Path) -> None:
+    assert core_ml_models(built, "coreml").keys().isdisjoint(core_ml_models(built, "coreml-other"))
+
+
+def test_a_core_ml_model_of_one_method_is_reproducible(built: Path, built_elsewhere: Path) -> None:
+    assert (built / "coreml-alone.pte").read_bytes() == (built_elsewhere / "coreml-alone.pte").read_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(set(backends.BACKENDS) - {*CASES, "custom"} | {"vgf"}))
