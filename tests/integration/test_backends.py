@@ -114,6 +114,8 @@ SURROUNDINGS = {
 }
 
 
+# Backends whose weights can lie in a file beside the program.
+TAGGED = ("native", "vulkan")
 # Core ML's tools would name models by random numbers: with other weights, and where there is one method.
 CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
 
@@ -157,6 +159,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if is_here(backend):
             (root / f"{name}.yaml").write_text(manifest(name, backend, case.options, case.quantizer))
             names.append(name)
+    for name in TAGGED:
+        content = yaml.safe_load((root / f"{name}.yaml").read_text())
+        content = {**content, "name": f"{name}-tagged", "named_data": {"weights": {"parameters": ["*"]}}}
+        (root / f"{name}-tagged.yaml").write_text(yaml.safe_dump(content))
+        names.append(f"{name}-tagged")
     if is_here("coreml"):
         for name, model in CORE_ML.items():
             content = yaml.safe_load((root / "coreml.yaml").read_text())
@@ -177,7 +184,8 @@ def built_elsewhere(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     system of another kind, where there is one.
     """
     root = built.parent
-    names = [path.stem for path in sorted(root.glob("*.yaml"), reverse=True)]
+    found = sorted(root.glob("*.yaml"), reverse=True)
+    names = [path.stem for path in found if not path.stem.endswith(("-tagged", "-other"))]
     scratch = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path_factory.mktemp("scratch"))
     every = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(every)})
@@ -265,6 +273,13 @@ def test_the_readme_says_what_a_backend_does(name: str, built: Path, built_elsew
     assert row[1:] == ["yes" if cell else "no" for cell in measured]
 
 
+@pytest.mark.parametrize("name", TAGGED)
+def test_weights_lie_beside_the_program_once(name: str, built: Path) -> None:
+    layer = WIDTH * WIDTH * 4
+    assert 3 * layer < (built / f"{name}-tagged.weights.ptd").stat().st_size < 3.2 * layer
+    assert (built / f"{name}-tagged.pte").stat().st_size < layer
+
+
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: Path, built_elsewhere: Path) -> None:
     backend = name.removesuffix("-int8")
@@ -306,12 +321,13 @@ def test_core_ml_reads_the_model_of_both_methods(built: Path, tmp_path: Path) ->
     [(key, content)] = core_ml_models(built, "coreml").items()
     (tmp_path / "model").mkdir()
     assert executorchcoreml.unflatten_directory_contents(content, str(tmp_path / "model"))
-    metadata = json.loads((tmp_path / "model/metadata.json").read_bytes())
+    [root] = (tmp_path / "model").iterdir()
+    metadata = json.loads((root / "metadata.json").read_bytes())
     assert key == f"coreml_{metadata['identifier']}"
     assert set(metadata["methods"]) == set(ROWS)
-    model = coremltools.models.MLModel(str(tmp_path / "model/model.mlpackage"), skip_model_load=True)
+    model = coremltools.models.MLModel(str(root / "model.mlpackage"), skip_model_load=True)
     assert set(model.get_spec().mlProgram.functions) == set(ROWS)
-    weights = next((tmp_path / "model").rglob("weight.bin")).stat().st_size
+    weights = next(root.rglob("weight.bin")).stat().st_size
     assert 3 * WIDTH * WIDTH * 2 < weights < 3.1 * WIDTH * WIDTH * 2
 
 
