@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,19 +29,20 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
     """Inside, each delegate is compiled in a child process of its own.
 
     OpenVINO numbers what it makes for as long as its process lives, and the numbers are in what it writes. A child that
-    starts as a copy of a process without OpenVINO begins at the same number each time.
+    starts as a copy of a process without OpenVINO begins at the same number each time. Nor does the child see how many
+    processors there are and which instructions they have, for which OpenVINO would divide and fuse operators.
     """
     from executorch.backends.openvino.preprocess import OpenvinoBackend
 
     from etbuild import forked
     from etbuild.accelerate.replaced import replaced
 
-    del options
+    anywhere = not any(of_method.get("for_this_machine", False) for of_method in options.values())
     preprocess = OpenvinoBackend.preprocess
 
     def in_a_child(program: Any, specs: Any) -> Any:
         name = "compiling for OpenVINO"
-        result, failure = forked.run({name: lambda: _compile(preprocess, program, specs)}, 1)[name]
+        result, failure = forked.run({name: lambda: _compile(preprocess, program, specs, anywhere)}, 1)[name]
         if failure is not None:
             raise RuntimeError(failure)
         return result
@@ -49,11 +51,14 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
         yield
 
 
-def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:
-    """What OpenVINO makes of a delegate, or what it says."""
+def _compile(preprocess: Any, program: Any, specs: Any, anywhere: bool) -> tuple[Any, str | None]:
+    """What OpenVINO makes of a delegate, or what it says. Changes this process."""
     import torch
 
     torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+    if anywhere:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     try:
         return preprocess(program, specs), None
     except Exception as error:  # OpenVINO raises what it likes
