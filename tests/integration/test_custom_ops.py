@@ -87,9 +87,12 @@ def test_a_library_that_is_none(build: Build) -> None:
     assert "custom_ops.libraries[0]: `libdemo_ops.so` is not a declared input" in made.err
 
 
-def test_a_module_of_the_sources_registers_them(build: Build) -> None:
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_module_of_the_sources_registers_them(build: Build, jobs: str) -> None:
+    methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
+    manifest = MANIFEST.replace("methods:", methods) + "custom_ops: {modules: [ops.halves]}\n"
     model = MODEL.replace("self.linear(x).relu()", "torch.ops.halves.halve(self.linear(x))")
-    made = build(MANIFEST + "custom_ops: {modules: [ops.halves]}\n", model=model, ops__halves=HALVES)
+    made = build(manifest, "--jobs", jobs, model=model, ops__halves=HALVES)
     assert operators(made)["halves::halve.out"] == 1
     assert "ops/halves.py" in made.json("net.index.json")["inputs"]["sources"]
 

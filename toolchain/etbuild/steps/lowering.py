@@ -80,7 +80,7 @@ def lower(
                 path.mkdir()
             lower_methods(lower_plan, export, inputs, methods, stage, effort)
             return merge(lower_plan, export, methods, inputs, directory, stage, effort)
-    with _lowering(lower_plan, export, inputs, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         whole = _with_constants(lower_plan, saved)
         return _lower_together(whole, saved, inputs, finder, directory, stage, effort)
 
@@ -115,7 +115,7 @@ def lower_methods(
         return run
 
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
-    with _lowering(lower_plan, export, inputs, stage, effort), stage(shown):
+    with _lowering(export, stage, effort), stage(shown):
         forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
@@ -138,7 +138,7 @@ def lower_method(
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering(lower_plan, export, inputs, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         from etbuild import lower as lowering
         from etbuild import lowered_method, named_data, saved_export
 
@@ -186,7 +186,7 @@ def merge(
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering(lower_plan, export, inputs, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         from etbuild import lowered_method, saved_export
 
         lower_plan = _with_constants(lower_plan, saved)
@@ -211,21 +211,30 @@ def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
 
 
 @contextmanager
-def _lowering(
-    lower_plan: Plan, export: ExportFiles, inputs: Inputs, stage: Stage, effort: Effort
-) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
     with library_messages_off(), stdout_for_results():
         versions.check()
         with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild import custom_ops, saved_export
+            from etbuild import saved_export
         saved = saved_export.read(export)
         faster = importing() if effort.accelerate else nullcontext()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
             from etbuild import emit, lower, lowered_method  # noqa: F401
         with importable(saved.sources) as finder:
-            custom_ops.load(lower_plan["custom_ops"], inputs, finder)
             yield saved, finder
+
+
+@contextmanager
+def _lowering_with_operators(
+    lower_plan: Plan, export: ExportFiles, inputs: Inputs, stage: Stage, effort: Effort
+) -> Iterator[tuple[SavedExport, SourceFinder]]:
+    """The same as `_lowering`, and the operators that are not PyTorch's."""
+    with _lowering(export, stage, effort) as (saved, finder):
+        from etbuild import custom_ops
+
+        custom_ops.load(lower_plan["custom_ops"], inputs, finder)
+        yield saved, finder
 
 
 @contextmanager
