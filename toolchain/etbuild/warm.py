@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import inputs
 from etbuild.accelerate import importing
+from etbuild.plan import Plan
 from etbuild.quiet import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _warm_lowering() -> None:
         from etbuild.lowering_options import EDGE_COMPILE, HOOKS
         from etbuild.sources import SourceFinder
 
-        plan = {
+        plan: Plan = {
             "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}], "from_recipe": False}},
             "recipe": None,
             "constant_methods": {},
