@@ -99,7 +99,8 @@ def test_lowering_methods_one_by_one_gives_the_same(build: Build) -> None:
     assert together.read("net.pte") == one_by_one.read("net.pte")
 
 
-def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Build) -> None:
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Build, jobs: str) -> None:
     model = """\
     import torch
 
@@ -125,7 +126,7 @@ def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Buil
     methods: {write: {example_inputs: [{shape: [2, 4]}]}, read: {example_inputs: [{shape: [3, 4]}]}}
     share_mutable_buffers: true
     """
-    made = build(manifest + "defaults: {partitioners: {read: [xnnpack]}}\n", model=model)
+    made = build(manifest + "defaults: {partitioners: {read: [xnnpack]}}\n", "--jobs", jobs, model=model)
     assert made.code == 1
     message = "methods.read.partitioners: XnnpackBackend took `table` for a constant, which `write` writes to"
     assert message in made.err

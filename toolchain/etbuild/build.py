@@ -20,10 +20,10 @@ from etbuild.plan import (
     digest,
     export_data_names,
     export_plan,
+    lower_data_names,
     lower_plan,
     method_plan,
     used_backends,
-    weights_names,
 )
 from etbuild.steps.stages import Stage
 
@@ -281,13 +281,13 @@ def _lower_key(request: _Request, exported: Path) -> str:
 def _method_key(request: _Request, exported: Path, name: str) -> str:
     """Over what lowering one method by itself reads: of the export the other methods are left out."""
     others = {f"methods/{other}.pt2" for other in request.plan["methods"] if other != name}
-    weights = weights_names(lower_plan(request.plan)["weights"])
+    read = lower_data_names(lower_plan(request.plan))
     return digest(
         {
             "schema": "executorch-method-key/v1",
             "plan": method_plan(lower_plan(request.plan), name),
             "export": {file: file_digest(exported / file) for file in _files_below(exported) if file not in others},
-            "data": {data: request.described["data"][data] for data in weights},
+            "data": {data: request.described["data"][data] for data in read},
             "toolchain": request.described["toolchain"],
         }
     )

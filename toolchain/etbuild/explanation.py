@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.changes import Change, changes, show
 from etbuild.errors import format_path
-from etbuild.plan import digest, export_data_names, export_plan, lower_plan
+from etbuild.plan import digest, export_data_names, export_plan, lower_data_names, lower_plan
 
 _NAMED = 8  # so many changed tensors are named one by one
 
@@ -24,7 +24,7 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
     plan = inputs["plan"]
     yield 0, "key", digest(inputs), plan["name"]
     yield 1, "plan", digest(plan), ""
-    for part in ("model", "constant_methods", "named_data", "report", "checks"):
+    for part in sorted(plan.keys() - {"schema", "name", "methods"}):
         yield 2, part, digest(plan[part]), show(plan[part]) if plan[part] else "none"
     yield 2, "methods", digest(plan["methods"]), ""
     for name, method in sorted(plan["methods"].items()):
@@ -67,9 +67,9 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         (exporting, inputs["sources"], {name: inputs["data"].get(name) for name in export_data_names(exporting)})
         for exporting, _, inputs in parts
     ]
-    weights = [{name: inputs["data"].get(name) for name in lowering["weights"]} for _, lowering, inputs in parts]
+    data = [{name: inputs["data"].get(name) for name in lower_data_names(lower)} for _, lower, inputs in parts]
     export = toolchain or exports[0] != exports[1]
-    lower = toolchain or parts[0][1] != parts[1][1] or weights[0] != weights[1]
+    lower = toolchain or parts[0][1] != parts[1][1] or data[0] != data[1]
     said = ["export"] if export else []
     if lower:
         said.append("lower")

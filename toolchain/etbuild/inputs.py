@@ -94,6 +94,9 @@ def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
             where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
             hint = did_you_mean(module, known) or (f"there is no {where}" if where else None)
             problems.append(Problem(f"the module `{module}` is not among the declared sources", path, hint))
+    for name in export_plan["custom_ops"]["modules"]:
+        if not _follow(inputs, name, used):
+            used.packages.add(name.partition(".")[0])  # installed
     for name in used.sources:
         top = name.removesuffix(".py").split("/")[0]
         if top in sys.stdlib_module_names:

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, named_data, passes, recipes, weight_only
 from etbuild.backends import Edge
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import edge_compile_config, merged
 from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
@@ -81,7 +81,7 @@ def lower(
                 constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
                 compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
             )
-    except BuildError:
+    except (BuildError, InputError):
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
         raise _lowering_error(error, methods, finder) from error

@@ -60,6 +60,9 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
             yield from _check_method(method, ("methods", name))
     yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
     yield from _check_named_data(_mapping(data, "named_data"))
+    for index, name in enumerate(_list(_mapping(data, "custom_ops"), "libraries")):
+        if isinstance(name, str) and name:
+            yield from _check_input_name(name, ("custom_ops", "libraries", index))
     yield from lowering_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
     yield from _check_quantizations(data, methods)

@@ -36,6 +36,8 @@ def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Modul
     torch.manual_seed(model["seed"])
     with blame(path, f"`{model['factory']}`", finder):
         module = factory(**model["kwargs"])
+    if isinstance(module, dict):
+        module = _joined(module, model["factory"])
     if not isinstance(module, torch.nn.Module):
         raise BuildError(
             [Problem(f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module", path)]
@@ -45,6 +47,24 @@ def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Modul
         hint = "run the module once in the factory, or give its layers their sizes"
         raise BuildError([Problem(f"`{lazy[0]}` has no shape yet", path, hint)])
     return module
+
+
+def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Module:
+    """Several modules as one, whose children they are: what they share is shared.
+
+    Raises:
+        BuildError: Something else is among them, or one has a name that no child can have.
+    """
+    joined, path = torch.nn.Module(), ("model", "factory")
+    for name, module in modules.items():
+        if not isinstance(module, torch.nn.Module):
+            message = f"`{reference}` returned a dict with {type(module).__name__} at `{name}`, not a torch.nn.Module"
+            raise BuildError([Problem(message, path)])
+        if not isinstance(name, str) or not name.isidentifier() or hasattr(joined, name):
+            message = f"`{reference}` returned a dict with the key `{name}`, which cannot be part of an `entry`"
+            raise BuildError([Problem(message, path, "use an identifier that torch.nn.Module does not have")])
+        joined.add_module(name, module)
+    return joined
 
 
 def settle(module: torch.nn.Module) -> None:

@@ -51,6 +51,7 @@ def reduce(manifest: dict[str, Any]) -> Plan:
             tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
             for tag, entry in manifest.get("named_data", {}).items()
         },
+        "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
         **lowering_options.reduce(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
@@ -149,6 +150,7 @@ def export_plan(plan: Plan) -> Plan:
         "weights": bool(model["weights"]) and not carried,
         "read_weights": model["weights"] if carried else [],
         "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
+        "custom_ops": plan["custom_ops"],
         "recipe": plan["recipe"] and {key: plan["recipe"][key] for key in ("name", "kwargs")},
         "passes": plan["passes"]["aten"],
         "constant_methods": {name: value for name, value in constants if isinstance(value, dict)},
@@ -168,6 +170,7 @@ def lower_plan(plan: Plan) -> Plan:
         },
         "recipe": plan["recipe"],
         "named_data": plan["named_data"],
+        "custom_ops": plan["custom_ops"],
         "edge_compile": plan["edge_compile"],
         "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
         "constant_methods": {
@@ -283,10 +286,21 @@ def weights_names(names: list[str]) -> dict[str, DocumentPath]:
     return found
 
 
+def library_names(part: Plan) -> dict[str, DocumentPath]:
+    """Declared inputs that are libraries of operators, of an export plan or a lower plan, each with its place."""
+    libraries = part["custom_ops"]["libraries"]
+    return {name: ("custom_ops", "libraries", index) for index, name in enumerate(libraries)}
+
+
+def lower_data_names(lower_plan: Plan) -> dict[str, DocumentPath]:
+    """The declared inputs that lowering reads, each with the place that names it first."""
+    return {**weights_names(lower_plan["weights"]), **library_names(lower_plan)}
+
+
 def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
     """The declared inputs that the export reads, each with the place that names it first: example inputs, what methods
     are quantized with or come from, and a model's configuration."""
-    found = weights_names(export_plan["read_weights"])
+    found = {**weights_names(export_plan["read_weights"]), **library_names(export_plan)}
     config = (export_plan["model"]["huggingface"] or {}).get("config")
     if isinstance(config, str):
         found.setdefault(config, ("model", "huggingface", "config"))

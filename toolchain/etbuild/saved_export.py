@@ -109,6 +109,7 @@ def write(
     zeros = _save_made(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
     roots += export_plan["model"]["modules"] if roots else []
+    roots += export_plan["custom_ops"]["modules"]
     _copy_sources(directory, used if imports else reached_sources(inputs, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "own": own}
     facts["constants"] = _save_constants(directory, constants)

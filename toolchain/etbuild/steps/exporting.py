@@ -37,7 +37,8 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
     """
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild import constants, saved_export
+            from etbuild import constants, custom_ops, saved_export
+        custom_ops.load(export_plan["custom_ops"], inputs, finder)
         with stage("create the module"):
             root = create_module(export_plan, inputs, finder)
         computed = constants.compute(export_plan, finder)

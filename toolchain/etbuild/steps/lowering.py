@@ -80,7 +80,7 @@ def lower(
                 path.mkdir()
             lower_methods(lower_plan, export, inputs, methods, stage, effort)
             return merge(lower_plan, export, methods, inputs, directory, stage, effort)
-    with _lowering(export, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         whole = _with_constants(lower_plan, saved)
         return _lower_together(whole, saved, inputs, finder, directory, stage, effort)
 
@@ -138,7 +138,7 @@ def lower_method(
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering(export, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         from etbuild import lower as lowering
         from etbuild import lowered_method, named_data, saved_export
 
@@ -186,7 +186,7 @@ def merge(
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering(export, stage, effort) as (saved, finder):
+    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
         from etbuild import lowered_method, saved_export
 
         lower_plan = _with_constants(lower_plan, saved)
@@ -223,6 +223,18 @@ def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tup
             from etbuild import emit, lower, lowered_method  # noqa: F401
         with importable(saved.sources) as finder:
             yield saved, finder
+
+
+@contextmanager
+def _lowering_with_operators(
+    lower_plan: Plan, export: ExportFiles, inputs: Inputs, stage: Stage, effort: Effort
+) -> Iterator[tuple[SavedExport, SourceFinder]]:
+    """The same as `_lowering`, and the operators that are not PyTorch's."""
+    with _lowering(export, stage, effort) as (saved, finder):
+        from etbuild import custom_ops
+
+        custom_ops.load(lower_plan["custom_ops"], inputs, finder)
+        yield saved, finder
 
 
 @contextmanager

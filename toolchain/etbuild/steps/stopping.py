@@ -53,7 +53,8 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     saved: list[Path] = []
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
-            from etbuild import emit, export, lower  # noqa: F401
+            from etbuild import custom_ops, emit, export, lower  # noqa: F401
+        custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
         for number, (name, write) in enumerate(_road(plan, inputs, finder, stage), 1):
             place = directory / f"{number}-{name}"
             with files.whole_directory(place) as made:

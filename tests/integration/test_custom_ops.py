@@ -1,0 +1,122 @@
+"""Operators from a shared library, from a module of the sources, and from an installed package."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+
+from etbuild import program_file
+
+from .conftest import MANIFEST, MODEL, Build, Outcome
+
+SCALED = MODEL.replace("self.linear(x).relu()", "torch.ops.demo.scale(self.linear(x), 2.5)")
+
+HALVES = """\
+import torch
+
+@torch.library.custom_op("halves::halve", mutates_args=())
+def halve(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+@halve.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+out = torch.library.Library("halves", "FRAGMENT")
+out.define("halve.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+"""
+
+ATTENTION = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 8, 2, 4), persistent=False)
+        self.register_buffer("v", torch.zeros(1, 8, 2, 4), persistent=False)
+
+    def forward(self, q, k, v):
+        return torch.ops.llama.sdpa_with_kv_cache(q, k, v, self.k, self.v, 0, 3, None, 0.0, True)
+
+def create():
+    return Net()
+"""
+
+
+def operators(made: Outcome) -> dict[str, int]:
+    assert made.code == 0, made.err
+    facts = program_file.program_facts(program_file.read_program(made.read("net.pte")))
+    return facts["methods"]["forward"]["operators"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The shared library of demo::scale."""
+    if shutil.which("g++") is None:
+        pytest.skip("compiles a library of operators: install g++")
+    root, built = Path(torch.__file__).parent, tmp_path_factory.mktemp("ops") / "libdemo_ops.so"
+    include = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    source = Path(__file__).with_name("demo_ops.cpp")
+    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", abi, *include, str(source), "-o", str(built)]
+    subprocess.run([*command, f"-L{root}/lib", "-ltorch_cpu", "-lc10"], check=True)
+    return built.read_bytes()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_declared_library_registers_them(build: Build, library: bytes, jobs: str) -> None:
+    methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
+    manifest = MANIFEST.replace("methods:", methods) + "custom_ops: {libraries: [libdemo_ops.so]}\n"
+    made = build(manifest, "--jobs", jobs, model=SCALED, files={"libdemo_ops.so": library})
+    assert operators(made)["demo::scale.out"] == 1
+    assert "libdemo_ops.so" in made.json("net.index.json")["inputs"]["data"]
+
+
+def test_a_library_that_is_none(build: Build) -> None:
+    manifest = MANIFEST + "custom_ops: {libraries: [libdemo_ops.so]}\n"
+    made = build(manifest, files={"libdemo_ops.so": b"not a library"})
+    assert made.code == 1
+    assert "custom_ops.libraries[0]: cannot load `libdemo_ops.so`: OSError: " in made.err
+    made = build(manifest)
+    assert made.code == 2
+    assert "custom_ops.libraries[0]: `libdemo_ops.so` is not a declared input" in made.err
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_module_of_the_sources_registers_them(build: Build, jobs: str) -> None:
+    methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
+    manifest = MANIFEST.replace("methods:", methods) + "custom_ops: {modules: [ops.halves]}\n"
+    model = MODEL.replace("self.linear(x).relu()", "torch.ops.halves.halve(self.linear(x))")
+    made = build(manifest, "--jobs", jobs, model=model, ops__halves=HALVES)
+    assert operators(made)["halves::halve.out"] == 1
+    assert "ops/halves.py" in made.json("net.index.json")["inputs"]["sources"]
+
+
+def test_a_module_that_is_not_there(build: Build) -> None:
+    made = build(MANIFEST + "custom_ops: {modules: [no_such_ops]}\n")
+    assert made.code == 1
+    assert "custom_ops.modules[0]: importing `no_such_ops` failed: ModuleNotFoundError" in made.err
+
+
+def test_an_installed_package_registers_them_and_the_runtime_has_the_kernel(build: Build) -> None:
+    manifest = """\
+    schema: executorch-model/v1
+    name: net
+    model: {factory: "model:create"}
+    methods: {forward: {example_inputs: [{shape: [1, 3, 2, 4]}, {shape: [1, 3, 2, 4]}, {shape: [1, 3, 2, 4]}]}}
+    custom_ops: {modules: [executorch.extension.llm.custom_ops.custom_ops]}
+    """
+    made = build(manifest, model=ATTENTION)
+    assert operators(made)["llama::sdpa_with_kv_cache.out"] == 1
+    q, k, v = torch.randn(3, 1, 3, 2, 4)
+    program = Runtime.get().load_program(made.directory / "net.pte")
+    found = program.load_method("forward").execute([q, k, v])[0]  # type: ignore[union-attr]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+    ).transpose(1, 2)
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,121 @@
+"""Methods from different modules of one factory, which share a submodule."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+from safetensors.torch import save
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import torch
+
+class Classifier(torch.nn.Module):
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+        self.head = torch.nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(self.backbone(x).relu())
+
+class Embedder(torch.nn.Module):
+    def __init__(self, backbone):
+        super().__init__()
+        self.body = backbone
+
+    def embed(self, x):
+        return self.body(x).tanh()
+
+def create(kind="dict"):
+    backbone = torch.nn.Linear(64, 64)
+    modules = {"classifier": Classifier(backbone), "embedder": Embedder(backbone)}
+    if kind == "other":
+        modules["number"] = 3
+    if kind == "name":
+        modules["training"] = Embedder(backbone)
+    return torch.nn.ModuleDict(modules) if kind == "ModuleDict" else modules
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", kwargs: {kind: KIND}, weights: net.safetensors}
+methods:
+  classify: {entry: classifier, example_inputs: [{shape: [2, 64]}]}
+  embed: {entry: embedder.embed, example_inputs: [{shape: [2, 64]}]}
+defaults: {partitioners: [PARTITIONER]}
+"""
+BACKBONE_BYTES = 64 * 64 * 4
+
+
+def eager(built: Outcome) -> Any:
+    spec = importlib.util.spec_from_file_location("eager_model", built.directory.parent / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source)
+    return source.create("ModuleDict").eval()
+
+
+@pytest.fixture
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {
+        "classifier.backbone.weight": (64, 64),
+        "classifier.backbone.bias": (64,),
+        "classifier.head.weight": (3, 64),
+        "classifier.head.bias": (3,),
+    }
+    return {name: torch.randn(shape, generator=generator) / 8 for name, shape in shapes.items()}
+
+
+def manifest(kind: str = "dict", partitioner: str = "xnnpack", more: str = "") -> str:
+    return MANIFEST.replace("KIND", kind).replace("PARTITIONER", partitioner) + more
+
+
+@pytest.mark.parametrize("named_data", ["", 'named_data: {weights: {parameters: ["*"]}}'])
+@pytest.mark.parametrize("partitioner", ["xnnpack", "portable"])
+def test_what_modules_share_is_in_the_artifact_once(
+    build: Build, weights: dict[str, torch.Tensor], partitioner: str, named_data: str
+) -> None:
+    made = build(
+        manifest(partitioner=partitioner, more=named_data), model=MODEL, files={"net.safetensors": save(weights)}
+    )
+    assert made.code == 0, made.err
+    held = [name for name in made.files if name.endswith((".pte", ".ptd"))]
+    assert BACKBONE_BYTES < sum(len(made.read(name)) for name in held) < 2 * BACKBONE_BYTES
+    modules = eager(made)
+    state = {
+        **weights,
+        **{f"embedder.body.{part}": weights[f"classifier.backbone.{part}"] for part in ("weight", "bias")},
+    }
+    modules.load_state_dict(state)
+    data = made.directory / "net.weights.ptd" if named_data else None
+    program = Runtime.get().load_program(made.directory / "net.pte", data_path=data)
+    x = torch.randn(2, 64)
+    for method, module in (("classify", modules["classifier"]), ("embed", modules["embedder"].embed)):
+        found = program.load_method(method).execute([x])[0]  # type: ignore[union-attr]
+        torch.testing.assert_close(found, module(x))
+
+
+def test_a_module_dict_gives_the_same(build: Build, weights: dict[str, torch.Tensor]) -> None:
+    made = [
+        build(manifest(kind), model=MODEL, files={"net.safetensors": save(weights)}) for kind in ("dict", "ModuleDict")
+    ]
+    assert made[0].read("net.pte") == made[1].read("net.pte")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("other", "returned a dict with int at `number`"), ("name", "returned a dict with the key `training`")],
+)
+def test_what_is_no_module_is_an_error(build: Build, kind: str, message: str) -> None:
+    made = build(manifest(kind), model=MODEL, files={"net.safetensors": save({"x": torch.zeros(1)})})
+    assert made.code == 1
+    assert f"model.factory: `model:create` {message}" in made.err
