@@ -31,6 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests one of several processes runs after each other: those of a file, and all that need Bazel's servers."""
+    for item in items:
+        directory = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests leave the user's cache alone."""

@@ -71,9 +71,11 @@ Write = Callable[[Path], None]
 
 def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when it is asked for."""
+    from etbuild import constants
     from etbuild.steps.lowering import emit_program, shards_of, weight_places_of
 
     exporting, lowering = export_plan(plan), lower_plan(plan)
+    lowering["constant_methods"].update(constants.compute(exporting, finder))
     with stage("create the module"):
         root = create_module(exporting, inputs, finder)
     yield "source_transform", partial(_write_modules, exporting, Modules(root, finder), finder)
