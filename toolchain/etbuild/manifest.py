@@ -55,6 +55,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(_mapping(data, "defaults"), methods)
+    yield from _check_whole_programs(_mapping(data, "defaults").get("partitioners"), methods)
     for name, method in methods.items():
         if isinstance(method, dict):
             yield from _check_method(method, ("methods", name))
@@ -180,6 +181,25 @@ def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterato
     name_path = (*path, "backend") if isinstance(entry, dict) else path
     for problem in problems:
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
+
+
+def _check_whole_programs(defaults: Any, methods: dict[str, Any]) -> Iterator[Problem]:
+    """A backend that wants a setting of the whole program has to be that of every method."""
+    used: dict[str, set[str]] = {}
+    for name, method in methods.items():
+        inherited = defaults.get(name) if isinstance(defaults, dict) else defaults
+        entries = method.get("partitioners", inherited) if isinstance(method, dict) else None
+        named = [
+            entry.get("backend") if isinstance(entry, dict) else entry
+            for entry in (entries if isinstance(entries, list) else [])
+        ]
+        used[name] = {backend for backend in named if isinstance(backend, str)}
+    for backend in sorted(set().union(*used.values())):
+        if (found := backends.find(backend)) is None or not found.whole_program:
+            continue
+        for name in sorted(name for name, named in used.items() if backend not in named):
+            message = f"`{backend}` changes operators in all methods of a program, and this one does not name it"
+            yield Problem(message, ("methods", name), "name it here too, or make two programs", at_key=True)
 
 
 def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:

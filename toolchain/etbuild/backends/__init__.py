@@ -42,7 +42,9 @@ _VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cadence", None, separable=False, needs=(needs.python((3, 12)),), edge=cadence.edge),
+        Backend(
+            "cadence", None, separable=False, needs=(needs.python((3, 12)),), edge=cadence.edge, whole_program=True
+        ),
         Backend(
             "coreml",
             coreml.create,
@@ -53,7 +55,14 @@ BACKENDS = {
             weight_only=True,
             create_quantizer=coreml.create_quantizer,
         ),
-        Backend("cortex-m", None, separable=False, edge=cortex_m.edge, create_quantizer=cortex_m.create_quantizer),
+        Backend(
+            "cortex-m",
+            None,
+            separable=False,
+            edge=cortex_m.edge,
+            whole_program=True,
+            create_quantizer=cortex_m.create_quantizer,
+        ),
         Backend(
             "cuda",
             aoti.create_cuda,

@@ -74,6 +74,7 @@ class Backend:
         edge: What it wants of a method, by the method's options, which has this exported program.
         around: Is entered while all methods that use the backend are lowered, given their options by method.
         options: The JSON Schema of its options; default: `backend-NAME.schema.json` of this package.
+        whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
             second argument loads a `module:callable` of the declared sources. None: it has none.
@@ -90,6 +91,7 @@ class Backend:
     edge: Callable[[Options, Any], Edge] | None = None
     around: Callable[[Mapping[str, Options]], AbstractContextManager[None]] | None = None
     options: Path | None = None
+    whole_program: bool = False
     weight_only: bool = False
     create_quantizer: Callable[[Options, Callable[[str], Any]], Any] | None = None
     fold_quantize: bool = True
