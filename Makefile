@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 # Those of the driver's extras that the tests need.
-EXTRAS := huggingface
+EXTRAS := ethos-u huggingface openvino
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
