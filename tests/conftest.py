@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests one of several processes runs after each other: those of a file, and all that need Bazel's servers."""
+    """What one of several processes runs, one after the other: the tests of a file, and all that need Bazel's servers."""
     for item in items:
         directory = item.path.parent.name
         item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
