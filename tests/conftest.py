@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one of several processes runs, one after the other: the tests of a file, and all that need Bazel's servers."""
+    """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
     for item in items:
         directory = item.path.parent.name
         item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
