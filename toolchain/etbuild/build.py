@@ -29,6 +29,7 @@ from etbuild.steps.stages import Stage
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
+    from etbuild.steps.lowering import Lowering
 
 
 @dataclass(frozen=True)
@@ -192,41 +193,35 @@ class _Steps:
         one by one."""
         from etbuild.steps import lowering
 
-        plan = lower_plan(self.request.plan)
+        plan, inputs = lower_plan(self.request.plan), self.request.inputs
 
         def run() -> None:
-            if (
-                self.cache is not None
-                and self.effort.accelerate
-                and lowering.separable(plan, ExportFiles.below(exported))
-            ):
-                self._lower_one_by_one(exported, directory, methods)
+            what = lowering.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+            if self.cache is not None and self.effort.accelerate and lowering.separable(plan, what.export):
+                self._lower_one_by_one(what, directory, methods)
             else:
-                lowering.lower(
-                    plan, ExportFiles.below(exported), self.request.inputs, directory, self.stage, self.effort
-                )
+                lowering.lower(what, directory)
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
-    def _lower_one_by_one(self, exported: Path, directory: Path, methods: dict[str, str]) -> None:
+    def _lower_one_by_one(self, what: Lowering, directory: Path, methods: dict[str, str]) -> None:
         """Takes what it can from the cache method by method, lowers the others, and merges all."""
         from etbuild.steps import lowering
 
         assert self.cache is not None
-        plan, inputs, export = lower_plan(self.request.plan), self.request.inputs, ExportFiles.below(exported)
         with files.staging(directory) as staged:
-            found = {name: staged / name for name in plan["methods"]}
-            keys = {name: _method_key(self.request, exported, name) for name in found}
+            found = {name: staged / name for name in what.plan["methods"]}
+            keys = {name: _method_key(self.request, what.export.directory, name) for name in found}
             for name, path in found.items():
                 path.mkdir()
                 methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
             missing = {name: found[name] for name, how in methods.items() if how == "run"}
             if missing:
-                lowering.lower_methods(plan, export, inputs, missing, self.stage, self.effort)
+                lowering.lower_methods(what, missing)
                 self.request.check_unchanged()
             for name, path in missing.items():
                 self.cache.store("method", keys[name], path, _files_below(path))
-            lowering.merge(plan, export, found, inputs, directory, self.stage, self.effort)
+            lowering.merge(what, found, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,40 @@ if TYPE_CHECKING:
     from etbuild.tensors import TensorFacts
 
 
+@dataclass(frozen=True)
+class Lowering:
+    """What is lowered, and how.
+
+    Attributes:
+        plan: The lower plan.
+        export: What `export` wrote.
+        inputs: What may be read: weights, and for an export without methods what that reads too.
+        stage: Is told of each stage, for progress.
+        effort: How.
+    """
+
+    plan: Plan
+    export: ExportFiles
+    inputs: Inputs
+    stage: Stage
+    effort: Effort
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """All methods, lowered.
+
+    Attributes:
+        edge: The methods.
+        shards: The shard of each parameter that has a tag, by name.
+        places: Where the weights of each method are.
+    """
+
+    edge: EdgeProgramManager
+    shards: dict[str, str]
+    places: Places
+
+
 def separable(lower_plan: Plan, export: ExportFiles) -> bool:
     """Whether there are several methods, and lowering them one by one gives the same program."""
     return len(lower_plan["methods"]) > 1 and _why_together(lower_plan, export) is None
@@ -53,18 +87,12 @@ def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
     return None if versions.fitting() else "this version of torch or ExecuTorch is not known"
 
 
-def lower(
-    lower_plan: Plan, export: ExportFiles, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
-) -> list[files.Artifact]:
+def lower(what: Lowering, directory: Path) -> list[files.Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
     Args:
-        lower_plan: What to lower, and how.
-        export: What `export` wrote.
-        inputs: What may be read: weights, and for an export without methods its example inputs too.
+        what: The methods.
         directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
-        stage: Is told of each stage, for progress.
-        effort: How.
 
     Returns:
         The artifacts, in that order.
@@ -73,82 +101,69 @@ def lower(
         InputError: A declared input is missing or does not fit.
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
-    if effort.accelerate and effort.jobs > 1 and separable(lower_plan, export):
+    if what.effort.accelerate and what.effort.jobs > 1 and separable(what.plan, what.export):
         with files.staging(directory) as staged:
-            methods = {name: staged / name for name in lower_plan["methods"]}
+            methods = {name: staged / name for name in what.plan["methods"]}
             for path in methods.values():
                 path.mkdir()
-            lower_methods(lower_plan, export, inputs, methods, stage, effort)
-            return merge(lower_plan, export, methods, inputs, directory, stage, effort)
-    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
-        whole = _with_constants(lower_plan, saved)
-        return _lower_together(whole, saved, inputs, finder, directory, stage, effort)
+            lower_methods(what, methods)
+            return merge(what, methods, directory)
+    with _lowering_with_operators(what) as (saved, finder):
+        return _lower_together(_with_constants(what, saved), saved, finder, directory)
 
 
-def lower_methods(
-    lower_plan: Plan, export: ExportFiles, inputs: Inputs, directories: dict[str, Path], stage: Stage, effort: Effort
-) -> None:
+def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
     """Lowers methods one by one, each in a child process: several at once, and from the same imports.
 
     Args:
-        lower_plan: What to lower, and how.
-        export: What `export` wrote.
-        inputs: What may be read.
+        what: The methods, others among them.
         directories: Where each method goes, by name: existing directories, empty.
-        stage: Is told of each stage, for progress.
-        effort: How.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
-    at_once = min(effort.jobs, len(directories))
-    each = replace(effort, jobs=effort.jobs // at_once)
+    at_once = min(what.effort.jobs, len(directories))
+    each = replace(what, stage=silent, effort=replace(what.effort, jobs=what.effort.jobs // at_once))
 
     def task(name: str) -> Callable[[], None]:
         def run() -> None:
             import torch
 
             torch.set_num_threads(1)  # threads of a pool from before the fork are not there
-            lower_method(lower_plan, name, export, inputs, directories[name], silent, each)
+            lower_method(each, name, directories[name])
 
         return run
 
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
-    with _lowering(export, stage, effort), stage(shown):
+    with _lowering(what), what.stage(shown):
         forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def lower_method(
-    lower_plan: Plan, name: str, export: ExportFiles, inputs: Inputs, directory: Path, stage: Stage, effort: Effort
-) -> None:
+def lower_method(what: Lowering, name: str, directory: Path) -> None:
     """Lowers one method by itself.
 
     Args:
-        lower_plan: What to lower, and how. What it says of other methods is not read.
-        name: The method.
-        export: What `export` wrote.
-        inputs: What may be read.
+        what: The method, others among them. What its plan says of those is not read.
+        name: The method's name.
         directory: Where it goes, as `lowered_method` describes it: an existing directory, empty. A method that has to
             be lowered with the others leaves the reason there.
-        stage: Is told of each stage, for progress.
-        effort: How.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
+    with _lowering_with_operators(what) as (saved, finder):
         from etbuild import lower as lowering
         from etbuild import lowered_method, named_data, saved_export
 
-        part = method_plan(lower_plan, name)
+        part = method_plan(what.plan, name)
         try:
-            reason = _why_together(part, export)
+            reason = _why_together(part, what.export)
             if reason is not None:
                 raise lowered_method.CannotSave(reason)
-            with _acceleration(effort, directory), stage(f"lower {name}"):
-                content, shards = _read_weights(part, saved, inputs)
+            with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
+                content, shards = _read_weights(part, saved, what.inputs)
                 programs = _load(saved, content, [name], finder)
                 lowered_method.check(programs[name])
                 edge = lowering.lower(part, programs, shards, finder)
@@ -159,25 +174,13 @@ def lower_method(
             lowered_method.write_reason(directory, name, str(error))
 
 
-def merge(
-    lower_plan: Plan,
-    export: ExportFiles,
-    directories: dict[str, Path],
-    inputs: Inputs,
-    directory: Path,
-    stage: Stage,
-    effort: Effort,
-) -> list[files.Artifact]:
+def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list[files.Artifact]:
     """Makes one program of lowered methods; or of the export, where one of them has to be lowered with the others.
 
     Args:
-        lower_plan: What was lowered, and how.
-        export: What `export` wrote.
+        what: The methods.
         directories: What `lower_method` wrote, by method.
-        inputs: What may be read.
         directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
-        stage: Is told of each stage, for progress.
-        effort: How.
 
     Returns:
         The artifacts, in that order.
@@ -186,54 +189,53 @@ def merge(
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering_with_operators(lower_plan, export, inputs, stage, effort) as (saved, finder):
+    with _lowering_with_operators(what) as (saved, finder):
         from etbuild import lowered_method, saved_export
 
-        lower_plan = _with_constants(lower_plan, saved)
+        what = _with_constants(what, saved)
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
             if method.why_not is not None:
                 print(f"note: all methods are lowered together, because of `{name}`: {method.why_not}", file=sys.stderr)
-                return _lower_together(lower_plan, saved, inputs, finder, directory, stage, effort)
-        with accelerated() if effort.accelerate else nullcontext():
-            with stage("merge the methods"):
+                return _lower_together(what, saved, finder, directory)
+        with accelerated() if what.effort.accelerate else nullcontext():
+            with what.stage("merge the methods"):
                 _import_modules(saved, finder)
-                content, shards = _read_weights(lower_plan, saved, inputs)
+                content, shards = _read_weights(what.plan, saved, what.inputs)
                 held = {name: saved_export.content_of(saved, content, name) for name in methods}
-                edge = lowered_method.merge(methods, held, shards, lower_plan["constant_methods"])
-            places = {name: method.places for name, method in methods.items()}
-            return emit_program(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+                edge = lowered_method.merge(methods, held, shards, what.plan["constant_methods"])
+            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()})
+            return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
 
-def _with_constants(lower_plan: Plan, saved: SavedExport) -> Plan:
-    """The plan with the constants that the export computed."""
-    return {**lower_plan, "constant_methods": {**lower_plan["constant_methods"], **saved.constants}}
+def _with_constants(what: Lowering, saved: SavedExport) -> Lowering:
+    """The same with the constants that the export computed."""
+    constants = {**what.plan["constant_methods"], **saved.constants}
+    return replace(what, plan={**what.plan, "constant_methods": constants})
 
 
 @contextmanager
-def _lowering(export: ExportFiles, stage: Stage, effort: Effort) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
     with library_messages_off(), stdout_for_results():
         versions.check()
-        with stage("import PyTorch"), frozen_if_first("torch"):
+        with what.stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import saved_export
-        saved = saved_export.read(export)
-        faster = importing() if effort.accelerate else nullcontext()
-        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
+        saved = saved_export.read(what.export)
+        faster = importing() if what.effort.accelerate else nullcontext()
+        with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
             from etbuild import emit, lower, lowered_method  # noqa: F401
         with importable(saved.sources) as finder:
             yield saved, finder
 
 
 @contextmanager
-def _lowering_with_operators(
-    lower_plan: Plan, export: ExportFiles, inputs: Inputs, stage: Stage, effort: Effort
-) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering_with_operators(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """The same as `_lowering`, and the operators that are not PyTorch's."""
-    with _lowering(export, stage, effort) as (saved, finder):
+    with _lowering(what) as (saved, finder):
         from etbuild import custom_ops
 
-        custom_ops.load(lower_plan["custom_ops"], inputs, finder)
+        custom_ops.load(what.plan["custom_ops"], what.inputs, finder)
         yield saved, finder
 
 
@@ -252,31 +254,23 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
         yield
 
 
-def _lower_together(
-    lower_plan: Plan,
-    saved: SavedExport,
-    inputs: Inputs,
-    finder: SourceFinder,
-    directory: Path,
-    stage: Stage,
-    effort: Effort,
-) -> list[files.Artifact]:
+def _lower_together(what: Lowering, saved: SavedExport, finder: SourceFinder, directory: Path) -> list[files.Artifact]:
     from etbuild import lower as lowering
     from etbuild import named_data
 
     if saved.export_plan is None:
-        with stage("read the export and the weights"):
-            content, shards = _read_weights(lower_plan, saved, inputs)
-            programs = _load(saved, content, lower_plan["methods"], finder)
+        with what.stage("read the export and the weights"):
+            content, shards = _read_weights(what.plan, saved, what.inputs)
+            programs = _load(saved, content, what.plan["methods"], finder)
     else:
-        shards, programs = _export_with_weights(lower_plan, saved.export_plan, inputs, finder, stage)
-    with files.staging(directory) as scratch, _acceleration(effort, scratch):
-        with stage(f"lower {', '.join(programs)}"):
-            edge = lowering.lower(lower_plan, programs, shards, finder)
+        shards, programs = _export_with_weights(what, saved.export_plan, finder)
+    with files.staging(directory) as scratch, _acceleration(what.effort, scratch):
+        with what.stage(f"lower {', '.join(programs)}"):
+            edge = lowering.lower(what.plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
-        with stage("look for weights that are there twice"):
-            places = weight_places_of(edge)
-        return emit_program(lower_plan, edge, shards, places, inputs, finder, directory, stage)
+        with what.stage("look for weights that are there twice"):
+            lowered = Lowered(edge, shards, weight_places_of(edge))
+        return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
 
 def weight_places_of(edge: EdgeProgramManager) -> Places:
@@ -321,13 +315,13 @@ def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
 
 
 def _export_with_weights(
-    lower_plan: Plan, export_plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage
+    what: Lowering, export_plan: Plan, finder: SourceFinder
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods of a module that has a say in how its weights are loaded."""
-    with stage("create the module"):
-        root = create_module(export_plan, inputs, finder, lower_plan["weights"])
-    programs = export_methods(export_plan, root, inputs, finder, stage)
-    return shards_of(lower_plan, export_plan, root, programs), programs
+    with what.stage("create the module"):
+        root = create_module(export_plan, what.inputs, finder, what.plan["weights"])
+    programs = export_methods(export_plan, root, what.inputs, finder, what.stage)
+    return shards_of(what.plan, export_plan, root, programs), programs
 
 
 def shards_of(
@@ -344,22 +338,13 @@ def shards_of(
 
 
 def emit_program(
-    lower_plan: Plan,
-    edge: EdgeProgramManager,
-    shards: dict[str, str],
-    places: Places,
-    inputs: Inputs,
-    finder: SourceFinder,
-    directory: Path,
-    stage: Stage,
+    lower_plan: Plan, lowered: Lowered, inputs: Inputs, finder: SourceFinder, directory: Path, stage: Stage
 ) -> list[files.Artifact]:
     """Makes the program of lowered methods, its named data and the facts of both.
 
     Args:
         lower_plan: What was lowered, and how.
-        edge: The lowered methods.
-        shards: The shard of each parameter that has a tag, by name.
-        places: Where the weights of each method are.
+        lowered: The methods.
         inputs: What may be read.
         finder: The declared sources.
         directory: An existing directory, where the files go.
@@ -376,15 +361,15 @@ def emit_program(
     from etbuild.constants import described
 
     with stage("emit"):
-        operators = lowering.operator_counts(edge)
-        emission = emit.emit(lower_plan, edge, shards, finder, directory)
+        operators = lowering.operator_counts(lowered.edge)
+        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, finder, directory)
         facts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
             "operators": operators,
             "named_data": emission.named_data,
-            "sharing": sharing.measure(places),
+            "sharing": sharing.measure(lowered.places),
             "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
             **_describe_weights(lower_plan, inputs),
         }

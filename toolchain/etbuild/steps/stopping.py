@@ -72,7 +72,7 @@ Write = Callable[[Path], None]
 def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when it is asked for."""
     from etbuild import constants
-    from etbuild.steps.lowering import emit_program, shards_of, weight_places_of
+    from etbuild.steps.lowering import Lowered, emit_program, shards_of, weight_places_of
 
     exporting, lowering = export_plan(plan), lower_plan(plan)
     lowering["constant_methods"].update(constants.compute(exporting, finder))
@@ -90,10 +90,10 @@ def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Ite
     with stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_graphs, _edge_graphs(edge))
-    places = weight_places_of(edge)
+    lowered = Lowered(edge, shards, weight_places_of(edge))
 
     def emit(directory: Path) -> None:
-        emit_program(lowering, edge, shards, places, inputs, finder, directory, stage)
+        emit_program(lowering, lowered, inputs, finder, directory, stage)
 
     yield "to_executorch", emit
 

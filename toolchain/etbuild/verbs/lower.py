@@ -11,6 +11,7 @@ from etbuild.verbs.options import add_data, add_effort, add_parser, declared, ef
 
 if TYPE_CHECKING:
     from etbuild.export_files import ExportFiles
+    from etbuild.steps.lowering import Lowering
 
 
 def add(verbs: Any) -> None:
@@ -59,34 +60,33 @@ def run(options: argparse.Namespace) -> int:
 
 def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
     from etbuild import files
-    from etbuild.progress import Progress
     from etbuild.steps import lowering
 
     if options.method not in plan["methods"]:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError([Problem(message, hint=did_you_mean(options.method, plan["methods"]))])
     with files.whole_directory(options.directory) as made:
-        lowering.lower_method(
-            plan, options.method, _export(options), inputs(options, []), made, Progress().stage, effort(options)
-        )
+        lowering.lower_method(_what(options, plan), options.method, made)
 
 
 def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
     from etbuild import files
-    from etbuild.progress import Progress
     from etbuild.steps import lowering
 
     methods = declared("--lowered", options.lowered)
     if methods and methods.keys() != plan["methods"].keys():
         raise InputError([Problem(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")])
-    export = _export(options)
-    read, stage, how = inputs(options, []), Progress().stage, effort(options)
+    what = _what(options, plan)
     with files.staging(options.directory) as staged:
-        if methods:
-            artifacts = lowering.merge(plan, export, methods, read, staged, stage, how)
-        else:
-            artifacts = lowering.lower(plan, export, read, staged, stage, how)
+        artifacts = lowering.merge(what, methods, staged) if methods else lowering.lower(what, staged)
         files.publish(artifacts, options.directory)
+
+
+def _what(options: argparse.Namespace, plan: dict[str, Any]) -> Lowering:
+    from etbuild.progress import Progress
+    from etbuild.steps.lowering import Lowering
+
+    return Lowering(plan, _export(options), inputs(options, []), Progress().stage, effort(options))
 
 
 def _export(options: argparse.Namespace) -> ExportFiles:
