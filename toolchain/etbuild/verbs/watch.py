@@ -51,7 +51,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     """One build, in a fork of this process: what it imports and leaves in memory is gone with it."""
-    own = {"manifest": manifest, "json": False, "verify_reproducible": False, "settle": lambda: None}
+    own = {
+        "manifest": manifest,
+        "json": False,
+        "verify_reproducible": False,
+        "stop_after": None,
+        "settle": lambda: None,
+    }
 
     def task() -> None:
         from etbuild.progress import complain
