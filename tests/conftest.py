@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin that reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
     for item in items:

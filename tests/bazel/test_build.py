@@ -15,6 +15,8 @@ PROGRAMS = {
     "huggingface/bert": [],
     "huggingface/llama": ["weights"],
     "mlp/mlp": [],
+    "quantized/spotter_int4": ["weights"],
+    "quantized/spotter_int8": ["weights"],
     "shared_weights/classifier": ["backbone"],
     "shared_weights/embedder": ["backbone"],
     "tiny_lm/tiny_lm": ["weights"],
@@ -34,7 +36,7 @@ def names(directory: Path) -> set[str]:
 def test_every_example_builds_without_network(checkout: Workspace, built: Result) -> None:
     for step in ("Plan", "Export", "Report"):
         assert built.mnemonics.count(f"Executorch{step}") == len(PROGRAMS)
-    assert built.mnemonics.count("ExecutorchLower") == len(PROGRAMS) + 2 * 4  # four of them list two methods
+    assert built.mnemonics.count("ExecutorchLower") == len(PROGRAMS) + 2 * 6  # six of them list two methods
     for program, tags in PROGRAMS.items():
         path = checkout.output(f"examples/{program}")
         index = json.loads(path.with_suffix(".index.json").read_text())
