@@ -31,12 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin that reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
-    for item in items:
-        directory = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
+    directory = item.path.parent.name
+    item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
 
 
 @pytest.fixture(scope="session", autouse=True)
