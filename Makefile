@@ -28,7 +28,7 @@ build: venv
 	  2> $(VENV)/run.log || { cat $(VENV)/run.log >&2; exit 1; }
 
 test: venv $(BUILDGRID)/ready
-	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup
+	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
 
 venv: $(VENV)/ready
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["tests.workspaces"]  # fixtures of tests/bazel and tests/remote
 
@@ -31,10 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+class _ByFile(LoadScopeScheduling):
     """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
-    directory = item.path.parent.name
-    item.add_marker(pytest.mark.xdist_group("bazel" if directory in ("bazel", "remote") else item.path.stem))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "bazel" if file.startswith(("tests/bazel/", "tests/remote/")) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
