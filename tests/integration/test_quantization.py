@@ -176,6 +176,63 @@ def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < error_of(made, tmp_path) < 0.1
 
 
+def test_training_changes_no_other_method(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}').replace(
+        "forward: {", "forward: {quantize: null, "
+    )
+    trained = MODEL.replace("lr=0.001", "lr=1.0")  # `features` is exported, and trained, before `forward`
+    made = build(text, model=trained)
+    assert made.code == 0, made.err
+    assert error_of(made, tmp_path, "forward") < 1e-5
+
+
+STATEFUL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("sum", torch.zeros(2, 8))
+
+    def forward(self, x):
+        self.sum.add_(x)
+        return self.linear(self.sum)
+
+def create():
+    return Net()
+
+def batches():
+    return [torch.full((2, 8), 5.0) for _ in range(3)]
+"""
+
+
+def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> None:
+    made = build(manifest(STATIC, methods="forward").replace("[2, 128]", "[2, 8]"), model=STATEFUL)
+    assert made.code == 0, made.err
+    (((actual,),),) = run(made.directory / "net.pte", [[("forward", [torch.zeros(2, 8)])]], tmp_path)
+    scope: dict[str, object] = {}
+    exec(STATEFUL, scope)
+    bias = scope["create"]().linear.bias  # type: ignore[operator]
+    torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
+
+
+def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
+    for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
+        made = build(manifest(quantize, more='named_data: {head: {parameters: ["head.weight"]}}\n'), model=MODEL)
+        assert made.code == 0, made.err
+        assert 128 * 32 < len(made.read("net.head.ptd")) < 128 * 32 * 1.5
+
+
+def test_a_layer_of_two_names_is_quantized_once(build: Build, tmp_path) -> None:
+    model = MODEL.replace("        self.head =", "        self.first = self.body[0]\n        self.head =")
+    made = build(manifest("{torchao: [{config: 8da8w, modules: [first]}]}", methods="features"), model=model)
+    assert made.code == 0, made.err
+    assert 1e-5 < error_of(made, tmp_path, "features") < 0.03
+
+
 def test_passes_run_where_the_manifest_says(build: Build, tmp_path) -> None:
     passes = 'passes: {pre_prepare: ["model:add_a_relu"]}'
     made = build(manifest(STATIC.replace("pt2e: {", f"pt2e: {{{passes}, "), methods="forward"), model=MODEL)
@@ -268,3 +325,18 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
     made = build(text, files={"forward.pt2": b"no zip"})
     assert made.code == 2
     assert "model.yaml:3:30: methods.forward.program: cannot read `forward.pt2`" in made.err
+
+
+def test_a_module_whose_copies_call_the_original_is_refused(build: Build) -> None:
+    """It would be lowered in fp32, without a word."""
+    closure = """\
+def create():
+    net = Net()
+    original = net.forward
+    net.forward = lambda x: original(x) * 2
+    return net
+"""
+    model = MODEL.replace("def create():\n    return Net()\n", closure)
+    made = build(manifest("{torchao: [{config: 8da4w}]}", methods="forward"), model=model)
+    assert made.code == 1
+    assert "has a `forward` of its own" in made.err

@@ -6,11 +6,12 @@ import importlib
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from etbuild import recipes
 
 from .conftest import Build
-from .test_quantization import MODEL, error_of
+from .test_quantization import MODEL, error_of, module
 
 RECIPE = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -83,10 +84,20 @@ def test_calibration_of_a_recipe(build: Build, tmp_path) -> None:
     assert 1e-4 < error_of(made, tmp_path) < 0.03
 
 
-def test_target_recipe_of_two_backends(build: Build) -> None:
-    made = build(manifest("ios-arm64-coreml-fp16"), model=MODEL)
+@pytest.mark.parametrize(
+    ("recipe", "backend", "needs"),
+    [
+        ("ios-arm64-coreml-fp16", "CoreMLBackend", None),
+        ("coreml_torchao_int8_weight_only_per_channel", "CoreMLBackend", None),
+        ("arm_tosa_fp", "TOSABackend", "tosa_serializer"),
+    ],
+)
+def test_recipe_that_does_not_run_here(recipe: str, backend: str, needs: str | None, build: Build) -> None:
+    if needs is not None:
+        pytest.importorskip(needs)
+    made = build(manifest(recipe), model=MODEL)
     assert made.code == 0, made.err
-    assert "CoreMLBackend" in made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
+    assert backend in made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
 
 
 def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -> None:
@@ -97,11 +108,28 @@ def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -
     assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest has the last word
 
 
+def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> None:
+    recipe = RECIPE.replace("segment_alignment=4096", "memory_planning_pass=MemoryPlanningPass(alignment=32)")
+    recipe = recipe.replace("import ExecutorchBackendConfig", "import ExecutorchBackendConfig, MemoryPlanningPass")
+    recipe = recipe.replace(
+        "from executorch.exir import",
+        "from executorch.exir.passes import MemoryPlanningPass\nfrom executorch.exir import",
+    ).replace(", MemoryPlanningPass\n", "\n")
+    memory = ", memory_planning: {alloc_graph_input: false, alloc_graph_output: false}"
+    made = build(manifest('"recipe:create"', method=memory), model=MODEL, recipe=recipe)
+    assert made.code == 0, made.err
+    left = build(manifest('"recipe:create"'), model=MODEL, recipe=recipe)
+    memory_of = lambda outcome: sum(outcome.json("net.report.json")["methods"]["forward"]["memory"])  # noqa: E731
+    assert memory_of(made) < memory_of(left)
+
+
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
         ("xnnpack_fp23", "did you mean `xnnpack_fp32`"),
         ("{name: xnnpack_fp32, kwargs: {bits: 8}}", "ignoring unexpected parameters: ['bits']"),
+        ("{name: ios-arm64-coreml-fp32, kwargs: {bits: 8}}", "ignoring unexpected parameters: ['bits']"),
+        ("{name: coreml_fp32, kwargs: {minimum_deployment_target: iOS99}}", "Core ML has no target `iOS99`"),
         ("qnn_fp16", "needs Qualcomm's"),
         ("android-arm64-snapdragon-fp16", "needs Qualcomm's"),
         ('"recipe:staged"', "has stages of its own"),
@@ -135,6 +163,14 @@ def test_stages(build: Build) -> None:
     assert exported.module()(torch.zeros(2, 128)).shape == (2, 128)
     built = build(STAGED, model=MODEL)
     assert built.read("net.pte") == made.read("6-to_executorch/net.pte")
+
+
+def test_stages_have_the_weights_of_their_file(build: Build) -> None:
+    weights = {"net.safetensors": save({name: tensor / 2 for name, tensor in module().state_dict().items()})}
+    text = manifest("xnnpack_fp32").replace('create"}', 'create", weights: net.safetensors}')
+    made = build(text, "--stop-after", "to_executorch", model=MODEL, files=weights)
+    assert made.code == 0, made.err
+    assert build(text, model=MODEL, files=weights).read("net.pte") == made.read("6-to_executorch/net.pte")
 
 
 def test_stages_end_where_the_user_says(build: Build) -> None:

@@ -262,12 +262,14 @@ def _export_key(request: _Request) -> str:
 
 def _lower_key(request: _Request, exported: Path) -> str:
     """Over what lowering reads: its part of the plan, the export's files, the data, and the toolchain."""
+    together = ExportFiles.below(exported).together  # then lowering exports, and reads what an export reads
+    read = data_names(request.plan) if together else lower_data_names(lower_plan(request.plan))
     return digest(
         {
             "schema": "executorch-lower-key/v1",
             "plan": lower_plan(request.plan),
             "export": {name: file_digest(exported / name) for name in _files_below(exported)},
-            "data": request.described["data"],
+            "data": {name: request.described["data"][name] for name in read},
             "toolchain": request.described["toolchain"],
         }
     )

@@ -6,6 +6,7 @@ one tensor for all of them; of the rest each method keeps its own, under a name 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -43,10 +44,18 @@ def carried(programs: dict[str, ExportedProgram]) -> Carried:
                 found.own.setdefault(method, {})[name] = key
             if key not in facts:
                 parameter = isinstance(tensor, torch.nn.Parameter)
-                facts[key] = TensorFacts(key, dtype_name(tensor), list(tensor.shape), parameter, twin, False)
+                form = dtype_name(tensor), list(tensor.shape)
+                facts[key] = TensorFacts(key, *form, parameter, twin, False, _made_of(name))
                 found.content[key] = tensor.detach()
     found.tensors = list(facts.values())
     return found
+
+
+def _made_of(name: str) -> str | None:
+    """The parameter that a tensor was made of, from the names that torchao and `quantize_method` give."""
+    before = re.sub(r"\.parametrizations\.(\w+)\.original\d+$", r".\1", name)
+    before = re.sub(r"_(quantized|scale|zero_point)(_\d+)?$", "", before)
+    return None if before == name else before
 
 
 def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:

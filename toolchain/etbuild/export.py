@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 import sys
@@ -77,7 +78,10 @@ def export_method(
     from etbuild.quantize_method import quantize_method
 
     torch.manual_seed(export_plan["model"]["seed"])
-    converted = quantize_method(program.module(check_guards=False), how, finder)
+    graph_module = program.module(check_guards=False)
+    if how.train is not None:  # it has the module's own parameters, which other methods have too
+        graph_module = copy.deepcopy(graph_module)
+    converted = quantize_method(graph_module, how, finder)
     quantized(converted)
     with torch.no_grad(), blame(how.path, "exporting the quantized method", finder):
         return torch.export.export(converted, arguments, dynamic_shapes=shapes.for_export(converted.forward))

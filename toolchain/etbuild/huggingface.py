@@ -10,6 +10,7 @@ import functools
 import importlib
 import json
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -130,14 +131,20 @@ def _return_tensors(model: Any) -> None:
     """Has the module return its results as a tuple: their classes are not ExecuTorch's, and a cache is no result."""
     if getattr(model.config, "use_cache", False):
         model.config.use_cache = False
-    original = model.forward
+    original = type(model).forward
 
     @functools.wraps(original)
-    def forward(*inputs: Any, **keywords: Any) -> tuple[Any, ...]:
-        results = original(*inputs, **keywords, return_dict=True)
+    def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[Any, ...]:
+        results = original(self, *inputs, **keywords, return_dict=True)
         return tuple(value for value in results.to_tuple() if value is not None)
 
-    model.forward = forward
+    _set_forward(model, forward)
+
+
+def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
+    """In a class of the model's own: a function that an instance has would call the original from every copy of it."""
+    kind = type(model)
+    model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def _add_cache(model: Any, max_length: int) -> None:
@@ -157,15 +164,21 @@ def _add_cache(model: Any, max_length: int) -> None:
         model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
         model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
         layer.keys = layer.values = None  # the module has them; `forward` lends them
-    original = model.forward
+    original = type(model).forward
+    model.etbuild_cache = cache
 
-    def forward(input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        for index, layer in enumerate(cache.layers):
-            layer.keys, layer.values = getattr(model, f"key_cache_{index}"), getattr(model, f"value_cache_{index}")
+    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+        layers = self.etbuild_cache.layers
+        for index, layer in enumerate(layers):
+            layer.keys, layer.values = getattr(self, f"key_cache_{index}"), getattr(self, f"value_cache_{index}")
             layer.cumulative_length = cache_position[0].clone()
-        return original(input_ids=input_ids, past_key_values=cache, use_cache=True).logits
+        try:
+            return original(self, input_ids=input_ids, past_key_values=self.etbuild_cache, use_cache=True).logits
+        finally:
+            for layer in layers:  # or a copy of the model would hold what was traced
+                layer.keys = layer.values = layer.cumulative_length = None
 
-    model.forward = forward
+    _set_forward(model, forward)
 
 
 def _plain_layer(layer: Any, max_length: int) -> Any:

@@ -64,7 +64,7 @@ def lower(
     _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        if not any(backends.get(entry["backend"]).weight_only for entry in _entries(lower_plan, name)):
+        if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
             weight_only.spell_out(programs[name])
     recipe = recipes.load(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
     partitioners = _partitioners(lower_plan, finder)
@@ -92,9 +92,11 @@ def lower(
     return edge
 
 
-def _entries(lower_plan: Plan, name: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = lower_plan["methods"][name]["partitioners"]
-    return entries
+def _backends(lower_plan: Plan, name: str) -> list[str]:
+    """The backends of a method, those of its recipe too."""
+    method = lower_plan["methods"][name]
+    of_recipe = recipes.backends(lower_plan["recipe"]) if method["from_recipe"] else ()
+    return [*of_recipe, *(entry["backend"] for entry in method["partitioners"])]
 
 
 def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:

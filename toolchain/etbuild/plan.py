@@ -240,7 +240,7 @@ def used_backends(plan: Plan) -> dict[str, DocumentPath]:
         pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
         for index, entry in enumerate(pt2e["quantizers"]):
             found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
-    for backend in _recipe_backends(plan):
+    for backend in _recipe_backends(plan) or (["custom"] if plan["recipe"] else []):
         found.setdefault(backend, ("recipe",))
     return found
 

@@ -130,6 +130,7 @@ def quantize_method(graph_module: GraphModule, how: Quantization, finder: Source
         BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
     """
     with _arithmetic_of_every_processor():
+        own = {name for name, _ in graph_module.named_buffers()}  # observers have buffers too
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
         with blame((*how.path, "quantizers"), "preparing the method", finder):
             prepared = (prepare_qat_pt2e if how.train else prepare_pt2e)(graph_module, how.quantizer)
@@ -137,7 +138,7 @@ def quantize_method(graph_module: GraphModule, how: Quantization, finder: Source
         if how.train is not None:
             _train(prepared, how.train, (*how.path, "qat"), finder)
         else:
-            _calibrate(prepared, how.batches, (*how.path, "calibration"), finder)
+            _calibrate(prepared, own, how.batches, (*how.path, "calibration"), finder)
         prepared = _run_passes("pre_convert", prepared, how, finder)
         with blame((*how.path, "quantizers"), "quantizing the method", finder):
             converted = _convert(prepared, how.fold)
@@ -229,11 +230,18 @@ def _batches_of_file(calibration: dict[str, Any], count: int, path: DocumentPath
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 
-def _calibrate(prepared: GraphModule, batches: Batches, path: DocumentPath, finder: SourceFinder) -> None:
+def _calibrate(
+    prepared: GraphModule, written: set[str], batches: Batches, path: DocumentPath, finder: SourceFinder
+) -> None:
+    """Runs the method on its batches, one after the other. What it writes to its buffers, as to a cache, is undone."""
+    before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
     with torch.no_grad():
         for index, batch in enumerate(batches):
             with blame(path, f"running the method on batch {index} of its calibration", finder):
                 prepared(*batch)
+        for name, buffer in prepared.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
 
 
 def _train(

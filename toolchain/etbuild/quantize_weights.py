@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,14 @@ def quantize_weights(
         InputError: An entry matches no layer.
         BuildError: torchao refuses a layer.
     """
+    module = _copy(module, path)
     layers = _layers_by_entry(module, entries, path)
     configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]] = []
     for index, entry in enumerate(entries):
         here = (*path, index)
-        for name in layers[index]:
-            _check_groups(module.get_submodule(name), name, entry, here)
-        configs.append((_config(entry, here, finder), _among(set(layers[index])), (*here, "config")))
+        for name, layer in layers[index].items():
+            _check_groups(layer, name, entry, here)
+        configs.append((_config(entry, here, finder), _once(layers[index].values()), (*here, "config")))
     return _quantized(module, configs, finder)
 
 
@@ -62,13 +63,13 @@ def quantize_as_recipe(
     Raises:
         BuildError: torchao refuses a layer.
     """
-    return _quantized(module, [(config.ao_base_config, config.filter_fn, path) for config in configs], finder)
+    wanted = [(config.ao_base_config, config.filter_fn, path) for config in configs]
+    return _quantized(_copy(module, path), wanted, finder)
 
 
 def _quantized(
     module: torch.nn.Module, configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]], finder: SourceFinder
 ) -> torch.nn.Module:
-    module = copy.deepcopy(module)
     for config, filter_fn, path in configs:
         chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
         with blame(path, f"quantizing with {type(config).__name__}", finder):
@@ -79,23 +80,53 @@ def _quantized(
     return module
 
 
-def _among(names: set[str]) -> Filter:
-    return lambda _, name: name in names
+def _copy(module: torch.nn.Module, path: DocumentPath) -> torch.nn.Module:
+    """A copy, which has to call its own layers, or it would not be quantized, without a word.
+
+    Raises:
+        BuildError: It would not.
+    """
+    for name, child in module.named_modules():
+        forward = vars(child).get("forward")
+        if forward is not None and getattr(forward, "__self__", None) is not child:
+            message = (
+                f"`{name or type(child).__name__}` has a `forward` of its own, which a copy would call on the original"
+            )
+            hint = "make it a method of the class: quantizing weights copies the module"
+            raise BuildError([Problem(message, path, hint)])
+    return copy.deepcopy(module)
 
 
-def _layers_by_entry(module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath) -> list[list[str]]:
-    """For each entry the names of the layers that it quantizes: the first that matches a layer has it."""
-    found: list[list[str]] = [[] for _ in entries]
+def _once(layers: Iterable[torch.nn.Module]) -> Filter:
+    """torchao's filter for some layers. One with two names it meets twice, and would quantize what is quantized."""
+    waiting = {id(layer) for layer in layers}
+
+    def chosen(layer: torch.nn.Module, name: str) -> bool:
+        del name
+        wanted = id(layer) in waiting
+        waiting.discard(id(layer))
+        return wanted
+
+    return chosen
+
+
+def _layers_by_entry(
+    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath
+) -> list[dict[str, torch.nn.Module]]:
+    """For each entry the layers that it quantizes, by name: the first that matches one of a layer's names has it."""
+    found: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
     matched = [False] * len(entries)
     names: list[str] = []
-    for name, layer in module.named_modules():
+    taken: set[int] = set()
+    for name, layer in module.named_modules(remove_duplicate=False):
         kind = next((kind for kind, layers in _LAYERS.items() if type(layer) is layers), None)
         if kind is None:
             continue
         names.append(name)
         owners = [index for index, entry in enumerate(entries) if kind in entry["layers"] and _matches(name, entry)]
-        if owners:
-            found[owners[0]].append(name)
+        if owners and id(layer) not in taken:
+            found[owners[0]][name] = layer
+            taken.add(id(layer))
         for index in owners:
             matched[index] = True
     problems = [

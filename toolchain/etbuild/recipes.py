@@ -98,8 +98,10 @@ def reduce(manifest: dict[str, Any]) -> dict[str, Any] | None:
     if recipe is None:
         return None
     written = {"name": recipe} if isinstance(recipe, str) else recipe
-    said = {key: sorted(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
-    return {"kwargs": {}, **written, "said": said}
+    said = {key: set(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
+    if any("memory_planning" in method for method in manifest["methods"].values()):
+        said["executorch"].add("memory_planning")
+    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in said.items()}}
 
 
 def decided(manifest: dict[str, Any], name: str) -> list[str]:
@@ -151,9 +153,7 @@ def _make(recipe: dict[str, Any], finder: SourceFinder) -> Any:
     if ":" in name:
         return load_callable(name, finder, ("recipe",))(**kwargs)
     if isinstance(kwargs.get("minimum_deployment_target"), str):
-        import coremltools
-
-        kwargs["minimum_deployment_target"] = coremltools.target[kwargs["minimum_deployment_target"]]
+        kwargs["minimum_deployment_target"] = _deployment_target(kwargs["minimum_deployment_target"])
     if name in TARGETS:
         targets = importlib.import_module("executorch.export.target_recipes")
         make = targets.get_ios_recipe if name.startswith("ios-") else targets.get_android_recipe
@@ -165,6 +165,16 @@ def _make(recipe: dict[str, Any], finder: SourceFinder) -> Any:
     return ExportRecipe.get_recipe(kind(name), **kwargs)
 
 
+def _deployment_target(name: str) -> Any:
+    from coremltools import target
+
+    known = [each for each in dir(target) if not each.startswith("_")]
+    if name not in known:
+        path = ("recipe", "kwargs", "minimum_deployment_target")
+        raise InputError([Problem(f"Core ML has no target `{name}`", path, did_you_mean(name, known))])
+    return target[name]
+
+
 @contextmanager
 def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
     """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
@@ -172,7 +182,7 @@ def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "unexpected" in record.getMessage():
+            if "unexpected parameters" in record.getMessage():
                 heard.append(record.getMessage())
 
     root, ear, disabled = logging.getLogger(), Ear(logging.WARNING), logging.root.manager.disable
@@ -183,5 +193,6 @@ def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.removeHandler(ear)
-    if heard and recipe["name"] not in TARGETS:  # a target hands its arguments to each of its backends' recipes
+    # A target hands its arguments to the recipe of each of its backends, and one of them takes each.
+    if len(heard) >= len(TARGETS.get(recipe["name"], [""])):
         raise InputError([Problem(heard[0].split(". ")[0], ("recipe", "kwargs"))])

@@ -30,6 +30,7 @@ class TensorFacts:
         parameter: A parameter, not a buffer.
         same_as: The first name of the same tensor, where it has several.
         in_weights: Its content comes from the weights' files; else the factory made it.
+        made_of: The name of the parameter that quantization made it of.
     """
 
     name: str
@@ -38,6 +39,7 @@ class TensorFacts:
     parameter: bool
     same_as: str | None
     in_weights: bool
+    made_of: str | None = None
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
@@ -191,7 +193,9 @@ def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
     for tag, content in sorted(lower_plan["named_data"].items()):
         for index, pattern in enumerate(content["parameters"]):
             path = ("named_data", tag, "parameters", index)
-            matching = [alias for n in names if fnmatchcase(n, pattern) for alias in aliases[_first_name(entries[n])]]
+            matching = [
+                alias for n in names if _matches(entries[n], pattern) for alias in aliases[_first_name(entries[n])]
+            ]
             if not matching:
                 problems.append(
                     Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))
@@ -209,6 +213,10 @@ def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
     if problems:
         raise InputError(problems)
     return found
+
+
+def _matches(entry: TensorFacts, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (entry.name, entry.made_of) if name is not None)
 
 
 def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -52,6 +53,7 @@ BACKENDS = {
             equal_partitions=coreml.equal_partitions,
             distributions=("coremltools",),
             around=coreml.around,
+            module="executorch.backends.apple.coreml.compiler",
             weight_only=True,
             create_quantizer=coreml.create_quantizer,
         ),
@@ -114,6 +116,7 @@ BACKENDS = {
             needs=(openvino.OPENVINO, openvino.NNCF),
             distributions=("nncf", "openvino"),
             around=openvino.around,
+            module="executorch.backends.openvino.preprocess",
             create_quantizer=openvino.create_quantizer,
             fold_quantize=False,
         ),
@@ -155,7 +158,7 @@ BACKENDS = {
         Backend(
             "vulkan",
             vulkan.create,
-            separable=False,  # its delegates keep debug handles, which a lowered method cannot hold
+            separable=False,  # whether merged methods have the bytes of joint ones was not tried
             weight_only=True,
             create_quantizer=vulkan.create_quantizer,
         ),
@@ -220,6 +223,8 @@ def distributions(names: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name in names:
         found.update(get(name).distributions)
+        if name == "custom":  # it may make a partitioner of any backend
+            found.update(*(backend.distributions for backend in BACKENDS.values()))
         if name not in BACKENDS:
             found.update(filter(None, [_owner(name)]))
     return found
@@ -281,6 +286,10 @@ def around(plan: Mapping[str, Any]) -> Iterator[None]:
                 options.setdefault(name, {})[method] = {}
         for entry in of_method["partitioners"]:
             options.setdefault(entry["backend"], {})[method] = entry["options"]
+    # A custom partitioner, or a recipe of the sources, may be one of ours.
+    for backend in BACKENDS.values():
+        if backend.module in sys.modules:
+            options.setdefault(backend.name, {})
     with contextlib.ExitStack() as entered:
         for name in sorted(options):
             enter = get(name).around

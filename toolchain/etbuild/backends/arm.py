@@ -75,7 +75,10 @@ def _converter() -> Path:
 def _converter_runs() -> bool:
     if not _converter().is_file():
         return False
-    return subprocess.run([_converter(), "--version"], capture_output=True, check=False).returncode == 0
+    try:
+        return subprocess.run([_converter(), "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:  # it is no program
+        return False
 
 
 CONVERTER = Need(

@@ -73,6 +73,8 @@ class Backend:
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
         edge: What it wants of a method, by the method's options, which has this exported program.
         around: Is entered while all methods that use the backend are lowered, given their options by method.
+        module: The module of ExecuTorch that is there once something has made a partitioner of it, whatever that was;
+            of a backend with `around`.
         options: The JSON Schema of its options; default: `backend-NAME.schema.json` of this package.
         whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
@@ -90,6 +92,7 @@ class Backend:
     distributions: tuple[str, ...] = ()
     edge: Callable[[Options, Any], Edge] | None = None
     around: Callable[[Mapping[str, Options]], AbstractContextManager[None]] | None = None
+    module: str | None = None
     options: Path | None = None
     whole_program: bool = False
     weight_only: bool = False

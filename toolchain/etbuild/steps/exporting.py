@@ -44,7 +44,7 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         computed = constants.compute(export_plan, finder)
         reason = saved_export.why_together(export_plan, root)
         if reason is None:
-            programs = export_methods(export_plan, root, inputs, finder, stage)
+            programs = export_methods(export_plan, Modules(root, finder), inputs, finder, stage)
             try:
                 saved_export.write(directory, export_plan, root, programs, computed, inputs, used)
             except saved_export.CannotSave as error:
@@ -81,7 +81,7 @@ def create_module(
 
 def export_methods(
     export_plan: Plan,
-    module: torch.nn.Module,
+    modules: Modules,
     inputs: Inputs,
     finder: SourceFinder,
     stage: Stage,
@@ -92,7 +92,6 @@ def export_methods(
     from etbuild.export import export_method, load_method, transform
 
     programs = {}
-    modules = Modules(module, finder)
     for name, method in sorted(export_plan["methods"].items()):
         recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):

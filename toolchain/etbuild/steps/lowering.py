@@ -20,7 +20,7 @@ from etbuild.plan import backends as plan_backends
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sharing import Places
 from etbuild.sources import SourceFinder, importable
-from etbuild.steps.exporting import create_module, export_methods
+from etbuild.steps.exporting import Modules, create_module, export_methods
 from etbuild.steps.reporting import LOWERING_SCHEMA, write_json
 from etbuild.steps.stages import Stage, frozen_if_first, silent
 
@@ -320,7 +320,7 @@ def _export_with_weights(
     """The shards and the methods of a module that has a say in how its weights are loaded."""
     with what.stage("create the module"):
         root = create_module(export_plan, what.inputs, finder, what.plan["weights"])
-    programs = export_methods(export_plan, root, what.inputs, finder, what.stage)
+    programs = export_methods(export_plan, Modules(root, finder), what.inputs, finder, what.stage)
     return shards_of(what.plan, export_plan, root, programs), programs
 
 

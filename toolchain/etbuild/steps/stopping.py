@@ -13,18 +13,19 @@ Nothing here is cached, and nothing is kept of a stage for the next build: graph
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild import files, recipes
+from etbuild import files, recipes, versions
 from etbuild.inputs import Inputs, used_sources
 from etbuild.plan import Plan, export_plan, lower_plan
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
 from etbuild.steps.exporting import Modules, create_module, export_methods
-from etbuild.steps.stages import Stage, frozen_if_first
+from etbuild.steps.stages import STAGES, Stage, frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         last: The last stage, one of `stages.STAGES`.
         plan: What to build.
         inputs: What may be read.
-        directory: Where the stages' directories go. One of an earlier time is replaced.
+        directory: Where the stages' directories go. Those of an earlier time are removed.
         stage: Is told of each stage, for progress.
 
     Returns:
@@ -50,8 +51,11 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         BuildError: The model cannot be exported, lowered or written.
     """
     used = used_sources(inputs, export_plan(plan))
+    for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
+        shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: list[Path] = []
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
+        versions.check()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
             from etbuild import custom_ops, emit, export, lower  # noqa: F401
         custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
@@ -77,10 +81,11 @@ def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Ite
     exporting, lowering = export_plan(plan), lower_plan(plan)
     lowering["constant_methods"].update(constants.compute(exporting, finder))
     with stage("create the module"):
-        root = create_module(exporting, inputs, finder)
-    yield "source_transform", partial(_write_modules, exporting, Modules(root, finder), finder)
+        root = create_module(exporting, inputs, finder, lowering["weights"])
+    modules = Modules(root, finder)
+    yield "source_transform", partial(_write_modules, exporting, modules, finder)
     quantized: dict[str, torch.fx.GraphModule] = {}
-    programs = export_methods(exporting, root, inputs, finder, stage, quantized.__setitem__)
+    programs = export_methods(exporting, modules, inputs, finder, stage, quantized.__setitem__)
     yield "quantize", partial(_write_graphs, {name: _readable(graph) for name, graph in quantized.items()})
     yield "export", partial(_write_programs, programs)
     with stage("to edge"):

@@ -30,12 +30,13 @@ def add(verbs: Any) -> None:
     parser = add_parser(verbs, "build", "build a program on this machine")
     parser.add_argument("manifest", type=Path, metavar="MANIFEST")
     add_options(parser)
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--verify-reproducible",
         action="store_true",
         help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--stop-after",
         choices=STAGES,
         metavar="STAGE",
