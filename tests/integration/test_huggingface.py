@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.conftest import MANIFESTS
+from tests.conftest import MANIFESTS, build_with_cli
 from tests.integration.test_examples import run, tokens
 
 transformers = pytest.importorskip("transformers")
@@ -224,3 +225,15 @@ def test_the_version_of_transformers_is_in_the_key():
     found = distributions(MANIFESTS["bert"])
     assert found["transformers"]["version"] == transformers.__version__
     assert "transformers" not in distributions(MANIFESTS["mlp"])
+
+
+def test_a_quantized_llama_is_small_and_near(cli_built, tmp_path):
+    """torchao quantizes a copy of the module, which has to call its own layers."""
+    directory = tmp_path / "llama"
+    shutil.copytree(MANIFESTS["llama"].parent, directory)
+    manifest = yaml.safe_load((directory / "llama.yaml").read_text())
+    manifest["defaults"]["quantize"] = {"torchao": [{"config": "8da8w", "modules": ["model.layers.*"]}]}
+    (directory / "llama.yaml").write_text(yaml.safe_dump(manifest))
+    build_with_cli(directory / "llama.yaml", tmp_path / "out")
+    quantized, original = tmp_path / "out/llama.weights.ptd", cli_built("llama").with_suffix(".weights.ptd")
+    assert quantized.stat().st_size < 0.7 * original.stat().st_size

@@ -220,10 +220,11 @@ def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> 
 
 
 def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
+    names = "[body.0.weight, body.0.bias, head.weight, head.bias]"
     for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
-        made = build(manifest(quantize, more='named_data: {head: {parameters: ["head.weight"]}}\n'), model=MODEL)
+        made = build(manifest(quantize, more=f"named_data: {{all: {{parameters: {names}}}}}\n"), model=MODEL)
         assert made.code == 0, made.err
-        assert 128 * 32 < len(made.read("net.head.ptd")) < 128 * 32 * 1.5
+        assert WEIGHTS / 4 < len(made.read("net.all.ptd")) < WEIGHTS / 4 * 1.35
 
 
 def test_a_layer_of_two_names_is_quantized_once(build: Build, tmp_path) -> None:
