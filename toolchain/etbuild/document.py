@@ -209,3 +209,9 @@ class _Reader:
 
 def _has_surrogate(text: str) -> bool:
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+
+
+def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping under a key of a document that need not fit its schema; empty where there is none."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}

@@ -8,6 +8,7 @@ import functools
 import io
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,32 +27,51 @@ if TYPE_CHECKING:
     from etbuild.quantize_method import Quantization
 
 
+@dataclass(frozen=True)
+class Exporting:
+    """What methods are exported with.
+
+    Attributes:
+        plan: The export plan.
+        inputs: What may be read.
+        finder: The declared sources.
+        recipe: Decides what the manifest leaves to it; None: there is none.
+    """
+
+    plan: Plan
+    inputs: Inputs
+    finder: SourceFinder
+    recipe: ExportRecipe | None = None
+
+
 def export_method(
-    export_plan: Plan,
+    what: Exporting,
     name: str,
     module: torch.nn.Module,
-    inputs: Inputs,
-    finder: SourceFinder,
-    recipe: ExportRecipe | None = None,
     quantized: Callable[[torch.fx.GraphModule], object] = lambda graph_module: None,
 ) -> torch.export.ExportedProgram:
     """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
 
-    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`. What
-    the manifest leaves to a recipe the recipe decides. `quantized` is told of the graph before it is exported again.
+    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`.
+
+    Args:
+        what: The method, others among them.
+        name: Its name.
+        module: The module.
+        quantized: Is told of the graph of a quantized method before it is exported again.
 
     Raises:
         InputError: The inputs do not fit the method.
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
-    method = export_plan["methods"][name]
+    method, inputs, finder, recipe = what.plan["methods"][name], what.inputs, what.finder, what.recipe
     path: DocumentPath = ("methods", name)
     arguments, keywords = example_values.make(method, path, inputs, finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
     keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = example_values.DynamicShapes(method, arguments, keywords, path)
-    how = _quantization(method, recipe, arguments, path, inputs, finder)
+    how = _quantization(what, method, arguments, path)
     if how and keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
@@ -75,27 +95,27 @@ def export_method(
     _check_ranges(program, shapes)
     if how is None:
         return program
-    from etbuild.quantize_method import quantize_method
-
-    torch.manual_seed(export_plan["model"]["seed"])
-    graph_module = program.module(check_guards=False)
-    if how.train is not None:  # it has the module's own parameters, which other methods have too
-        graph_module = copy.deepcopy(graph_module)
-    converted = quantize_method(graph_module, how, finder)
+    converted = _quantized(what, program, how)
     quantized(converted)
     with torch.no_grad(), blame(how.path, "exporting the quantized method", finder):
         return torch.export.export(converted, arguments, dynamic_shapes=shapes.for_export(converted.forward))
 
 
+def _quantized(what: Exporting, program: torch.export.ExportedProgram, how: Quantization) -> torch.fx.GraphModule:
+    from etbuild.quantize_method import quantize_method
+
+    torch.manual_seed(what.plan["model"]["seed"])
+    graph_module = program.module(check_guards=False)
+    if how.train is not None:  # it has the module's own parameters, which other methods have too
+        graph_module = copy.deepcopy(graph_module)
+    return quantize_method(graph_module, how, what.finder)
+
+
 def _quantization(
-    method: dict[str, Any],
-    recipe: ExportRecipe | None,
-    arguments: tuple[Any, ...],
-    path: DocumentPath,
-    inputs: Inputs,
-    finder: SourceFinder,
+    what: Exporting, method: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath
 ) -> Quantization | None:
     """How a method is quantized after it was exported: as the manifest says, or its recipe; None: not at all."""
+    inputs, finder, recipe = what.inputs, what.finder, what.recipe
     pt2e = (method["quantize"] or {}).get("pt2e")
     wanted = recipe.quantization_recipe if recipe is not None else None
     if pt2e is None and (wanted is None or not wanted.quantizers or "quantize" not in method["from_recipe"]):
@@ -132,7 +152,7 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     try:
         program = torch.export.load(found)
     except Exception as error:  # torch's deserializer has no common base of its errors
-        hint = "operators of other packages have to be registered: list their modules in `model.modules`"
+        hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
         raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
     for tensors in (program._state_dict, program._constants):
         for key, value in tensors.items():
@@ -143,16 +163,10 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     return program
 
 
-def transform(
-    export_plan: Plan,
-    name: str,
-    program: torch.export.ExportedProgram,
-    finder: SourceFinder,
-    recipe: ExportRecipe | None = None,
-) -> torch.export.ExportedProgram:
+def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program after the passes over it: ExecuTorch's `aten_transform_passes`, those of the recipe first."""
-    for reference, path, function in _aten_passes(export_plan, finder, recipe):
-        with blame(path, f"`{reference}` for the method `{name}`", finder):
+    for reference, path, function in _aten_passes(what):
+        with blame(path, f"`{reference}` for the method `{name}`", what.finder):
             program = function(name, program)
         if not isinstance(program, torch.export.ExportedProgram):
             message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
@@ -160,14 +174,12 @@ def transform(
     return program
 
 
-def _aten_passes(
-    export_plan: Plan, finder: SourceFinder, recipe: ExportRecipe | None
-) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
-    for function in (recipe.aten_transform_passes or []) if recipe else []:
+def _aten_passes(what: Exporting) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
+    for function in (what.recipe.aten_transform_passes or []) if what.recipe else []:
         yield "a pass of the recipe", ("recipe",), function
-    for index, reference in enumerate(export_plan["passes"]):
+    for index, reference in enumerate(what.plan["passes"]):
         path = ("passes", "aten", index)
-        yield reference, path, load_callable(reference, finder, path)
+        yield reference, path, load_callable(reference, what.finder, path)
 
 
 def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from etbuild.document import mapping
 from etbuild.errors import DocumentPath, Problem, did_you_mean
 
 HOOKS = ("aten", "edge", "edge_manager", "executorch")
@@ -89,13 +90,13 @@ def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
         data: The manifest; it need not fit the schema.
         methods: Its methods.
     """
-    executorch = _mapping(data, "executorch")
+    executorch = mapping(data, "executorch")
     for key, (value, why) in _WITHOUT_EFFECT.items():
         if executorch.get(key) == value and type(executorch.get(key)) is type(value):
             yield Problem(f"`{key}` would have no effect", ("executorch", key), why, at_key=True)
     for key in ("segment_alignment", "constant_tensor_alignment", "delegate_alignment"):
         yield from _check_power_of_two(executorch, key, ("executorch",))
-    for key, value in _mapping(executorch, "propagate_device_config").items():
+    for key, value in mapping(executorch, "propagate_device_config").items():
         for name in value if isinstance(value, dict) else ():
             if name not in methods:
                 path = ("executorch", "propagate_device_config", key, name)
@@ -104,11 +105,11 @@ def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    common = _mapping(executorch, "memory_planning")
+    common = mapping(executorch, "memory_planning")
     places: list[tuple[dict[str, Any], DocumentPath]] = [(common, ("executorch", "memory_planning"))]
     for name, method in methods.items():
         if isinstance(method, dict):
-            places.append((_mapping(method, "memory_planning"), ("methods", name, "memory_planning")))
+            places.append((mapping(method, "memory_planning"), ("methods", name, "memory_planning")))
     sharing = data.get("share_mutable_buffers") is True
     for memory, path in places:
         yield from _check_power_of_two(memory, "alignment", path)
@@ -120,11 +121,6 @@ def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dic
         elif sharing and memory and path[0] == "methods":
             hint = "write it into `executorch.memory_planning`: one plan lays out what methods share"
             yield Problem("`share_mutable_buffers` needs one memory plan for all methods", path, hint, at_key=True)
-
-
-def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _check_power_of_two(options: dict[str, Any], key: str, path: DocumentPath) -> Iterator[Problem]:

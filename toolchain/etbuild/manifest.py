@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etbuild import backends, document, examples, lowering_options, recipes, schema
+from etbuild.document import mapping
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -50,29 +51,24 @@ def _explained(path: DocumentPath, broken: list[DocumentPath]) -> bool:
 
 
 def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
-    methods = _mapping(data, "methods")
+    methods = mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
-    yield from _check_defaults(_mapping(data, "defaults"), methods)
-    yield from _check_whole_programs(_mapping(data, "defaults").get("partitioners"), methods)
+    yield from _check_defaults(mapping(data, "defaults"), methods)
+    yield from _check_whole_programs(mapping(data, "defaults").get("partitioners"), methods)
     for name, method in methods.items():
         if isinstance(method, dict):
             yield from _check_method(method, ("methods", name))
-    yield from _check_constant_methods(_mapping(data, "constant_methods"), methods)
-    yield from _check_named_data(_mapping(data, "named_data"))
-    for index, name in enumerate(_list(_mapping(data, "custom_ops"), "libraries")):
+    yield from _check_constant_methods(mapping(data, "constant_methods"), methods)
+    yield from _check_named_data(mapping(data, "named_data"))
+    for index, name in enumerate(_list(mapping(data, "custom_ops"), "libraries")):
         if isinstance(name, str) and name:
             yield from _check_input_name(name, ("custom_ops", "libraries", index))
     yield from lowering_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
     yield from _check_quantizations(data, methods)
     yield from _check_checks(data, methods)
-
-
-def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _list(data: dict[str, Any], key: str) -> list[Any]:
@@ -112,7 +108,7 @@ def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
         if "kwargs" in model:
             path = ("model", "kwargs")
             yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        config = _mapping(model, "huggingface").get("config")
+        config = mapping(model, "huggingface").get("config")
         if isinstance(config, str) and config:
             yield from _check_input_name(config, ("model", "huggingface", "config"))
 
@@ -231,14 +227,14 @@ def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Itera
     places += [(method, ("methods", name)) for name, method in methods.items()]
     for owner, path in places:
         if isinstance(owner, dict):
-            yield from _check_quantize(_mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
+            yield from _check_quantize(mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
 
 
 def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:
     for index, entry in enumerate(_list(quantize, "torchao")):
         if isinstance(entry, dict) and isinstance(entry.get("config"), str):
             yield from _check_torchao(entry, (*path, "torchao", index))
-    pt2e = _mapping(quantize, "pt2e")
+    pt2e = mapping(quantize, "pt2e")
     for index, entry in enumerate(_list(pt2e, "quantizers")):
         backend, options = _name_and_options(entry)
         if backend is not None and options is not None:
@@ -293,7 +289,7 @@ def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Pro
 
 
 def _is_dynamic(quantizer: Any) -> bool:
-    return isinstance(quantizer, dict) and _mapping(quantizer, "options").get("dynamic") is True
+    return isinstance(quantizer, dict) and mapping(quantizer, "options").get("dynamic") is True
 
 
 def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
@@ -320,13 +316,13 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
 
 def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     """What a bound is for: a method or a tag of the manifest."""
-    checks, tags = _mapping(data, "checks"), _mapping(data, "named_data")
+    checks, tags = mapping(data, "checks"), mapping(data, "named_data")
     for check, kind, known in (
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),
         ("max_named_data_bytes", "tag", tags),
     ):
-        for name in _mapping(checks, check):
+        for name in mapping(checks, check):
             if name not in known:
                 hint = did_you_mean(name, known) or "the manifest has no `named_data`"
                 yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)

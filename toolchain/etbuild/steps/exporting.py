@@ -89,19 +89,18 @@ def export_methods(
 ) -> dict[str, ExportedProgram]:
     """The program of each method, in the order of their names. `quantized` is told of each that was quantized after it
     was exported, before it is exported again."""
-    from etbuild.export import export_method, load_method, transform
+    from etbuild.export import Exporting, export_method, load_method, transform
 
     programs = {}
     for name, method in sorted(export_plan["methods"].items()):
         recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
+        what = Exporting(export_plan, inputs, finder, recipe)
         with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
             if method["program"] is not None:
                 program = load_method(export_plan, name, inputs)
             else:
-                source = modules.of(name, method, recipe)
-                told = partial(quantized, name)
-                program = export_method(export_plan, name, source, inputs, finder, recipe, told)
-            programs[name] = transform(export_plan, name, program, finder, recipe)
+                program = export_method(what, name, modules.of(name, method, recipe), partial(quantized, name))
+            programs[name] = transform(what, name, program)
     return programs
 
 
