@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from etbuild.__main__ import ARITHMETIC
+
+os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
+
 pytest_plugins = ["tests.workspaces"]  # fixtures of tests/bazel and tests/remote
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

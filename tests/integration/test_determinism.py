@@ -99,6 +99,14 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere, name)
 
 
+def test_a_calibrated_method_has_the_same_bytes_on_another_processor(tmp_path: Path, cli_built) -> None:
+    """As far as one machine can show it: the user asks PyTorch and MKL for the instructions of another."""
+    other = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "etbuild", "build", MANIFESTS["spotter_int8"], "--no-cache", "-o", tmp_path]
+    subprocess.run(command, env={**os.environ, **other}, check=True, capture_output=True)
+    assert (tmp_path / "spotter_int8.pte").read_bytes() == cli_built("spotter_int8").read_bytes()
+
+
 def test_no_artifact_holds_a_path(built_elsewhere: Path) -> None:
     for path in built_elsewhere.iterdir():
         content = path.read_bytes()

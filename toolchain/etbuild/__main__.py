@@ -6,15 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-# The order of a set of strings in a model would otherwise be another in each process; what lies in the current
-# directory is no package of the toolchain; and PyTorch and MKL would choose their arithmetic by the processor, so that
-# calibration and random weights would give other bytes on another machine.
-_ENVIRONMENT = {
-    "PYTHONHASHSEED": "0",
-    "PYTHONSAFEPATH": "1",
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_CBWR": "COMPATIBLE",
-}
+ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+"""PyTorch and MKL would choose by the processor: calibration and random weights would give other bytes elsewhere."""
+
+# The order of a set of strings in a model would otherwise be another in each process; and what lies in the current
+# directory is no package of the toolchain.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", **ARITHMETIC}
 
 
 def main() -> int:
