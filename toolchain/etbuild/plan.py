@@ -18,6 +18,9 @@ from etbuild.errors import DocumentPath, InputError, Position, Problem
 Plan = dict[str, Any]
 SCHEMA, EXPORT_SCHEMA, LOWER_SCHEMA = "executorch-plan/v2", "executorch-export-plan/v1", "executorch-lower-plan/v1"
 
+QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
+"""Where passes over a method run while it is quantized, in order."""
+
 
 def reduce(manifest: dict[str, Any]) -> Plan:
     """The plan of a checked manifest.
@@ -100,12 +103,11 @@ def _reduce_torchao(entry: dict[str, Any]) -> dict[str, Any]:
 def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
     calibration = pt2e.get("calibration", "example_inputs")
     batches = {} if calibration == "example_inputs" else calibration
-    hooks = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
     return {
         "quantizers": [_reduce_partitioner(entry) for entry in pt2e.get("quantizers", [])],
         "calibration": {"kwargs": {}, **batches} if "factory" in batches else batches,
         "qat": pt2e.get("qat"),
-        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in hooks},
+        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in QUANTIZE_HOOKS},
     }
 
 

@@ -22,6 +22,7 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
+from etbuild.plan import QUANTIZE_HOOKS
 from etbuild.sources import SourceFinder, blame, load_callable
 from etbuild.tensors import read_tensors
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
 
 Batches = Iterable[tuple[Any, ...]]
-HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 _QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_affine")
 
 
@@ -112,7 +112,7 @@ def from_recipe(
             batches = list(recipe.calibration_inputs_fn())
     else:
         batches = [arguments]
-    hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in HOOKS}
+    hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in QUANTIZE_HOOKS}
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     return Quantization(quantizer, batches, recipe.train_fn if recipe.is_qat else None, hooks, True, path)

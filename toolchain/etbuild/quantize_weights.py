@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -165,13 +165,7 @@ def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
 
 
 def _check_groups(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
-    size, row = entry.get("group_size"), list(_weight(layer))[-1]
+    size, row = entry.get("group_size"), int(layer.weight.shape[-1])
     if size is not None and row % size:
         hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
         raise BuildError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])
-
-
-def _weight(layer: torch.nn.Module) -> Iterator[int]:
-    weight = layer.weight
-    assert isinstance(weight, torch.Tensor)
-    yield from weight.shape
