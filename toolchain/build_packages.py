@@ -69,13 +69,13 @@ def main(arguments: list[str]) -> None:
     shutil.rmtree(wheels)
     drop_scripts(site)
 
-    compiling = compile_bytecode(site)  # meanwhile: the PEX leaves bytecode out
-    run([str(tools), "-m", "pex", "--sources-directory", str(site), "--output-file", str(out / "packages.pex"),
-         "--venv", "--include-tools", "--python-shebang", "/usr/bin/env python3.11",
-         "--interpreter-constraint", "CPython==3.11.*", "--pex-root", str(work / "pex_root"),
-         "--tmpdir", str(work)])  # fmt: skip
+    sources = snapshot(site, work / "sources")
+    with compile_bytecode(site):  # meanwhile
+        run([str(tools), "-m", "pex", "--sources-directory", str(sources), "--output-file", str(out / "packages.pex"),
+             "--venv", "--include-tools", "--python-shebang", "/usr/bin/env python3.11",
+             "--interpreter-constraint", "CPython==3.11.*", "--pex-root", str(work / "pex_root"),
+             "--tmpdir", str(work)])  # fmt: skip
     shutil.rmtree(work)
-    compiling.wait()
 
 
 def make_venv(path: Path, *, with_pip: bool) -> Path:
@@ -119,6 +119,24 @@ def drop_scripts(site: Path) -> None:
     for record in site.glob("*.dist-info/RECORD"):
         lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
         record.write_text("".join(line for line in lines if not line.startswith("../")), encoding="utf-8")
+
+
+def snapshot(site: Path, copy: Path) -> Path:
+    """Return a tree of the same files in which nothing appears that is written to the first one from now on.
+
+    PEX leaves bytecode out by its name, but not the temporary files that Python writes it to first: it fails where one
+    is gone before it is read, and takes in one that is still there.
+    """
+    shutil.copytree(site, copy, symlinks=True, copy_function=link)
+    return copy
+
+
+def link(source: str, target: str) -> None:
+    """Make a hard link, or a copy where the file system has no links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def compile_bytecode(site: Path) -> subprocess.Popen[bytes]:
