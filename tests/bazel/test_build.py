@@ -21,6 +21,9 @@ PROGRAMS = {
     "shared_weights/embedder": ["backbone"],
     "tiny_lm/tiny_lm": ["weights"],
     "vision/vision": [],
+    "vision/vision_coreml": [],
+    "vision/vision_ethos_u": [],
+    "vision/vision_openvino": [],
 }
 
 
