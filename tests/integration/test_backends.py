@@ -305,6 +305,21 @@ def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Pat
         worker.end()
 
 
+def test_openvino_compiles_for_this_machine_what_says_so(tmp_path: Path) -> None:
+    """One of two methods does: lowered together they are what they are one by one, and the program runs."""
+    if not is_here("openvino"):
+        pytest.skip("needs the extra `openvino`")
+    (tmp_path / "model.py").write_text(MODEL)
+    content = yaml.safe_load(manifest("net", "openvino", {}))
+    entry = {"backend": "openvino", "options": {"for_this_machine": True}}
+    content["methods"]["decode"]["partitioners"] = [entry]
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump(content))
+    for jobs in ("1", "2"):
+        build_all(tmp_path, ["net"], jobs, f"--jobs {jobs}")
+    assert (tmp_path / "1/net.pte").read_bytes() == (tmp_path / "2/net.pte").read_bytes()
+    assert runs(tmp_path / "1", "net", CASES["openvino"], tmp_path)
+
+
 def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
     """The named data of a program: Core ML's models by key."""
     from executorch.exir._serialize._program import deserialize_pte_binary

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,6 +146,21 @@ def test_refused(recipe: str, message: str, build: Build, monkeypatch: pytest.Mo
     assert made.code in (1, 2)
     assert message in made.err
     assert "Traceback" not in made.err
+
+
+@pytest.mark.parametrize("recipe", ["qnn_fp16", "android-arm64-snapdragon-fp16"])
+def test_recipe_of_qualcomm_gets_to_its_compiler(recipe: str, tmp_path: Path) -> None:
+    """In a process of its own, whose settings ExecuTorch changes for Qualcomm's compiler. There is none here."""
+    library = tmp_path / "sdk/lib/x86_64-linux-clang/libQnnHtp.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "net.yaml").write_text(manifest(f"{{name: {recipe}, kwargs: {{soc_model: SM8650}}}}"))
+    command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "net.yaml"), "--no-cache", "-o", str(tmp_path)]
+    environment = {**os.environ, "QNN_SDK_ROOT": str(tmp_path / "sdk")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "Failed to initialize QNN backend for kHtpBackend" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 STAGED = manifest("xnnpack_pt2e_int8_dynamic_per_channel").replace("forward: {", "features: {")

@@ -20,6 +20,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import edge_compile_config, merged
 from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
+from etbuild.plan import backends as plan_backends
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 
 
@@ -70,7 +71,7 @@ def lower(
     partitioners = _partitioners(lower_plan, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     try:
-        with named_data.tag_folded_constants(shards), backends.around(lower_plan):
+        with named_data.tag_folded_constants(shards), backends.around(plan_backends(lower_plan), partitioners):
             wanted = _edges(lower_plan, programs)
             before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
             edge = to_edge_transform_and_lower(

@@ -11,9 +11,7 @@ import functools
 import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from etbuild import recipes
 from etbuild.backends import (
     aoti,
     arm,
@@ -32,10 +30,10 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, Options
+from etbuild.backends.backend import Backend, Context, Edge, Need, Options, Partitioners
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
-__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "Options"]
+__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "Options", "Partitioners"]
 
 ENTRY_POINTS = "etbuild.backends"
 _VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
@@ -276,23 +274,18 @@ def check_installed(named: Mapping[str, DocumentPath]) -> None:
 
 
 @contextlib.contextmanager
-def around(plan: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the methods of a plan can be lowered together."""
-    options: dict[str, dict[str, Options]] = {}
-    of_recipe = recipes.backends(plan["recipe"]) if plan["recipe"] else ()
-    for method, of_method in plan["methods"].items():
-        if of_method["from_recipe"]:
-            for name in of_recipe:
-                options.setdefault(name, {})[method] = {}
-        for entry in of_method["partitioners"]:
-            options.setdefault(entry["backend"], {})[method] = entry["options"]
+def around(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
+    """Inside, methods can be lowered together.
+
+    Args:
+        names: The backends that a plan names.
+        partitioners: Of each method, those that were made.
+    """
     # A custom partitioner, or a recipe of the sources, may be one of ours.
-    for backend in BACKENDS.values():
-        if backend.module in sys.modules:
-            options.setdefault(backend.name, {})
+    also = {backend.name for backend in BACKENDS.values() if backend.module in sys.modules}
     with contextlib.ExitStack() as entered:
-        for name in sorted(options):
+        for name in sorted({*names, *also}):
             enter = get(name).around
             if enter is not None:
-                entered.enter_context(enter(options[name]))
+                entered.enter_context(enter(partitioners))
         yield

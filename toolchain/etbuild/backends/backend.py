@@ -12,6 +12,8 @@ from etbuild import schema
 from etbuild.errors import DocumentPath, Problem
 
 Options = dict[str, Any]
+Partitioners = Mapping[str, Sequence[Any]]
+"""ExecuTorch's `Partitioner`s of each method."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Backend:
         needs: What has to be installed.
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
         edge: What it wants of a method, by the method's options, which has this exported program.
-        around: Is entered while all methods that use the backend are lowered, given their options by method.
+        around: Is entered while all methods are lowered, given their partitioners by method, those of other backends
+            and of a recipe too.
         module: The module of ExecuTorch that is there once something has made a partitioner of it, whatever that was;
             of a backend with `around`.
         options: The JSON Schema of its options; default: `backend-NAME.schema.json` of this package.
@@ -91,7 +94,7 @@ class Backend:
     needs: tuple[Need, ...] = ()
     distributions: tuple[str, ...] = ()
     edge: Callable[[Options, Any], Edge] | None = None
-    around: Callable[[Mapping[str, Options]], AbstractContextManager[None]] | None = None
+    around: Callable[[Partitioners], AbstractContextManager[None]] | None = None
     module: str | None = None
     options: Path | None = None
     whole_program: bool = False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from etbuild.backends.backend import Context, Options
+from etbuild.backends.backend import Context, Options, Partitioners
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -53,7 +53,7 @@ def _compile_specs(options: Options) -> list[Any]:
 
 
 @contextlib.contextmanager
-def around(options: Mapping[str, Options]) -> Iterator[None]:
+def around(partitioners: Partitioners) -> Iterator[None]:
     """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars."""
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.mil.passes import pass_pipeline
@@ -65,7 +65,7 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
         del settings
         return items
 
-    del options
+    del partitioners
     with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content():
         yield
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from etbuild.backends.backend import Context, Edge, Options
+from etbuild.backends.backend import Context, Edge, Options, Partitioners
 from etbuild.backends.needs import sdk
 
 SDK = sdk(
@@ -56,12 +56,18 @@ def edge(options: Options, program: Any) -> Edge:
     return Edge(tuple(passes), {"_check_ir_validity": False})
 
 
-def around(options: Mapping[str, Options]) -> AbstractContextManager[None]:
+def around(partitioners: Partitioners) -> AbstractContextManager[None]:
     """Qualcomm's compiler, started for all methods."""
+    from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
     from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
 
     manager: AbstractContextManager[None] = QnnManagerContext(
-        {method: _compile_specs(of_method) for method, of_method in options.items()}
+        {
+            method: partitioner.compiler_specs_snapshot
+            for method, of_method in partitioners.items()
+            for partitioner in of_method
+            if isinstance(partitioner, QnnPartitioner)
+        }
     )
     return manager
 
