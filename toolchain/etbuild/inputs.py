@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etbuild import __version__, backends
+from etbuild import __version__, backends, installed
 from etbuild import plan as plans
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
@@ -238,9 +238,11 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
     """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
     In use is what the driver requires, what owns the packages that the sources import, and distributions that are
-    named here because backends need them; and all that these require. Each is looked at once in a
-    process: what was imported stays what it was, whatever happens to its files. The patch release of Python is left
+    named here because backends need them; and all that these require. The patch release of Python is left
     out: it does not reach the bytes, and executors of one build may differ in it.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
     """
     return {
         "driver": {"version": __version__, "sha256": _driver_digest()},
@@ -248,7 +250,7 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
         "distributions": {
             name: {"version": version, "sha256": sha256}
             for name in sorted({*_distributions(packages), *_requirements(*sorted(distributions))})
-            for version, sha256 in [_distribution_facts(name)]
+            for version, sha256 in [installed.facts(name)]
         },
     }
 
@@ -285,7 +287,7 @@ def _distributions(packages: Iterable[str]) -> set[str]:
 def _requirements(*roots: str) -> tuple[str, ...]:
     """The named distributions and all that they require, as far as they are installed."""
     found = []
-    waiting, seen = list(roots), set()
+    waiting, seen = list(roots), {"etbuild"}  # which is there by its files
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         if name in seen:
@@ -300,19 +302,3 @@ def _requirements(*roots: str) -> tuple[str, ...]:
             if "extra ==" not in requirement and "extra==" not in requirement:
                 waiting.append(re.match(r"[A-Za-z0-9._-]+", requirement).group())  # type: ignore[union-attr]
     return tuple(found)
-
-
-@functools.cache
-def _distribution_facts(name: str) -> tuple[str, str]:
-    """The version of an installed distribution, and the digest of the RECORD's rows of files that can be imported.
-
-    Left out is what differs between two installations of one release: bytecode, commands outside of the package, and
-    the metadata, in which installers write too. Its version stands beside the digest.
-    """
-    distribution = importlib.metadata.distribution(name)
-    rows = [
-        row
-        for row in (distribution.read_text("RECORD") or "").splitlines()
-        if "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
-    ]
-    return distribution.version, hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()

@@ -1,0 +1,103 @@
+"""What the key holds of an installed distribution."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from etbuild import inputs, installed
+from etbuild.errors import InputError
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of installed packages, which has the distribution `our-net` and its package `our_net`."""
+    root = tmp_path / "site"
+    (root / "our_net-1.0.dist-info").mkdir(parents=True)
+    (root / "our_net-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: our-net\nVersion: 1.0\n")
+    (root / "our_net/blocks").mkdir(parents=True)
+    (root / "our_net/__init__.py").write_text("")
+    (root / "our_net/blocks/mlp.py").write_text("width = 1\n")
+    monkeypatch.syspath_prepend(root)
+    return root
+
+
+def digest() -> str:
+    installed.facts.cache_clear()
+    version, sha256 = installed.facts("our-net")
+    assert version == "1.0"
+    return sha256
+
+
+def metadata(site: Path, **files: str) -> None:
+    for name, text in files.items():
+        (site / "our_net-1.0.dist-info" / name.replace("_json", ".json")).write_text(text)
+
+
+def assert_follows(path: Path) -> None:
+    before = digest()
+    assert digest() == before
+    path.write_text("width = 2\n")
+    assert digest() != before
+
+
+def test_an_installed_package_is_known_by_its_record(site: Path) -> None:
+    metadata(site, RECORD="our_net/__init__.py,sha256=a,0\nour_net/blocks/mlp.py,sha256=b,10\n")
+    before = digest()
+    metadata(site, RECORD="our_net/__init__.py,sha256=a,0\nour_net/blocks/mlp.py,sha256=c,10\n")
+    assert digest() != before
+
+
+def test_bytecode_and_metadata_are_left_out(site: Path) -> None:
+    metadata(site, RECORD="our_net/__init__.py,sha256=a,0\n")
+    before = digest()
+    metadata(site, RECORD="our_net/__init__.py,sha256=a,0\nour_net/a.pyc,sha256=b,\nx.dist-info/W,sha256=c,\n")
+    assert digest() == before
+
+
+def test_an_editable_package_is_known_by_its_files(site: Path) -> None:
+    metadata(site, RECORD="__editable__.our_net-1.0.pth,sha256=a,10\n")
+    assert_follows(site / "our_net/blocks/mlp.py")
+
+
+def test_an_editable_package_with_a_finder_is_known_by_its_files(site: Path) -> None:
+    metadata(site, RECORD="__editable___finder.py,sha256=a,10\n", direct_url_json='{"dir_info": {"editable": true}}')
+    assert_follows(site / "our_net/blocks/mlp.py")
+
+
+def test_a_package_without_a_record_is_known_by_its_files(site: Path) -> None:
+    assert_follows(site / "our_net/blocks/mlp.py")
+
+
+def test_an_editable_package_may_be_made_of_links(site: Path) -> None:
+    (site.parent / "blocks").mkdir()
+    (site.parent / "blocks/mlp.py").write_text("width = 1\n")
+    (site / "our_net/linked").symlink_to(site.parent / "blocks")
+    (site / "our_net/circle").symlink_to(site / "our_net")
+    assert_follows(site.parent / "blocks/mlp.py")
+
+
+def test_where_it_lies_does_not_matter(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest()
+    site.rename(tmp_path / "moved")
+    monkeypatch.syspath_prepend(tmp_path / "moved")
+    assert digest() == before
+
+
+def test_a_package_whose_files_are_not_found_is_refused(site: Path) -> None:
+    (site / "our_net").rename(site / "net")
+    with pytest.raises(InputError, match="`our-net` is installed without a list of its files"):
+        digest()
+    metadata(site, **{"top_level.txt": "net"})
+    assert digest()
+
+
+def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
+    metadata(site, RECORD="our_net-1.0.dist-info/METADATA,sha256=a,10\n")
+    assert digest()
+
+
+def test_the_driver_is_there_by_its_files() -> None:
+    assert "etbuild" not in inputs.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
