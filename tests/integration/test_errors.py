@@ -208,7 +208,7 @@ def create():
 def test_partitioner_factory_that_returns_something_else(build: Build) -> None:
     manifest, source = custom("def create():\n    return 7\n")
     outcome = build(manifest, partitioner=source)
-    expect(outcome, 1, "methods.forward.partitioners[0]", "partitioner:create returned int, not a Partitioner")
+    expect(outcome, 1, "methods.forward.partitioners[0]", "the partitioner of `custom` is int, not a Partitioner")
 
 
 def test_partitioner_that_changes_the_graph(build: Build) -> None:

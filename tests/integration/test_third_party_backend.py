@@ -31,11 +31,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def etbuild(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
     command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=with_path(path), capture_output=True, text=True, check=False)
+
+
+def with_path(path: Path | None) -> dict[str, str]:
+    """The environment in which packages are looked for in a directory first."""
+    before = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(each) for each in (path, before) if each)}
 
 
 def test_without_the_package_its_backend_is_unknown() -> None:
@@ -87,6 +90,77 @@ def test_a_broken_package_is_named(site: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def etbuild_with(site: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command where the package has this code at its end."""
+    with (site / "etbuild_tally/__init__.py").open("a") as file:
+        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need\n{code}\n")
+    return etbuild(*arguments, path=site)
+
+
+@pytest.fixture
+def own_site(site: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(site, tmp_path / "site"))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("BACKEND = replace(BACKEND, options=None)", "needs `options`, the `pathlib.Path` of a file"),
+        ("BACKEND = replace(BACKEND, options=str(BACKEND.options))", "needs `options`, the `pathlib.Path` of a file"),
+        ("BACKEND = replace(BACKEND, options=Path('no'))", "has `options` without a JSON Schema: FileNotFoundError"),
+        ("BACKEND = replace(BACKEND, options=Path(__file__))", "has `options` without a JSON Schema: JSONDecodeError"),
+        ("BACKEND = replace(BACKEND, create_quantizer=create)", "needs `quantizer_options`, the `pathlib.Path`"),
+        ("BACKEND = replace(BACKEND, create=5)", "has a `create` that cannot be called"),
+        ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no `etbuild.backends.Need`"),
+        ("BACKEND = replace(BACKEND, distributions='tally')", "has one string as its `distributions`"),
+        ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, code: str, message: str) -> None:
+    done = etbuild_with(own_site, code, "validate", MANIFEST)
+    assert done.returncode == 2
+    assert "tally.yaml:7:17: " in done.stderr
+    where = "the entry point `tally` of the group `etbuild.backends` (etbuild_tally:BACKEND)"
+    assert f"defaults.partitioners[0].backend: {where} {message}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "BACKEND = replace(BACKEND, needs=(Need('an SDK', 'install it', lambda: 1 / 0),))",
+            "the backend `tally` failed when it looked for what it needs: ZeroDivisionError: division by zero",
+        ),
+        (
+            "BACKEND = replace(BACKEND, equal_partitions=lambda options: options['no'])",
+            "the backend `tally` failed when it was asked for `equal_partitions`: KeyError: 'no'",
+        ),
+        (
+            "BACKEND = replace(BACKEND, create=lambda options, context: 5)",
+            "methods.classify.partitioners[0]: the partitioner of `tally` is int, not a Partitioner",
+        ),
+    ],
+)
+def test_what_a_backend_raises_is_no_bug_of_ours(own_site: Path, tmp_path: Path, code: str, message: str) -> None:
+    done = etbuild_with(own_site, code, "build", MANIFEST, "--no-cache", "--jobs", 1, "-o", tmp_path / "out")
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_package_concerns_no_other_backend(own_site: Path, tmp_path: Path) -> None:
+    """Neither one that cannot be loaded, nor one that claims a name of ours; what is known is still listed."""
+    other = own_site / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[etbuild.backends]\nbroken = not_there:B\nxnnpack = not_there:B\n")
+    assert etbuild("validate", MANIFEST, path=own_site).returncode == 0
+    (tmp_path / "tally.yaml").write_text(MANIFEST.read_text().replace("backend: tally", "backend: taly"))
+    done = etbuild("validate", tmp_path / "tally.yaml", path=own_site)
+    assert "did you mean `tally`? (known: broken, cadence," in done.stderr
+
+
 def test_packages_are_looked_for_where_a_name_is_unknown_and_not_before(site: Path) -> None:
     code = (
         "import sys; from etbuild.cli import main; main(['validate', *sys.argv[1:]]); "
@@ -95,6 +169,6 @@ def test_packages_are_looked_for_where_a_name_is_unknown_and_not_before(site: Pa
     found = []
     for manifest in (EXAMPLE.parent / "mlp/model.yaml", MANIFEST):
         command = [sys.executable, "-c", code, str(manifest)]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True)
+        done = subprocess.run(command, env=with_path(site), capture_output=True, text=True)
         found.append(done.stdout.splitlines()[-1])
     assert found == ["False False", "True False"]

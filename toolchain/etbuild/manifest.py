@@ -191,7 +191,7 @@ def _check_whole_programs(defaults: Any, methods: dict[str, Any]) -> Iterator[Pr
         ]
         used[name] = {backend for backend in named if isinstance(backend, str)}
     for backend in sorted(set().union(*used.values())):
-        if (found := backends.find(backend)) is None or not found.whole_program:
+        if not backends.whole_program(backend):
             continue
         for name in sorted(name for name, named in used.items() if backend not in named):
             message = f"`{backend}` changes operators in all methods of a program, and this one does not name it"

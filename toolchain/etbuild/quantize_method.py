@@ -173,7 +173,11 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
             return load_callable(reference, finder, (*here, "options", "factory"))
 
         with blame(here, f"making the quantizer of `{entry['backend']}`", finder):
-            made.append(create({**entry["options"], "qat": pt2e["qat"] is not None}, load))
+            quantizer = create({**entry["options"], "qat": pt2e["qat"] is not None}, load)
+        if not isinstance(quantizer, Quantizer):
+            message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"
+            raise BuildError([Problem(message, here)])
+        made.append(quantizer)
     return made[0] if len(made) == 1 else ComposableQuantizer(made)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean
@@ -32,6 +32,19 @@ def validator(name: str | Path) -> Draft202012Validator:
     """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere."""
     path = name if isinstance(name, Path) else _DIRECTORY / f"{name}.schema.json"
     return _Validator(json.loads(path.read_text("utf-8")))
+
+
+def check(path: Path) -> None:
+    """Sees whether a file holds a JSON Schema.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It does not.
+    """
+    try:
+        _Validator.check_schema(validator(path).schema)
+    except SchemaError as error:
+        raise ValueError(f"{path}: {error.message}") from None
 
 
 # JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
@@ -178,7 +191,8 @@ def _flow(value: Any) -> str:
 
 
 def _first_sentence(schema: Any) -> str:
-    return re.split(r"\. (?=[A-Z])", str(schema["description"]))[0].rstrip(".")
+    said = schema.get("description", "what the backend's schema says")  # of another package, it may say nothing
+    return re.split(r"\. (?=[A-Z])", str(said))[0].rstrip(".")
 
 
 def _show(value: Any) -> str:

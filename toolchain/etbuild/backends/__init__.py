@@ -1,7 +1,7 @@
 """The backends by name. A backend checks its options without torch, and makes its partitioner with it.
 
 Other packages add backends of their own by an entry point of the group `etbuild.backends`, which names an instance of
-`Backend`. They are looked for when a name is none of ours, and not before.
+`Backend`. They are looked for when a name is none of ours, and that one alone is loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import functools
 import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from etbuild import schema
 from etbuild.backends import (
     aoti,
     arm,
@@ -172,16 +176,12 @@ def find(name: str) -> Backend | None:
     Raises:
         InputError: The package that has it is broken.
     """
-    return BACKENDS.get(name) or _of_others().get(name)
+    return BACKENDS.get(name) or _of_another(name)
 
 
-def known() -> dict[str, Backend]:
-    """All backends by name, those of other packages too.
-
-    Raises:
-        InputError: A package that has one is broken.
-    """
-    return {**_of_others(), **BACKENDS}
+def known() -> set[str]:
+    """The names of all backends, those of other packages too."""
+    return {*BACKENDS, *importlib.metadata.entry_points(group=ENTRY_POINTS).names}
 
 
 def get(name: str) -> Backend:
@@ -193,20 +193,61 @@ def get(name: str) -> Backend:
 
 
 @functools.cache
-def _of_others() -> dict[str, Backend]:
-    found = {}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        where = f"the entry point `{entry.name}` of the group `{ENTRY_POINTS}` ({entry.value})"
+def _of_another(name: str) -> Backend | None:
+    """The backend of this name of another package. No other entry point is loaded: what is not used may be broken."""
+    entries = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
+    if not entries:
+        return None
+    [entry, *more] = entries
+    where = f"the entry point `{name}` of the group `{ENTRY_POINTS}` ({entry.value})"
+    if more:
+        raise InputError([Problem(f"{where} has the name of another one ({more[0].value})")])
+    try:
+        backend = entry.load()
+    except Exception as error:  # whatever the package raises when it is imported
+        raise InputError([Problem(f"{where} cannot be loaded: {_said(error)}")]) from error
+    wrong = _what_is_wrong(backend, name)
+    if wrong is not None:
+        raise InputError([Problem(f"{where} {wrong}")])
+    return backend  # type: ignore[no-any-return]
+
+
+def _what_is_wrong(backend: Any, name: str) -> str | None:
+    """What makes the object that an entry point names unfit for a backend."""
+    if not isinstance(backend, Backend) or backend.name != name:
+        return "is no `etbuild.backends.Backend` of that name"
+    if not (backend.create is None or callable(backend.create)):
+        return "has a `create` that cannot be called"
+    if not all(isinstance(need, Need) for need in backend.needs):
+        return "has `needs` that are no `etbuild.backends.Need`"
+    if isinstance(backend.distributions, str):
+        return "has one string as its `distributions`, not a tuple of them"
+    schemas = {"options": backend.options}
+    if backend.create_quantizer is not None:
+        schemas["quantizer_options"] = backend.quantizer_options
+    for field, path in schemas.items():
+        if not isinstance(path, Path):
+            return f"needs `{field}`, the `pathlib.Path` of a file with the JSON Schema"
         try:
-            backend = entry.load()
-        except Exception as error:  # whatever the package raises when it is imported
-            raise InputError([Problem(f"{where} cannot be loaded: {type(error).__name__}: {error}")]) from error
-        if not isinstance(backend, Backend) or backend.name != entry.name:
-            raise InputError([Problem(f"{where} is no `etbuild.backends.Backend` of that name")])
-        if entry.name in BACKENDS or entry.name in found:
-            raise InputError([Problem(f"{where} has the name of another backend")])
-        found[entry.name] = backend
-    return found
+            schema.check(path)
+        except (OSError, ValueError) as error:
+            return f"has `{field}` without a JSON Schema: {_said(error)}"
+    return None
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator[None]:
+    """What a backend of another package raises is no bug of ours."""
+    try:
+        yield
+    except Exception as error:
+        if name in BACKENDS:
+            raise
+        raise InputError([Problem(f"the backend `{name}` failed when {action}: {_said(error)}", path)]) from error
 
 
 @functools.cache
@@ -233,26 +274,46 @@ def separable(names: Iterable[str]) -> bool:
     return all(get(name).separable for name in names)
 
 
+def whole_program(name: str) -> bool:
+    """Whether a backend changes methods that do not name it. What is wrong with it `check` says."""
+    try:
+        backend = find(name)
+    except InputError:
+        return False
+    return backend is not None and backend.whole_program
+
+
 def equal_partitions(name: str, options: Options) -> bool:
-    """Whether a partitioner entry needs the same number of partitions in all methods."""
+    """Whether a partitioner entry needs the same number of partitions in all methods.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it.
+    """
     wanted = get(name).equal_partitions
-    return wanted(options) if callable(wanted) else wanted
+    with _asked(name, "it was asked for `equal_partitions`"):
+        return wanted(options) if callable(wanted) else wanted
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """What is wrong with a partitioner entry of a manifest that stands at `path`."""
-    backend = find(name)
+    try:
+        backend = find(name)
+    except InputError as error:
+        return [replace(problem, path=path) for problem in error.problems]
     return [_unknown(name, path)] if backend is None else backend.check(options, (*path, "options"))
 
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """What is wrong with a quantizer entry of a manifest that stands at `path`."""
-    backend = find(name)
+    try:
+        backend = find(name)
+    except InputError as error:
+        return [replace(problem, path=path) for problem in error.problems]
     if backend is not None and backend.create_quantizer is not None:
         return backend.check_quantizer(options, (*path, "options"))
     message = f"unknown backend `{name}`" if backend is None else f"the backend `{name}` has no quantizer"
-    those = [one.name for one in known().values() if one.create_quantizer is not None]
-    return [Problem(message, path, did_you_mean(name, those))]
+    without = {one.name for one in BACKENDS.values() if one.create_quantizer is None}
+    return [Problem(message, path, did_you_mean(name, known() - without - {name}))]
 
 
 def _unknown(name: str, path: DocumentPath) -> Problem:
@@ -268,7 +329,10 @@ def check_installed(named: Mapping[str, DocumentPath]) -> None:
     Raises:
         InputError: Something is not. Says what, and what to do.
     """
-    found = [problem for name, path in named.items() for problem in get(name).missing(path)]
+    found = []
+    for name, path in named.items():
+        with _asked(name, "it looked for what it needs", path):
+            found += get(name).missing(path)
     if found:
         raise InputError(found)
 

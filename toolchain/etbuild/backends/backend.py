@@ -78,13 +78,14 @@ class Backend:
             and of a recipe too.
         module: The module of ExecuTorch that is there once something has made a partitioner of it, whatever that was;
             of a backend with `around`.
-        options: The JSON Schema of its options; default: `backend-NAME.schema.json` of this package.
+        options: The file with the JSON Schema of its options; None: `backend-NAME.schema.json` of this package, which
+            has those of its own backends.
         whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
             second argument loads a `module:callable` of the declared sources. None: it has none.
         fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
-        quantizer_options: The JSON Schema of the quantizer's options; default: `quantizer-NAME.schema.json`.
+        quantizer_options: The same of the quantizer's options; None: `quantizer-NAME.schema.json`.
     """
 
     name: str
