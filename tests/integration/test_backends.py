@@ -320,6 +320,17 @@ def test_openvino_compiles_for_this_machine_what_says_so(tmp_path: Path) -> None
     assert runs(tmp_path / "1", "net", CASES["openvino"], tmp_path)
 
 
+def test_arm_replaces_the_one_infinity_that_is_written_otherwise() -> None:
+    if not is_here("tosa"):
+        pytest.skip("needs the extra `ethos-u`")
+    options = {"passes": {"quantize_inf": {"neg_inf": -1.0}}}
+    assert backends.check("tosa", options, ()) == []
+    create = backends.BACKENDS["tosa"].create
+    assert create is not None
+    chosen = create(options, backends.Context("f", load=str)).compile_spec._get_pass_pipeline_config().quantize_inf
+    assert (chosen.neg_inf, chosen.pos_inf) == (-1.0, 255.0)
+
+
 def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
     """The named data of a program: Core ML's models by key."""
     from executorch.exir._serialize._program import deserialize_pte_binary

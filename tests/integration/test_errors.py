@@ -211,6 +211,13 @@ def test_partitioner_factory_that_returns_something_else(build: Build) -> None:
     expect(outcome, 1, "methods.forward.partitioners[0]", "the partitioner of `custom` is int, not a Partitioner")
 
 
+def test_operator_that_there_is_not(build: Build) -> None:
+    entry = "{backend: vulkan, options: {operator_blocklist: [aten.add.Tensor, aten.nope.Tensor]}}"
+    outcome = build(MANIFEST.replace("[xnnpack]", f"[{entry}]"))
+    place = "methods.forward.partitioners[0].options.operator_blocklist[1]"
+    expect(outcome, 2, place, "there is no operator `aten.nope.Tensor` in the edge dialect", "--stop-after to_edge")
+
+
 def test_partitioner_that_changes_the_graph(build: Build) -> None:
     body = "next(iter(program.graph.find_nodes(op='output'))).graph.call_function(print)\n"
     body += "        return PartitionResult(program, {})"

@@ -212,7 +212,7 @@ def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: Sour
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
-        made = create(entry["options"], backends.Context(method, load))
+        made = create(entry["options"], backends.Context(method, load, (*path, "options")))
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
         raise BuildError([Problem(message, path)])

@@ -56,7 +56,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)
-    yield from _check_whole_programs(mapping(data, "defaults").get("partitioners"), methods)
+    yield from _check_whole_programs(mapping(data, "defaults"), methods)
     for name, method in methods.items():
         if isinstance(method, dict):
             yield from _check_method(method, ("methods", name))
@@ -68,6 +68,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from lowering_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
     yield from _check_quantizations(data, methods)
+    yield from _check_quantizers_fit(mapping(data, "defaults"), methods)
     yield from _check_checks(data, methods)
 
 
@@ -179,17 +180,20 @@ def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterato
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
 
 
-def _check_whole_programs(defaults: Any, methods: dict[str, Any]) -> Iterator[Problem]:
+def _partitioners(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The backends of a method with their options, its own or inherited; without what the schema refuses."""
+    inherited = defaults.get("partitioners")
+    inherited = inherited.get(name) if isinstance(inherited, dict) else inherited
+    entries = methods[name].get("partitioners", inherited) if isinstance(methods[name], dict) else None
+    for entry in entries if isinstance(entries, list) else []:
+        backend, options = _name_and_options(entry)
+        if backend is not None:
+            yield backend, options or {}
+
+
+def _check_whole_programs(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     """A backend that wants a setting of the whole program has to be that of every method."""
-    used: dict[str, set[str]] = {}
-    for name, method in methods.items():
-        inherited = defaults.get(name) if isinstance(defaults, dict) else defaults
-        entries = method.get("partitioners", inherited) if isinstance(method, dict) else None
-        named = [
-            entry.get("backend") if isinstance(entry, dict) else entry
-            for entry in (entries if isinstance(entries, list) else [])
-        ]
-        used[name] = {backend for backend in named if isinstance(backend, str)}
+    used = {name: {backend for backend, _ in _partitioners(defaults, methods, name)} for name in methods}
     for backend in sorted(set().union(*used.values())):
         if not backends.whole_program(backend):
             continue
@@ -228,6 +232,24 @@ def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Itera
     for owner, path in places:
         if isinstance(owner, dict):
             yield from _check_quantize(mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
+
+
+def _check_quantizers_fit(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    """What a method is quantized for has to be what it is lowered for."""
+    said = set()
+    for name, method in methods.items():
+        own = isinstance(method, dict) and "quantize" in method
+        quantize = mapping(method if own else defaults, "quantize")
+        for index, entry in enumerate(_list(mapping(quantize, "pt2e"), "quantizers")):
+            backend, options = _name_and_options(entry)
+            here = (*(("methods", name) if own else ("defaults",)), "quantize", "pt2e", "quantizers", index, "options")
+            for option in backends.same_options(backend) if backend is not None else ():
+                lowered = [other.get(option) for one, other in _partitioners(defaults, methods, name) if one == backend]
+                given = (options or {}).get(option)
+                if given is not None and lowered and given not in lowered and (here, option) not in said:
+                    said.add((here, option))
+                    message = f"the method `{name}` is quantized for {given} and lowered for {lowered[0]}"
+                    yield Problem(message, (*here, option), "write the same in both")
 
 
 def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:

@@ -90,6 +90,7 @@ BACKENDS = {
             needs=(arm.VELA, arm.TOSA),
             distributions=_VELA,
             create_quantizer=arm.create_ethos_u_quantizer,
+            same_options=("target",),
         ),
         Backend(
             "mediatek",
@@ -110,6 +111,7 @@ BACKENDS = {
             distributions=("eiq-neutron-sdk",),
             edge=nxp.edge,
             create_quantizer=nxp.create_quantizer,
+            same_options=("target",),
         ),
         Backend(
             "openvino",
@@ -132,6 +134,7 @@ BACKENDS = {
             edge=qualcomm.edge,
             around=qualcomm.around,
             create_quantizer=qualcomm.create_quantizer,
+            same_options=("soc_model",),
         ),
         Backend(
             "samsung",
@@ -275,12 +278,23 @@ def separable(names: Iterable[str]) -> bool:
 
 
 def whole_program(name: str) -> bool:
-    """Whether a backend changes methods that do not name it. What is wrong with it `check` says."""
-    try:
-        backend = find(name)
-    except InputError:
-        return False
+    """Whether a backend changes methods that do not name it."""
+    backend = _if_sound(name)
     return backend is not None and backend.whole_program
+
+
+def same_options(name: str) -> tuple[str, ...]:
+    """The options of a backend's quantizer that have to be those of its partitioner."""
+    backend = _if_sound(name)
+    return () if backend is None else backend.same_options
+
+
+def _if_sound(name: str) -> Backend | None:
+    """The backend of this name; what is wrong with it `check` says."""
+    try:
+        return find(name)
+    except InputError:
+        return None
 
 
 def equal_partitions(name: str, options: Options) -> bool:

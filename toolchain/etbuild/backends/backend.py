@@ -22,11 +22,13 @@ class Context:
 
     Attributes:
         method: The method that the partitioner is for.
+        path: Where its options stand in the manifest, for an `InputError` about one of them.
         load: Loads a `module:callable` of the declared sources.
     """
 
     method: str
     load: Callable[[str], Any]
+    path: DocumentPath = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Backend:
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
             second argument loads a `module:callable` of the declared sources. None: it has none.
         fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
+        same_options: Options of the quantizer that have to be those of the partitioner.
         quantizer_options: The same of the quantizer's options; None: `quantizer-NAME.schema.json`.
     """
 
@@ -103,6 +106,7 @@ class Backend:
     create_quantizer: Callable[[Options, Callable[[str], Any]], Any] | None = None
     fold_quantize: bool = True
     quantizer_options: Path | None = None
+    same_options: tuple[str, ...] = ()
 
     def check(self, options: Options, path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
