@@ -15,7 +15,14 @@ SDK = sdk(
     "lib/x86_64-linux-clang/libQnnHtp.so",
     "get it from Qualcomm: nothing is downloaded here",
 )
-_SPEC_OPTIONS = ("online_prepare", "shared_buffer", "profile_level", "use_mha2sha")
+_SPEC_OPTIONS = (
+    "online_prepare",
+    "shared_buffer",
+    "profile_level",
+    "dump_intermediate_outputs",
+    "debug",
+    "use_mha2sha",
+)
 _PREFIXES = {  # of the members of ExecuTorch's enumerations, by option
     "htp_performance_mode": ("QnnExecuTorchHtpPerformanceMode", "kHtp"),
     "precision": ("QnnExecuTorchGpuPrecision", "kGpuPrecision"),
