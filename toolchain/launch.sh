@@ -18,7 +18,16 @@ python=${real%/*}/venv/bin/python
 if [ -x "$python" ]; then
   export PYTHONDONTWRITEBYTECODE=1
 else
-  export PEX_ROOT="${PEX_ROOT:-/tmp/rules_executorch-pex}"
+  if [ -z "${PEX_ROOT:-}" ]; then
+    # What lies there is run: a directory of this user's own.
+    PEX_ROOT=/tmp/rules_executorch-pex-$(id -u)
+    mkdir -m 700 "$PEX_ROOT" 2>/dev/null || true
+    if [ -h "$PEX_ROOT" ] || [ ! -O "$PEX_ROOT" ]; then
+      echo "$PEX_ROOT belongs to another user: remove it, or set PEX_ROOT to another directory" >&2
+      exit 1
+    fi
+  fi
+  export PEX_ROOT
   python=$(PEX_INTERPRETER=1 python3.11 "$packages" -c 'import sys; print(sys.executable)')
 fi
 

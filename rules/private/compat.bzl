@@ -29,6 +29,17 @@ def toolchain_kwargs(toolchain_type):
     """
     return {"toolchain": toolchain_type} if hasattr(config_common, "toolchain_type") else {}
 
+def memory_kwargs(resource_set):
+    """Returns the arguments of `ctx.actions.run` that say what an action needs of a machine.
+
+    Args:
+      resource_set: a function as `ctx.actions.run` takes it.
+
+    Returns:
+      A dict of arguments, empty where Bazel does not know them: all that know `toolchain` know these.
+    """
+    return {"resource_set": resource_set} if hasattr(config_common, "toolchain_type") else {}
+
 def label_text(label):
     """Returns a label as users write it, for messages only.
 

@@ -1,7 +1,7 @@
 """What every action has in common: the driver, one verb of it, and surroundings that are the same everywhere."""
 
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":compat.bzl", "label_text", "toolchain_kwargs")
+load(":compat.bzl", "label_text", "memory_kwargs", "toolchain_kwargs")
 
 # All that an action sees of its surroundings: nothing of the user's, and no home directory to read from.
 _ENVIRONMENT = {
@@ -21,6 +21,18 @@ _WORKER = {
     "supports-workers": "1",
 }
 
+def _with_torch(_os, _inputs):
+    """What an action takes that imports torch: some 400 MB for small models, 3 GB for large ones. Bazel assumes 250 MB.
+
+    Args:
+      _os: the system it runs on.
+      _inputs: how many inputs it has.
+
+    Returns:
+      A dict of resources; memory in MB.
+    """
+    return {"cpu": 1, "memory": 1500}
+
 def driver_arguments(ctx, verb):
     """Returns the arguments of a verb, to be filled and given to `run_driver`.
 
@@ -38,13 +50,14 @@ def driver_arguments(ctx, verb):
     arguments.add(verb)
     return arguments
 
-def run_driver(ctx, arguments, progress, worker = False, **kwargs):
+def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must have the toolchain.
 
     Args:
       ctx: the rule's context.
       arguments: of `driver_arguments`.
       progress: what Bazel shows meanwhile, in front of the target's label.
+      torch: the verb imports torch.
       worker: the verb gains by a process that has imported torch already.
       **kwargs: of `ctx.actions.run`: inputs, outputs, mnemonic.
     """
@@ -53,6 +66,8 @@ def run_driver(ctx, arguments, progress, worker = False, **kwargs):
     if worker and toolchain.supports_workers:
         requirements.update(_WORKER)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))
+    if torch:
+        kwargs.update(memory_kwargs(_with_torch))
     ctx.actions.run(
         executable = toolchain.driver,
         arguments = [arguments],

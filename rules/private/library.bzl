@@ -1,7 +1,7 @@
 """executorch_library: model code that several programs share."""
 
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
-load(":names.bzl", "relative_to", "repository_path")
+load(":names.bzl", "check_unique", "relative_to", "repository_path")
 
 def _import_root(ctx):
     root = ctx.attr.import_root
@@ -20,6 +20,7 @@ def _executorch_library_impl(ctx):
         if name == None:
             fail("{} does not lie below the import root '{}'".format(repository_path(file), root), attr = "srcs")
         sources.append(struct(name = name, file = file))
+    check_unique(sources, "srcs")
     libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps]
     files = depset(ctx.files.srcs, transitive = [library.files for library in libraries])
     return [

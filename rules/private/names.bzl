@@ -44,7 +44,7 @@ def name_beside(file, manifest):
     return beside or repository_path(file)
 
 def check_unique(named, attribute):
-    """Fails where two files have one name.
+    """Fails where two files have one name, or one has a name that the driver could not be told.
 
     Args:
       named: a list of struct(name, file).
@@ -52,6 +52,8 @@ def check_unique(named, attribute):
     """
     seen = {}
     for entry in named:
+        if "=" in entry.name:
+            fail("'{}' has a `=` in its name, which no input can have: rename it".format(entry.name), attr = attribute)
         if entry.name in seen:
             fail("two files have the name '{}': {} and {}. Keep one of them".format(
                 entry.name,

@@ -20,12 +20,15 @@ load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":names.bzl", "check_unique", "name_beside", "repository_path")
 
+# Would be taken for something else in an argument of the driver or in the name of a file.
+_NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
+
 def _check_distinct(values, attribute):
     seen = {}
     for value in values:
         if value in seen:
             fail("'{}' is listed twice".format(value), attr = attribute)
-        if not value or "," in value or "/" in value:
+        if not value or [char for char in _NOT_IN_NAMES if char in value]:
             fail("'{}' is not a name".format(value), attr = attribute)
         seen[value] = True
 
@@ -151,6 +154,7 @@ def _export(ctx, plans, inputs):
         outputs = [directory, read] + methods.values(),
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
+        torch = True,
         worker = True,
     )
     return struct(directory = directory, inputs = read, methods = methods)
@@ -189,6 +193,7 @@ def _lower_method(ctx, method, plan, export, inputs):
         outputs = [lowered],
         mnemonic = "ExecutorchLower",
         progress = "Lowering {} of".format(method),
+        torch = True,
         worker = True,
     )
     return lowered
@@ -223,6 +228,7 @@ def _lower(ctx, plans, export, inputs, outputs):
         outputs = outputs + [facts],
         mnemonic = "ExecutorchLower",
         progress = "Merging" if methods else "Lowering",
+        torch = True,
         worker = True,
     )
     return facts
@@ -258,6 +264,7 @@ def _verify(ctx, plans, inputs, outputs):
         outputs = [stamp],
         mnemonic = "ExecutorchVerify",
         progress = "Building again and comparing",
+        torch = True,
     )
     return stamp
 

@@ -93,6 +93,15 @@ def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -
         Inputs(roots=[tmp_path / "root"]).find_data("w.safetensors", ("model", "weights"))
 
 
+def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
+    name = "lr=0.1/w.safetensors"
+    with pytest.raises(InputError, match="cannot say this name"):
+        Inputs(data={"lr": Path("0.1/w.safetensors=w.safetensors")}).find_data(name, ("model", "weights"))
+    (tmp_path / "lr=0.1").mkdir()
+    (tmp_path / name).write_bytes(b"")
+    assert Inputs(roots=[tmp_path]).find_data(name, ("model", "weights")) == tmp_path / name
+
+
 def key(found: Inputs) -> str:
     return plan.digest(
         inputs.describe_inputs(make_plan(), found, inputs.used_sources(found, plan.export_plan(make_plan())))

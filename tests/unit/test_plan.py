@@ -47,6 +47,11 @@ def reduce(tmp_path: Path, text: str) -> dict[str, Any]:
     return plan.reduce(manifest.load(path).data)
 
 
+def test_weights_are_blamed_where_they_stand() -> None:
+    assert plan.weights_names(["a.pt"]) == {"a.pt": ("model", "weights")}
+    assert plan.weights_names(["a.pt", "b.pt"])["b.pt"] == ("model", "weights", 1)
+
+
 def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
     assert plan.canonical_json(reduce(tmp_path, MANIFEST)) == plan.canonical_json(reduce(tmp_path, REORDERED))
 

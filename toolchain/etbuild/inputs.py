@@ -53,6 +53,8 @@ class Inputs:
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
             if any((root / name).is_file() for root in self.roots):
                 hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
+            if "=" in name:
+                hint = "`--data NAME=FILE` cannot say this name: rename the file, or search its directory with `--root`"
             raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
         return found
 

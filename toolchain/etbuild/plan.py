@@ -284,7 +284,7 @@ def weights_names(names: list[str]) -> dict[str, DocumentPath]:
     """
     found: dict[str, DocumentPath] = {}
     for index, name in enumerate(names):
-        found.setdefault(name, ("model", "weights", index))
+        found.setdefault(name, ("model", "weights", index) if len(names) > 1 else ("model", "weights"))
     return found
 
 
