@@ -181,48 +181,6 @@ def test_partitions_inside_control_flow_count(lower: Lower) -> None:
     assert "would get 1 of `decode`, 2 of `prefill`" in outcome.err
 
 
-COREML = "[{backend: coreml, options: {skip_ops_for_coreml_delegation: [aten.exp.default]STRATEGY}}]"
-
-
-def test_coreml_pairs_partitions_unless_it_is_told_not_to(lower: Lower) -> None:
-    refused, _ = lower(two(COREML.replace("STRATEGY", "")), MODEL)
-    assert refused.code == 1
-    assert "CoreMLBackend needs as many partitions of each method" in refused.err
-    assert "would get 2 of `long`, 1 of `plain`, 1 of `short`" in refused.err
-    disabled = COREML.replace("STRATEGY", ", multimethod_weight_sharing_strategy: disabled")
-    outcome, _ = lower(two(disabled), MODEL)
-    assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
-
-
-TIED = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 64)
-
-    def prefill(self, x):
-        return self.linear(self.linear(x).exp())
-
-    def decode(self, x):
-        return self.linear(self.linear(x).exp()) * 2
-
-def create():
-    return Net()
-"""
-
-
-def test_two_models_of_coreml_have_two_copies(lower: Lower) -> None:
-    """Each delegate has the named data of all, and reads one model of it."""
-    entry = COREML.replace("STRATEGY", ", minimum_deployment_target: iOS18")
-    outcome, _ = lower(tail(entry, entry).replace("[2, 16]", "[2, 64]"), TIED)
-    found = sharing(outcome)
-    assert found["shared_bytes"] == 0
-    assert {each["weight"]: each["copies"] for each in found["duplicates"]} == {"linear.weight": 2, "linear.bias": 2}
-    assert 64 * 64 * 2 <= found["duplicate_bytes"] < 64 * 64 * 4 + 64 * 4 + 1
-
-
 def test_the_backends_own_refusal_says_less(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
     assert outcome.code == 1

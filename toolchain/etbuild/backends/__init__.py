@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -51,6 +52,9 @@ BACKENDS = {
             coreml.create,
             separable=False,
             equal_partitions=coreml.equal_partitions,
+            pairs=coreml.pairs,
+            unpaired="`multimethod_weight_sharing_strategy: disabled`",
+            apart=coreml.apart,
             distributions=("coremltools",),
             around=coreml.around,
             module="executorch.backends.apple.coreml.compiler",
@@ -78,6 +82,7 @@ BACKENDS = {
             custom.create,
             separable=False,  # what it looks at no one knows
             equal_partitions=custom.equal_partitions,
+            apart=custom.apart,
             weight_only=True,
             create_quantizer=custom.create_quantizer,
         ),
@@ -126,6 +131,7 @@ BACKENDS = {
             qualcomm.create,
             separable=False,
             equal_partitions=True,
+            pairs=qualcomm.pairs,
             needs=(qualcomm.SDK,),
             edge=qualcomm.edge,
             around=qualcomm.around,
@@ -239,6 +245,17 @@ def equal_partitions(name: str, options: Options) -> bool:
     """Whether a partitioner entry needs the same number of partitions in all methods."""
     wanted = get(name).equal_partitions
     return wanted(options) if callable(wanted) else wanted
+
+
+def pairs(partitioner: Any) -> bool:
+    """Whether a partitioner that is in no manifest needs the same number of partitions in all methods."""
+    return any(backend.pairs is not None and backend.pairs(partitioner) for backend in BACKENDS.values())
+
+
+def together(name: str, options: Options) -> tuple[str, str]:
+    """What is the same for partitioner entries that a backend may be called for together."""
+    apart = get(name).apart
+    return name, json.dumps(apart(options) if apart else None, sort_keys=True)
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:

@@ -69,6 +69,10 @@ class Backend:
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
         equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
             always, or with these options.
+        pairs: Of a partitioner that a recipe made: whether it is the backend's, and needs the same number.
+        unpaired: What a manifest says to have it otherwise.
+        apart: The backend is called for methods together where this gives the same of their options, else apart. None:
+            always together.
         needs: What has to be installed.
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
         edge: What it wants of a method, by the method's options, which has this exported program.
@@ -88,6 +92,9 @@ class Backend:
     create: Callable[[Options, Context], Any] | None
     separable: bool
     equal_partitions: bool | Callable[[Options], bool] = False
+    pairs: Callable[[Any], bool] | None = None
+    unpaired: str | None = None
+    apart: Callable[[Options], Any] | None = None
     needs: tuple[Need, ...] = ()
     distributions: tuple[str, ...] = ()
     edge: Callable[[Options, Any], Edge] | None = None

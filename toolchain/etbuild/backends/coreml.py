@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -14,6 +14,16 @@ _PARTITIONER_OPTIONS = (
     "take_over_constant_data",
     "take_over_mutable_buffer",
 )
+_STRATEGY = "multimethod_weight_sharing_strategy"
+_FIRST_WITH_FUNCTIONS = 18  # the release of iOS from which on a model can have several functions
+# The defaults of what methods must agree on to be made one model: how it keeps weights, and where it runs.
+_AGREED = {
+    "compute_precision": "float16",
+    "minimum_deployment_target": None,
+    "model_type": "model",
+    "op_linear_quantizer_config": None,
+    "pass_names": None,
+}
 
 
 def create(options: Options, context: Context) -> Any:
@@ -27,7 +37,36 @@ def create(options: Options, context: Context) -> Any:
 
 def equal_partitions(options: Options) -> bool:
     """Whether partitions of methods are made one model, the first with the first."""
-    return bool(options.get("multimethod_weight_sharing_strategy", "positional") == "positional")
+    return bool(options.get(_STRATEGY, "positional") == "positional") and _has_functions(options)
+
+
+def _has_functions(options: Options) -> bool:
+    target = options.get("minimum_deployment_target")
+    return target is not None and int(target.removeprefix("iOS")) >= _FIRST_WITH_FUNCTIONS
+
+
+def apart(options: Options) -> list[Any]:
+    """What methods must have in common to be made one model."""
+    return [equal_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
+
+
+def pairs(partitioner: Any) -> bool:
+    """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
+    spec = getattr(partitioner, "delegation_spec", None)
+    return spec is not None and spec.backend_id == "CoreMLBackend" and _paired(spec.compile_specs)
+
+
+def _paired(specs: Sequence[Any]) -> bool:
+    """Whether partitions of these compile specs are made one model: where they say so, or say nothing and it can be."""
+    import coremltools
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+    from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
+
+    if any(spec.key == _STRATEGY for spec in specs):
+        strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs)
+        return bool(strategy == MULTIMETHOD_WEIGHT_SHARING_STRATEGY.POSITIONAL)
+    target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
+    return target is not None and bool(target >= coremltools.target.iOS18)
 
 
 def _compile_specs(options: Options) -> list[Any]:
@@ -46,8 +85,8 @@ def _compile_specs(options: Options) -> list[Any]:
     specs: list[Any] = CoreMLBackend.generate_compile_specs(
         **{name: kind(options[name]) for name, kind in kinds.items() if name in options}
     )
-    if "multimethod_weight_sharing_strategy" in options:
-        strategy = MULTIMETHOD_WEIGHT_SHARING_STRATEGY(options["multimethod_weight_sharing_strategy"])
+    if _STRATEGY in options:
+        strategy = MULTIMETHOD_WEIGHT_SHARING_STRATEGY(options[_STRATEGY])
         specs.append(CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy))
     return specs
 
@@ -66,7 +105,35 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
         return items
 
     del options
-    with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content():
+    with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content(), _one_by_one():
+        yield
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[None]:
+    """Inside, methods are made one model only where all of them can be.
+
+    ExecuTorch asks the first method alone, and takes no deployment target for any: the model that it makes of methods
+    for older systems needs iOS18.
+    """
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+    from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
+
+    from etbuild.accelerate.replaced import replaced
+
+    preprocess = CoreMLBackend.preprocess_multimethod
+    disabled = CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
+        MULTIMETHOD_WEIGHT_SHARING_STRATEGY.DISABLED
+    )
+
+    def preprocess_multimethod(cls: Any, programs: Any, specs: Mapping[str, list[list[Any]]]) -> Any:
+        del cls
+        if all(_paired(each) for of_method in specs.values() for each in of_method):
+            return preprocess(programs, specs)
+        # The first compile spec of a key is the one that counts.
+        return preprocess(programs, {name: [[disabled, *each] for each in of] for name, of in specs.items()})
+
+    with replaced(CoreMLBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
         yield
 
 
