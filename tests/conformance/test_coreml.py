@@ -116,6 +116,24 @@ def test_two_models_have_two_copies(lower: Lower) -> None:
     assert 64 * 64 * 2 <= found["duplicate_bytes"] <= 64 * 64 * 4 + 64 * 4
 
 
+BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (y,))")
+
+
+@pytest.mark.parametrize(
+    ("partitioners", "model"),
+    [
+        pytest.param("[xnnpack, coreml]", MODEL.replace("linear(x).cos()", "linear(x).cumsum(1)"), id="delegate"),
+        pytest.param("[coreml]", BRANCHES, id="control flow"),
+    ],
+)
+def test_what_names_a_part_of_the_program_is_left_alone(lower: Lower, partitioners: str, model: str) -> None:
+    """Another backend's delegate, or a branch of control flow."""
+    outcome, _ = lower(tail(partitioners, partitioners), model)
+    assert outcome.code == 0, outcome.err
+    delegates = outcome.json("net.report.json")["methods"]["decode"]["delegates"]
+    assert delegates == dict.fromkeys(("CoreMLBackend", "XnnpackBackend")[: 2 if "xnnpack" in partitioners else 1], 1)
+
+
 def test_partitions_of_a_recipe_are_compared(build: Build, tmp_path: Path) -> None:
     methods = f"methods:\n  prefill: {{{INPUT}}}\n  decode: {{{INPUT}}}\n"
     assert len(models(build(f"{HEAD}recipe: ios-arm64-coreml-fp16\n{methods}", model=CUT), tmp_path)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,10 @@ def _compile_specs(options: Options) -> list[Any]:
 
 @contextlib.contextmanager
 def around(options: Mapping[str, Options]) -> Iterator[None]:
-    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars."""
+    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars.
+
+    Two faults of ExecuTorch 1.5 are kept away: `docs/upstream.md` has them.
+    """
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.mil.passes import pass_pipeline
 
@@ -105,7 +109,13 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
         return items
 
     del options
-    with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content(), _one_by_one():
+    with (
+        replaced(pass_pipeline, "tqdm", no_bar),
+        replaced(ops, "_tqdm", no_bar),
+        derived_from_content(),
+        _one_by_one(),
+        _no_references(),
+    ):
         yield
 
 
@@ -134,6 +144,32 @@ def _one_by_one() -> Iterator[None]:
         return preprocess(programs, {name: [[disabled, *each] for each in of] for name, of in specs.items()})
 
     with replaced(CoreMLBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
+        yield
+
+
+@contextlib.contextmanager
+def _no_references() -> Iterator[None]:
+    """Inside, Core ML does not take the nodes that name another backend's delegate or a branch of control flow.
+
+    Its partitioner takes every `get_attr`. ExecuTorch cannot part these from what they are an argument of.
+    """
+    from executorch.backends.apple.coreml.partition import CoreMLPartitioner
+
+    from etbuild.accelerate.replaced import replaced
+
+    original = CoreMLPartitioner.partition
+
+    def partition(self: Any, program: Any) -> Any:
+        result = original(self, program)
+        tags = set()
+        for node in result.tagged_exported_program.graph.nodes:
+            if node.op == "get_attr" and "val" not in node.meta:
+                node.meta.pop("delegation_tag", None)
+            tags.add(node.meta.get("delegation_tag"))
+        kept = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
+        return dataclasses.replace(result, partition_tags=kept)
+
+    with replaced(CoreMLPartitioner, "partition", partition):
         yield
 
 
