@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,29 @@ def test_what_names_a_part_of_the_program_is_left_alone(lower: Lower, partitione
     assert outcome.code == 0, outcome.err
     delegates = outcome.json("net.report.json")["methods"]["decode"]["delegates"]
     assert delegates == dict.fromkeys(("CoreMLBackend", "XnnpackBackend")[: 2 if "xnnpack" in partitioners else 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("skip_ops_for_coreml_delegation: [aten.exp.Default]", "there is no `aten.exp.Default`"),
+        ("pass_names: [common::const_eliminatoin]", "there is no `common::const_eliminatoin`"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused(lower: Lower, option: str, told: str) -> None:
+    outcome, _ = lower(tail("[]", coreml(option)), MODEL)
+    name = option.partition(":")[0]
+    assert "model.yaml:6:" in outcome.err
+    assert f": methods.decode.partitioners[0].options.{name}[0]: {told}\n    did you mean `" in outcome.err
+    assert outcome.code == 2
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Apple's compiler is here")
+def test_what_needs_macos_is_said_before_anything_is_exported(lower: Lower) -> None:
+    outcome, _ = lower(tail("[]", coreml("model_type: compiled_model")), "not Python")
+    assert (outcome.code, outcome.files) == (2, [])
+    told = "methods.decode.partitioners[0]: the backend `coreml` needs macOS for `model_type: compiled_model`"
+    assert f"{told}\n    lower this program on a Mac" in outcome.err
 
 
 def test_partitions_of_a_recipe_are_compared(build: Build, tmp_path: Path) -> None:

@@ -221,7 +221,10 @@ def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: Sour
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
-        return create(entry["options"], backends.Context(method, load))
+        try:
+            return create(entry["options"], backends.Context(method, load))
+        except backends.OptionError as error:
+            raise InputError([error.at((*path, "options"))]) from error
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:

@@ -33,10 +33,10 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, Options
+from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
-__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "Options"]
+__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "OptionError", "Options"]
 
 ENTRY_POINTS = "etbuild.backends"
 _VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
@@ -55,9 +55,11 @@ BACKENDS = {
             pairs=coreml.pairs,
             unpaired="`multimethod_weight_sharing_strategy: disabled`",
             apart=coreml.apart,
+            needs_for=coreml.needs_for,
             distributions=("coremltools",),
             around=coreml.around,
             module="executorch.backends.apple.coreml.compiler",
+            check_options=coreml.check_options,
             weight_only=True,
             create_quantizer=coreml.create_quantizer,
         ),
@@ -278,16 +280,19 @@ def _unknown(name: str, path: DocumentPath) -> Problem:
     return Problem(f"unknown backend `{name}`", path, did_you_mean(name, known()))
 
 
-def check_installed(named: Mapping[str, DocumentPath]) -> None:
+def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[DocumentPath, Mapping[str, Any]]) -> None:
     """Sees whether everything is there that backends need.
 
     Args:
         named: The backends, each with the place in the manifest that names it.
+        entries: The partitioner entries, by place.
 
     Raises:
         InputError: Something is not. Says what, and what to do.
     """
     found = [problem for name, path in named.items() for problem in get(name).missing(path)]
+    for path, entry in entries.items():
+        found += get(entry["backend"]).missing_for(entry["options"], path)
     if found:
         raise InputError(found)
 

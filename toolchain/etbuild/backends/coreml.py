@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etbuild.backends.backend import Context, Options
+from etbuild.backends.backend import Context, Need, OptionError, Options
+from etbuild.errors import Problem
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -16,7 +20,7 @@ _PARTITIONER_OPTIONS = (
     "take_over_mutable_buffer",
 )
 _STRATEGY = "multimethod_weight_sharing_strategy"
-_FIRST_WITH_FUNCTIONS = 18  # the release of iOS from which on a model can have several functions
+_NEW = 18  # the release of iOS from which on models can have several functions, and weights of 4 bits
 # The defaults of what methods must agree on to be made one model: how it keeps weights, and where it runs.
 _AGREED = {
     "compute_precision": "float16",
@@ -32,18 +36,74 @@ def create(options: Options, context: Context) -> Any:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
     del context
+    _check_names(options)
     arguments = {name: options[name] for name in _PARTITIONER_OPTIONS if name in options}
     return CoreMLPartitioner(compile_specs=_compile_specs(options), **arguments)
 
 
+MACOS = Need(
+    "macOS for `model_type: compiled_model`",
+    "lower this program on a Mac, or leave the option out",
+    lambda: sys.platform == "darwin",
+)
+
+
+def needs_for(options: Options) -> tuple[Need, ...]:
+    """What Apple's own compiler needs, where it is to be run."""
+    return (MACOS,) if options.get("model_type") == "compiled_model" else ()
+
+
+def check_options(options: Options) -> list[Problem]:
+    """Options that need a later system than the one that is named."""
+    quantizer = options.get("op_linear_quantizer_config", {})
+    new = {
+        (_STRATEGY,): options.get(_STRATEGY) == "positional",
+        ("op_linear_quantizer_config", "dtype"): quantizer.get("dtype") in ("int4", "uint4"),
+        ("op_linear_quantizer_config", "granularity"): quantizer.get("granularity") == "per_block",
+    }
+    hint = "write `minimum_deployment_target: iOS18`, or leave it out"
+    return [
+        Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
+        for path, wanted in new.items()
+        if wanted and not _is_new(options)
+    ]
+
+
 def equal_partitions(options: Options) -> bool:
     """Whether partitions of methods are made one model, the first with the first."""
-    return bool(options.get(_STRATEGY, "positional") == "positional") and _has_functions(options)
+    return bool(options.get(_STRATEGY, "positional") == "positional") and _is_new(options)
 
 
-def _has_functions(options: Options) -> bool:
+def _is_new(options: Options) -> bool:
     target = options.get("minimum_deployment_target")
-    return target is not None and int(target.removeprefix("iOS")) >= _FIRST_WITH_FUNCTIONS
+    return target is not None and int(target.removeprefix("iOS")) >= _NEW
+
+
+def _check_names(options: Options) -> None:
+    """ExecuTorch passes over the name of an operator that there is not; coremltools finds out about a pass later.
+
+    Raises:
+        OptionError: There is no operator, or no pass, of a name.
+    """
+    from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
+
+    known = {"skip_ops_for_coreml_delegation": _operators(), "pass_names": set(PASS_REGISTRY.passes)}
+    for option, names in known.items():
+        for index, name in enumerate(options.get(option, [])):
+            if name not in names:
+                near = difflib.get_close_matches(name.lower(), names, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else None
+                raise OptionError(f"there is no `{name}`", (option, index), hint)
+
+
+def _operators() -> set[str]:
+    """The operators, as ExecuTorch compares their names: in lower case, and without a namespace until they are in the
+    edge dialect. Arithmetic on sizes is Python's."""
+    import torch
+
+    every = torch._C._dispatch_get_all_op_names()
+    full = {(name if "." in name else f"{name}.default").replace("::", ".").lower() for name in every}
+    return full | {name.partition(".")[2] for name in full} | set(dir(operator))
 
 
 def apart(options: Options) -> list[Any]:
