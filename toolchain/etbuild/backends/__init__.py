@@ -94,6 +94,8 @@ BACKENDS = {
             separable=True,
             needs=(arm.VELA, arm.TOSA),
             distributions=_VELA,
+            around=arm.around_ethos_u,
+            module="executorch.backends.arm.arm_vela",
             create_quantizer=arm.create_ethos_u_quantizer,
         ),
         Backend(

@@ -160,6 +160,7 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
     """
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.mil.passes import pass_pipeline
+    from coremltools.optimize.coreml import _quantization_passes
 
     from etbuild.accelerate.replaced import replaced
     from etbuild.backends.coreml_identifiers import derived_from_content
@@ -172,6 +173,7 @@ def around(options: Mapping[str, Options]) -> Iterator[None]:
     with (
         replaced(pass_pipeline, "tqdm", no_bar),
         replaced(ops, "_tqdm", no_bar),
+        replaced(_quantization_passes, "tqdm", no_bar),
         derived_from_content(),
         _one_by_one(),
         _no_references(),

@@ -9,6 +9,7 @@ from typing import Any
 
 from etbuild.backends.backend import Context, Options
 from etbuild.backends.needs import extra
+from etbuild.quiet import native_messages_off
 
 OPENVINO = extra("openvino", "OpenVINO", "openvino")
 NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
@@ -16,7 +17,8 @@ NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch'
 
 def create(options: Options, context: Context) -> Any:
     """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-    from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+    with native_messages_off():  # of the tokenizers that it imports
+        from executorch.backends.openvino.partitioner import OpenvinoPartitioner
     from executorch.exir.backend.backend_details import CompileSpec
 
     del context
@@ -67,7 +69,8 @@ def _compile(preprocess: Any, program: Any, specs: Any, anywhere: bool) -> tuple
 
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+    with native_messages_off():
+        from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
     del load_callable
     return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
