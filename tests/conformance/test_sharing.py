@@ -181,19 +181,6 @@ def test_partitions_inside_control_flow_count(lower: Lower) -> None:
     assert "would get 1 of `decode`, 2 of `prefill`" in outcome.err
 
 
-COREML = "[{backend: coreml, options: {skip_ops_for_coreml_delegation: [aten.exp.default]STRATEGY}}]"
-
-
-def test_coreml_pairs_partitions_unless_it_is_told_not_to(lower: Lower) -> None:
-    refused, _ = lower(two(COREML.replace("STRATEGY", "")), MODEL)
-    assert refused.code == 1
-    assert "CoreMLBackend needs as many partitions of each method" in refused.err
-    assert "would get 2 of `long`, 1 of `plain`, 1 of `short`" in refused.err
-    disabled = COREML.replace("STRATEGY", ", multimethod_weight_sharing_strategy: disabled")
-    outcome, _ = lower(two(disabled), MODEL)
-    assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
-
-
 def test_the_backends_own_refusal_says_less(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
     assert outcome.code == 1

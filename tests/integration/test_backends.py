@@ -141,11 +141,13 @@ def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[s
     return yaml.safe_dump(content)
 
 
-def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> None:
+def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> str:
+    """What is said on standard error."""
     command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
     settled = {**os.environ, **_ENVIRONMENT, **environment}  # as the command line is, but for its hash seed
     done = subprocess.run(command, cwd=root, env=settled, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+    return done.stderr.decode()
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +291,20 @@ def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: 
     delegated = report(built, name)["methods"]["decode"]["operators"]["delegated"][QUANTIZED[name].id]
     assert any("dequantize" in operator for operator in delegated)
     assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
+
+
+def test_backends_say_nothing_of_a_good_build(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    talkative = {
+        "coreml": Case("", {"op_linear_quantizer_config": {"dtype": "int8"}}),
+        "ethos-u": CASES["ethos-u"],
+        "openvino": QUANTIZED["openvino-int8"],
+    }
+    names = [name for name in talkative if is_here(name)]
+    for name in names:
+        case = talkative[name]
+        (tmp_path / f"{name}.yaml").write_text(manifest(name, name, case.options, case.quantizer))
+    assert build_all(tmp_path, names, "out") == ""
 
 
 def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def entry(backend: str, **options: object) -> Entry:
     return {"backend": backend, "options": options}
 
 
-A, B, X = entry("a"), entry("b"), entry("x")
+A, B, X = entry("openvino"), entry("vulkan"), entry("xnnpack")
 
 
 def test_a_shorter_list_waits_for_the_others() -> None:
@@ -26,17 +26,17 @@ def test_equal_lists_stay_as_they_are() -> None:
 
 
 def test_options_may_differ_within_one_backend() -> None:
-    fast, slow = entry("x", mode="fast"), entry("x", mode="slow")
+    fast, slow = entry("xnnpack", mode="fast"), entry("xnnpack", mode="slow")
     assert align({"f": [fast], "g": [slow]}) == [{"f": fast, "g": slow}]
 
 
 def test_two_partitioners_of_one_backend_in_one_method_keep_their_order() -> None:
-    first, second = entry("x", mode=1), entry("x", mode=2)
+    first, second = entry("xnnpack", mode=1), entry("xnnpack", mode=2)
     assert align({"f": [first, second], "g": [second]}) == [{"f": first}, {"f": second, "g": second}]
 
 
 def test_a_partitioner_does_not_overtake_another_of_its_method() -> None:
-    late = entry("a", late=True)
+    late = entry("openvino", late=True)
     slots = align({"f": [A], "g": [B, late]})
     assert [slot.get("g") for slot in slots if "g" in slot] == [B, late]
 
@@ -56,8 +56,17 @@ def test_custom_partitioners_are_one_backend_where_one_factory_makes_them() -> N
     assert align({"f": [wide], "g": [narrow]}) == [{"f": wide, "g": narrow}]
 
 
+def test_partitioners_of_coreml_meet_where_their_methods_can_be_one_model() -> None:
+    new, old = (entry("coreml", minimum_deployment_target=target) for target in ("iOS18", "iOS17"))
+    precise = entry("coreml", minimum_deployment_target="iOS18", compute_precision="float32")
+    alone = entry("coreml", minimum_deployment_target="iOS18", multimethod_weight_sharing_strategy="disabled")
+    written = entry("coreml", minimum_deployment_target="iOS18", compute_precision="float16", compute_unit="cpu_only")
+    lists = {"e": [new], "f": [old], "g": [precise], "h": [alone], "i": [written]}
+    assert align(lists) == [{"e": new, "i": written}, {"f": old}, {"g": precise}, {"h": alone}]
+
+
 def test_opposite_orders_name_the_methods() -> None:
-    with pytest.raises(InputError, match=r"`f`: a, x; `g`: x, a"):
+    with pytest.raises(InputError, match=r"`f`: openvino, xnnpack; `g`: xnnpack, openvino"):
         align({"f": [A, X], "g": [X, A]})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from etbuild import backends
 from etbuild.errors import InputError, Problem
 
 Entry = dict[str, Any]
@@ -19,8 +20,8 @@ Slot = dict[str, Entry]
 def align(partitioners: dict[str, list[Entry]]) -> list[Slot]:
     """Puts the partitioners of all methods into slots, keeping each method's own order.
 
-    Equal partitioners always share a slot; partitioners of one backend with different options do where the order
-    allows, so that the backend is called once for all methods.
+    Equal partitioners always share a slot; partitioners of one backend with different options do where the backend and
+    the order allow, so that the backend is called once for all methods.
 
     Args:
         partitioners: For each method its entries (`backend` and `options`), each of them once.
@@ -72,17 +73,18 @@ def _contradiction(partitioners: dict[str, list[Entry]], waiting: dict[str, list
 
 
 def _place(slot: Slot, slots: list[Slot]) -> None:
-    """Joins an earlier slot of the same backend, unless a method is there or in between; else goes to the end."""
-    backend = _backend(next(iter(slot.values())))
+    """Joins an earlier slot that may be lowered together with it, unless a method is there or in between; else goes to
+    the end."""
+    kind = _kind(slot)
     for earlier in reversed(slots):
         if not slot.keys().isdisjoint(earlier):
             break
-        if _backend(next(iter(earlier.values()))) == backend:
+        if _kind(earlier) == kind:
             earlier.update(slot)
             return
     slots.append(slot)
 
 
-def _backend(entry: Entry) -> tuple[str, str | None]:
-    """What `custom` makes is known only by its factory, which is taken for one backend; two factories need not be."""
-    return entry["backend"], entry["options"].get("factory") if entry["backend"] == "custom" else None
+def _kind(slot: Slot) -> tuple[str, str]:
+    entry = next(iter(slot.values()))
+    return backends.together(entry["backend"], entry["options"])

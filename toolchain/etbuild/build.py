@@ -23,6 +23,7 @@ from etbuild.plan import (
     lower_data_names,
     lower_plan,
     method_plan,
+    partitioners,
     used_backends,
 )
 from etbuild.steps.stages import Stage
@@ -111,7 +112,7 @@ def build(
         CheckError: The program breaks a bound that the manifest sets.
     """
     cache = surroundings.cache
-    backends.check_installed(used_backends(plan))
+    backends.check_installed(used_backends(plan), partitioners(plan))
     with surroundings.stage("read the inputs"):
         used = used_sources(inputs, export_plan(plan))
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))

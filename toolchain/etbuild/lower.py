@@ -171,7 +171,7 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
     of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
-        lint = PartitionLint(set(slot))
+        lint = PartitionLint(set(slot), backends.get(next(iter(slot.values()))["backend"]).unpaired)
         paired = any(backends.equal_partitions(entry["backend"], entry["options"]) for entry in slot.values())
         for name, entries in wanted.items():
             if name in slot:
@@ -191,12 +191,22 @@ def _with_recipe(
     """Puts the partitioners of a recipe before all others: no method that has them has others."""
     made = {name: _partitioners_of_recipe(recipe, name, finder) for name in methods}
     count = max(map(len, made.values()))
+    for index in range(count):
+        _watch({name: own for name, own in made.items() if index < len(own)}, index)
     for name, own in lists.items():
         first = made.get(name, [])
         # As long as the others' in each method that has more, so that what stands behind still meets its like.
         gap = [_NoPartition(own[0]) for _ in range(count - len(first))] if own else []
         lists[name] = [*first, *gap, *own]
     return lists
+
+
+def _watch(made: dict[str, list[Partitioner]], index: int) -> None:
+    """Has the partitioners of a recipe at one index looked at where their backend needs equal partitions."""
+    if any(backends.pairs(own[index]) for own in made.values()):
+        lint = PartitionLint(set(made), "`partitioners` instead of the recipe's")
+        for name, own in made.items():
+            own[index] = lint.watched(own[index], name, ("recipe",))
 
 
 def _partitioners_of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:
@@ -212,7 +222,10 @@ def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: Sour
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
-        made = create(entry["options"], backends.Context(method, load, (*path, "options")))
+        try:
+            made = create(entry["options"], backends.Context(method, load))
+        except backends.OptionError as error:
+            raise InputError([error.at((*path, "options"))]) from error
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
         raise BuildError([Problem(message, path)])

@@ -53,10 +53,16 @@ class _Method:
 
 
 class PartitionLint:
-    """Collects what the partitioners of one index tag."""
+    """Collects what the partitioners of one index tag.
 
-    def __init__(self, methods: set[str]) -> None:
+    Args:
+        methods: That have one.
+        unpaired: What a manifest says so that partitions need not be equal; None if there is nothing.
+    """
+
+    def __init__(self, methods: set[str], unpaired: str | None) -> None:
         self._waiting = set(methods)
+        self._unpaired = unpaired
         self._methods: dict[str, _Method] = {}
 
     def watched(self, partitioner: Partitioner, method: str, path: DocumentPath) -> Partitioner:
@@ -74,7 +80,7 @@ class PartitionLint:
             result = partitioner.partition(program)
             self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
             if self._methods.keys() == self._waiting:
-                _compare(self._methods)
+                _compare(self._methods, self._unpaired)
             return result
 
         looked_at = copy.copy(partitioner)  # a factory may give one to several methods
@@ -124,7 +130,7 @@ def _weights(program: ExportedProgram) -> dict[str, int]:
     return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
 
 
-def _compare(methods: dict[str, _Method]) -> None:
+def _compare(methods: dict[str, _Method], unpaired: str | None) -> None:
     problems = []
     for backend in sorted({backend for method in methods.values() for backend in method.operators}):
         # A method without a partition is not shown to the backend at all.
@@ -134,20 +140,24 @@ def _compare(methods: dict[str, _Method]) -> None:
         first = next(iter(counts))
         other = next((name for name in counts if counts[name] != counts[first]), None)
         if other is not None:
-            problems.append(_difference(backend, counts, {name: methods[name] for name in (first, other)}, methods))
+            message = _difference(backend, counts, {name: methods[name] for name in (first, other)})
+            problems.append(Problem(message, methods[other].path, _hint(methods, unpaired)))
     if problems:
         raise BuildError(problems)
 
 
-def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method], methods: dict[str, _Method]) -> Problem:
+def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) -> str:
     shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
     parts = _parting(*(method.operators[backend] for method in pair.values()))
     places = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
-    return Problem(
-        f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}",
-        list(pair.values())[-1].path,
-        "let it take or leave out the same operators in all methods, or leave it out for one: "
-        f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake",
+    return f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}"
+
+
+def _hint(methods: dict[str, _Method], unpaired: str | None) -> str:
+    otherwise = f", leave it out for one, or say {unpaired}" if unpaired else ", or leave it out for one"
+    return (
+        f"let it take or leave out the same operators in all methods{otherwise}: "
+        f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake"
     )
 
 

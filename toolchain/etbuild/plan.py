@@ -236,15 +236,24 @@ def used_backends(plan: Plan) -> dict[str, DocumentPath]:
     """The backends that a plan, or its part for lowering, uses: as partitioners and as quantizers. Each with the place
     that names it first."""
     found: dict[str, DocumentPath] = {}
+    for path, partitioner in partitioners(plan).items():
+        found.setdefault(partitioner["backend"], path)
     for name, method in plan["methods"].items():
-        for index, entry in enumerate(method["partitioners"]):
-            found.setdefault(entry["backend"], ("methods", name, "partitioners", index))
         pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
         for index, entry in enumerate(pt2e["quantizers"]):
             found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
     for backend in _recipe_backends(plan) or (["custom"] if plan["recipe"] else []):
         found.setdefault(backend, ("recipe",))
     return found
+
+
+def partitioners(plan: Plan) -> dict[DocumentPath, dict[str, Any]]:
+    """The partitioner entries of a plan, or of its part for lowering, by place."""
+    return {
+        ("methods", name, "partitioners", index): entry
+        for name, method in plan["methods"].items()
+        for index, entry in enumerate(method["partitioners"])
+    }
 
 
 def sharded_tags(plan: Plan) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,9 @@ from etbuild.sharing import Place
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
+
+
+_CORE_ML_REFERENCE = b"CMJR"  # before a JSON text, in the delegates of ExecuTorch 1.5
 
 
 class Digests:
@@ -64,13 +68,28 @@ def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
 
 
 def _delegate(delegate: LoweredBackendModule, digests: Digests) -> Place:
-    program, output = delegate.original_module, delegate.named_data_store_output
+    program = delegate.original_module
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
-    blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
+    blobs = {digests.blob(blob): len(blob) for blob in _blobs(delegate)}
     compiled = delegate.processed_bytes
     stored = len(compiled) + sum(blobs.values())
     return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, _described(read, digests))
+
+
+def _blobs(delegate: LoweredBackendModule) -> list[CordBuffer]:
+    """The named data that a delegate reads.
+
+    Core ML gives every delegate the models of all partitions, and says in the delegate which of them is its own.
+    """
+    output = delegate.named_data_store_output
+    if output is None:
+        return []
+    mark = len(_CORE_ML_REFERENCE)
+    if delegate.backend_id == "CoreMLBackend" and delegate.processed_bytes[:mark] == _CORE_ML_REFERENCE:
+        key = json.loads(delegate.processed_bytes[mark:])["key"]
+        return [output.buffers[output.pte_data[key].buffer_index]]
+    return list(output.buffers)
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -34,10 +35,20 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, Options, Partitioners
+from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options, Partitioners
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
-__all__ = ["BACKENDS", "ENTRY_POINTS", "Backend", "Context", "Edge", "Need", "Options", "Partitioners"]
+__all__ = [
+    "BACKENDS",
+    "ENTRY_POINTS",
+    "Backend",
+    "Context",
+    "Edge",
+    "Need",
+    "OptionError",
+    "Options",
+    "Partitioners",
+]
 
 ENTRY_POINTS = "etbuild.backends"
 _VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
@@ -53,9 +64,14 @@ BACKENDS = {
             coreml.create,
             separable=False,
             equal_partitions=coreml.equal_partitions,
+            pairs=coreml.pairs,
+            unpaired="`multimethod_weight_sharing_strategy: disabled`",
+            apart=coreml.apart,
+            needs_for=coreml.needs_for,
             distributions=("coremltools",),
             around=coreml.around,
             module="executorch.backends.apple.coreml.compiler",
+            check_options=coreml.check_options,
             weight_only=True,
             create_quantizer=coreml.create_quantizer,
         ),
@@ -80,6 +96,7 @@ BACKENDS = {
             custom.create,
             separable=False,  # what it looks at no one knows
             equal_partitions=custom.equal_partitions,
+            apart=custom.apart,
             weight_only=True,
             create_quantizer=custom.create_quantizer,
         ),
@@ -89,6 +106,8 @@ BACKENDS = {
             separable=True,
             needs=(arm.VELA, arm.TOSA),
             distributions=_VELA,
+            around=arm.around_ethos_u,
+            module="executorch.backends.arm.arm_vela",
             create_quantizer=arm.create_ethos_u_quantizer,
             same_options=("target",),
         ),
@@ -130,6 +149,7 @@ BACKENDS = {
             qualcomm.create,
             separable=False,
             equal_partitions=True,
+            pairs=qualcomm.pairs,
             needs=(qualcomm.SDK,),
             edge=qualcomm.edge,
             around=qualcomm.around,
@@ -308,6 +328,17 @@ def equal_partitions(name: str, options: Options) -> bool:
         return wanted(options) if callable(wanted) else wanted
 
 
+def pairs(partitioner: Any) -> bool:
+    """Whether a partitioner that is in no manifest needs the same number of partitions in all methods."""
+    return any(backend.pairs is not None and backend.pairs(partitioner) for backend in BACKENDS.values())
+
+
+def together(name: str, options: Options) -> tuple[str, str]:
+    """What is the same for partitioner entries that a backend may be called for together."""
+    apart = get(name).apart
+    return name, json.dumps(apart(options) if apart else None, sort_keys=True)
+
+
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """What is wrong with a partitioner entry of a manifest that stands at `path`."""
     try:
@@ -334,11 +365,12 @@ def _unknown(name: str, path: DocumentPath) -> Problem:
     return Problem(f"unknown backend `{name}`", path, did_you_mean(name, known()))
 
 
-def check_installed(named: Mapping[str, DocumentPath]) -> None:
+def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[DocumentPath, Mapping[str, Any]]) -> None:
     """Sees whether everything is there that backends need.
 
     Args:
         named: The backends, each with the place in the manifest that names it.
+        entries: The partitioner entries, by place.
 
     Raises:
         InputError: Something is not. Says what, and what to do.
@@ -347,6 +379,9 @@ def check_installed(named: Mapping[str, DocumentPath]) -> None:
     for name, path in named.items():
         with _asked(name, "it looked for what it needs", path):
             found += get(name).missing(path)
+    for path, entry in entries.items():
+        with _asked(entry["backend"], "it looked for what it needs", path):
+            found += get(entry["backend"]).missing_for(entry["options"], path)
     if found:
         raise InputError(found)
 

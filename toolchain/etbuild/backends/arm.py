@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild.backends.backend import Context, Need, Options
+from etbuild.backends.backend import Context, Need, Options, Partitioners
 from etbuild.backends.needs import extra
 
 VELA = extra("ethos-u", "Arm's compiler Vela", "ethosu")
@@ -23,6 +24,28 @@ def create_ethos_u(options: Options, context: Context) -> Any:
 
     del context
     return EthosUPartitioner(_finish(EthosUCompileSpec(**_without_common(options)), options))
+
+
+@contextlib.contextmanager
+def around_ethos_u(partitioners: Partitioners) -> Iterator[None]:
+    """Inside, what Vela prints, thirty lines for each delegate, is shown where it fails."""
+    from executorch.backends.arm import arm_vela
+
+    from etbuild.accelerate.replaced import replaced
+    from etbuild.quiet import shown_if_it_fails
+
+    del partitioners
+    if not arm_vela.has_vela:  # what was imported is another of Arm's backends
+        yield
+        return
+    main = arm_vela.vela.main
+
+    def quiet_main(arguments: list[str]) -> Any:
+        with shown_if_it_fails():
+            return main(arguments)
+
+    with replaced(arm_vela.vela, "main", quiet_main):
+        yield
 
 
 def create_tosa(options: Options, context: Context) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,35 @@ Partitioners = Mapping[str, Sequence[Any]]
 """ExecuTorch's `Partitioner`s of each method."""
 
 
+class OptionError(Exception):
+    """An option has a value that its backend finds wrong only when it makes something of it.
+
+    Args:
+        message: What is wrong.
+        path: Where in the options.
+        hint: What to write instead.
+    """
+
+    def __init__(self, message: str, path: DocumentPath, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.path, self.hint = message, path, hint
+
+    def at(self, options: DocumentPath) -> Problem:
+        """As a problem of the manifest that has the options there."""
+        return Problem(self.message, (*options, *self.path), self.hint)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a backend may ask for besides its options.
 
     Attributes:
         method: The method that the partitioner is for.
-        path: Where its options stand in the manifest, for an `InputError` about one of them.
         load: Loads a `module:callable` of the declared sources.
     """
 
     method: str
     load: Callable[[str], Any]
-    path: DocumentPath = ()
 
 
 @dataclass(frozen=True)
@@ -67,13 +83,18 @@ class Backend:
 
     Attributes:
         name: Its name in a manifest.
-        create: Makes ExecuTorch's `Partitioner` from the options. None: nothing is delegated, and what the backend does
-            it does in `edge`.
+        create: Makes ExecuTorch's `Partitioner` from the options. May raise an `OptionError`. None: nothing is
+            delegated, and what the backend does it does in `edge`.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
         equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
             always, or with these options.
+        pairs: Of a partitioner that a recipe made: whether it is the backend's, and needs the same number.
+        unpaired: What a manifest says to have it otherwise.
+        apart: The backend is called for methods together where this gives the same of their options, else apart. None:
+            always together.
         needs: What has to be installed.
+        needs_for: What these options need besides.
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
         edge: What it wants of a method, by the method's options, which has this exported program.
         around: Is entered while all methods are lowered, given their partitioners by method, those of other backends
@@ -82,6 +103,7 @@ class Backend:
             of a backend with `around`.
         options: The file with the JSON Schema of its options; None: `backend-NAME.schema.json` of this package, which
             has those of its own backends.
+        check_options: What is wrong with options that their schema takes, each with its path in them.
         whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
@@ -95,12 +117,17 @@ class Backend:
     create: Callable[[Options, Context], Any] | None
     separable: bool
     equal_partitions: bool | Callable[[Options], bool] = False
+    pairs: Callable[[Any], bool] | None = None
+    unpaired: str | None = None
+    apart: Callable[[Options], Any] | None = None
     needs: tuple[Need, ...] = ()
+    needs_for: Callable[[Options], tuple[Need, ...]] | None = None
     distributions: tuple[str, ...] = ()
     edge: Callable[[Options, Any], Edge] | None = None
     around: Callable[[Partitioners], AbstractContextManager[None]] | None = None
     module: str | None = None
     options: Path | None = None
+    check_options: Callable[[Options], list[Problem]] | None = None
     whole_program: bool = False
     weight_only: bool = False
     create_quantizer: Callable[[Options, Callable[[str], Any]], Any] | None = None
@@ -110,7 +137,10 @@ class Backend:
 
     def check(self, options: Options, path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
-        return schema.problems(self.options or f"backend-{self.name}", options, path)
+        found = schema.problems(self.options or f"backend-{self.name}", options, path)
+        if found or self.check_options is None:
+            return found
+        return [replace(problem, path=(*path, *(problem.path or ()))) for problem in self.check_options(options)]
 
     def check_quantizer(self, options: Options, path: DocumentPath) -> list[Problem]:
         """What is wrong with the quantizer's options that stand at `path`."""
@@ -118,8 +148,15 @@ class Backend:
 
     def missing(self, path: DocumentPath) -> list[Problem]:
         """What is not installed that the backend needs, which the manifest names at `path`."""
+        return self._missing(self.needs, path)
+
+    def missing_for(self, options: Options, path: DocumentPath) -> list[Problem]:
+        """What is not installed that these options need, which are those of the entry at `path`."""
+        return self._missing(self.needs_for(options) if self.needs_for else (), path)
+
+    def _missing(self, needs: Sequence[Need], path: DocumentPath) -> list[Problem]:
         return [
             Problem(f"the backend `{self.name}` needs {need.what}", path, need.install)
-            for need in self.needs
+            for need in needs
             if not need.there()
         ]

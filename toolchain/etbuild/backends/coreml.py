@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import difflib
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etbuild.backends.backend import Context, Options, Partitioners
+from etbuild.backends.backend import Context, Need, OptionError, Options, Partitioners
+from etbuild.errors import Problem
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -14,6 +19,16 @@ _PARTITIONER_OPTIONS = (
     "take_over_constant_data",
     "take_over_mutable_buffer",
 )
+_STRATEGY = "multimethod_weight_sharing_strategy"
+_NEW = 18  # the release of iOS from which on models can have several functions, and weights of 4 bits
+# The defaults of what methods must agree on to be made one model: how it keeps weights, and where it runs.
+_AGREED = {
+    "compute_precision": "float16",
+    "minimum_deployment_target": None,
+    "model_type": "model",
+    "op_linear_quantizer_config": None,
+    "pass_names": None,
+}
 
 
 def create(options: Options, context: Context) -> Any:
@@ -21,13 +36,98 @@ def create(options: Options, context: Context) -> Any:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
     del context
+    _check_names(options)
     arguments = {name: options[name] for name in _PARTITIONER_OPTIONS if name in options}
     return CoreMLPartitioner(compile_specs=_compile_specs(options), **arguments)
 
 
+MACOS = Need(
+    "macOS for `model_type: compiled_model`",
+    "lower this program on a Mac, or leave the option out",
+    lambda: sys.platform == "darwin",
+)
+
+
+def needs_for(options: Options) -> tuple[Need, ...]:
+    """What Apple's own compiler needs, where it is to be run."""
+    return (MACOS,) if options.get("model_type") == "compiled_model" else ()
+
+
+def check_options(options: Options) -> list[Problem]:
+    """Options that need a later system than the one that is named."""
+    quantizer = options.get("op_linear_quantizer_config", {})
+    new = {
+        (_STRATEGY,): options.get(_STRATEGY) == "positional",
+        ("op_linear_quantizer_config", "dtype"): quantizer.get("dtype") in ("int4", "uint4"),
+        ("op_linear_quantizer_config", "granularity"): quantizer.get("granularity") == "per_block",
+    }
+    hint = "write `minimum_deployment_target: iOS18`, or leave it out"
+    return [
+        Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
+        for path, wanted in new.items()
+        if wanted and not _is_new(options)
+    ]
+
+
 def equal_partitions(options: Options) -> bool:
     """Whether partitions of methods are made one model, the first with the first."""
-    return bool(options.get("multimethod_weight_sharing_strategy", "positional") == "positional")
+    return bool(options.get(_STRATEGY, "positional") == "positional") and _is_new(options)
+
+
+def _is_new(options: Options) -> bool:
+    target = options.get("minimum_deployment_target")
+    return target is not None and int(target.removeprefix("iOS")) >= _NEW
+
+
+def _check_names(options: Options) -> None:
+    """ExecuTorch passes over the name of an operator that there is not; coremltools finds out about a pass later.
+
+    Raises:
+        OptionError: There is no operator, or no pass, of a name.
+    """
+    from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
+
+    known = {"skip_ops_for_coreml_delegation": _operators(), "pass_names": set(PASS_REGISTRY.passes)}
+    for option, names in known.items():
+        for index, name in enumerate(options.get(option, [])):
+            if name not in names:
+                near = difflib.get_close_matches(name.lower(), names, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else None
+                raise OptionError(f"there is no `{name}`", (option, index), hint)
+
+
+def _operators() -> set[str]:
+    """The operators, as ExecuTorch compares their names: in lower case, and without a namespace until they are in the
+    edge dialect. Arithmetic on sizes is Python's."""
+    import torch
+
+    every = torch._C._dispatch_get_all_op_names()
+    full = {(name if "." in name else f"{name}.default").replace("::", ".").lower() for name in every}
+    return full | {name.partition(".")[2] for name in full} | set(dir(operator))
+
+
+def apart(options: Options) -> list[Any]:
+    """What methods must have in common to be made one model."""
+    return [equal_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
+
+
+def pairs(partitioner: Any) -> bool:
+    """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
+    spec = getattr(partitioner, "delegation_spec", None)
+    return spec is not None and spec.backend_id == "CoreMLBackend" and _paired(spec.compile_specs)
+
+
+def _paired(specs: Sequence[Any]) -> bool:
+    """Whether partitions of these compile specs are made one model: where they say so, or say nothing and it can be."""
+    import coremltools
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+    from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
+
+    if any(spec.key == _STRATEGY for spec in specs):
+        strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs)
+        return bool(strategy == MULTIMETHOD_WEIGHT_SHARING_STRATEGY.POSITIONAL)
+    target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
+    return target is not None and bool(target >= coremltools.target.iOS18)
 
 
 def _compile_specs(options: Options) -> list[Any]:
@@ -46,17 +146,21 @@ def _compile_specs(options: Options) -> list[Any]:
     specs: list[Any] = CoreMLBackend.generate_compile_specs(
         **{name: kind(options[name]) for name, kind in kinds.items() if name in options}
     )
-    if "multimethod_weight_sharing_strategy" in options:
-        strategy = MULTIMETHOD_WEIGHT_SHARING_STRATEGY(options["multimethod_weight_sharing_strategy"])
+    if _STRATEGY in options:
+        strategy = MULTIMETHOD_WEIGHT_SHARING_STRATEGY(options[_STRATEGY])
         specs.append(CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy))
     return specs
 
 
 @contextlib.contextmanager
 def around(partitioners: Partitioners) -> Iterator[None]:
-    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars."""
+    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars.
+
+    Two faults of ExecuTorch 1.5 are kept away: `docs/upstream.md` has them.
+    """
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.mil.passes import pass_pipeline
+    from coremltools.optimize.coreml import _quantization_passes
 
     from etbuild.accelerate.replaced import replaced
     from etbuild.backends.coreml_identifiers import derived_from_content
@@ -66,7 +170,68 @@ def around(partitioners: Partitioners) -> Iterator[None]:
         return items
 
     del partitioners
-    with replaced(pass_pipeline, "tqdm", no_bar), replaced(ops, "_tqdm", no_bar), derived_from_content():
+    with (
+        replaced(pass_pipeline, "tqdm", no_bar),
+        replaced(ops, "_tqdm", no_bar),
+        replaced(_quantization_passes, "tqdm", no_bar),
+        derived_from_content(),
+        _one_by_one(),
+        _no_references(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[None]:
+    """Inside, methods are made one model only where all of them can be.
+
+    ExecuTorch asks the first method alone, and takes no deployment target for any: the model that it makes of methods
+    for older systems needs iOS18.
+    """
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+    from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
+
+    from etbuild.accelerate.replaced import replaced
+
+    preprocess = CoreMLBackend.preprocess_multimethod
+    disabled = CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
+        MULTIMETHOD_WEIGHT_SHARING_STRATEGY.DISABLED
+    )
+
+    def preprocess_multimethod(cls: Any, programs: Any, specs: Mapping[str, list[list[Any]]]) -> Any:
+        del cls
+        if all(_paired(each) for of_method in specs.values() for each in of_method):
+            return preprocess(programs, specs)
+        # The first compile spec of a key is the one that counts.
+        return preprocess(programs, {name: [[disabled, *each] for each in of] for name, of in specs.items()})
+
+    with replaced(CoreMLBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
+        yield
+
+
+@contextlib.contextmanager
+def _no_references() -> Iterator[None]:
+    """Inside, Core ML does not take the nodes that name another backend's delegate or a branch of control flow.
+
+    Its partitioner takes every `get_attr`. ExecuTorch cannot part these from what they are an argument of.
+    """
+    from executorch.backends.apple.coreml.partition import CoreMLPartitioner
+
+    from etbuild.accelerate.replaced import replaced
+
+    original = CoreMLPartitioner.partition
+
+    def partition(self: Any, program: Any) -> Any:
+        result = original(self, program)
+        tags = set()
+        for node in result.tagged_exported_program.graph.nodes:
+            if node.op == "get_attr" and "val" not in node.meta:
+                node.meta.pop("delegation_tag", None)
+            tags.add(node.meta.get("delegation_tag"))
+        kept = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
+        return dataclasses.replace(result, partition_tags=kept)
+
+    with replaced(CoreMLPartitioner, "partition", partition):
         yield
 
 

@@ -18,6 +18,11 @@ def equal_partitions(options: Options) -> bool:
     return bool(options.get("equal_partitions", False))
 
 
+def apart(options: Options) -> str:
+    """What a factory makes is taken for one backend; what two make need not be."""
+    return str(options["factory"])
+
+
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """What the factory named in the options returns."""
     return load_callable(options["factory"])(**options.get("kwargs", {}))

@@ -9,6 +9,7 @@ from typing import Any
 
 from etbuild.backends.backend import Context, Options, Partitioners
 from etbuild.backends.needs import extra
+from etbuild.quiet import native_messages_off
 
 OPENVINO = extra("openvino", "OpenVINO", "openvino")
 NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
@@ -17,7 +18,8 @@ _FOR_THIS_MACHINE = "for_this_machine"  # an option, and ours among the compile 
 
 def create(options: Options, context: Context) -> Any:
     """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-    from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+    with native_messages_off():  # of the tokenizers that it imports
+        from executorch.backends.openvino.partitioner import OpenvinoPartitioner
     from executorch.exir.backend.backend_details import CompileSpec
 
     del context
@@ -73,7 +75,8 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
 
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+    with native_messages_off():
+        from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
     del load_callable
     return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))

@@ -51,6 +51,12 @@ def create(options: Options, context: Context) -> Any:
     )
 
 
+def pairs(partitioner: Any) -> bool:
+    """Whether a partitioner is Qualcomm's."""
+    spec = getattr(partitioner, "delegation_spec", None)
+    return spec is not None and bool(spec.backend_id == "QnnBackend")
+
+
 def edge(options: Options, program: Any) -> Edge:
     """Qualcomm's passes after the conversion to the edge dialect."""
     passes = _pass_manager(options).get_to_edge_transform_passes(

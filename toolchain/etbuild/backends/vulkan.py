@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from etbuild.backends.backend import Context, Options
-from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.backends.backend import Context, OptionError, Options
 
 _PARTITIONER_OPTIONS = ("operator_blocklist", "operator_allowlist", "nn_module_blocklist", "nn_module_allowlist")
 
@@ -15,17 +14,19 @@ def create(options: Options, context: Context) -> Any:
     """ExecuTorch's VulkanPartitioner with the options of `backend-vulkan.schema.json`."""
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
-    return VulkanPartitioner(**_arguments(options, context))
+    del context
+    return VulkanPartitioner(**_arguments(options))
 
 
 def create_webgpu(options: Options, context: Context) -> Any:
     """ExecuTorch's WebGPUPartitioner with the options of `backend-webgpu.schema.json`."""
     from executorch.backends.webgpu.partitioner import WebGPUPartitioner
 
-    return WebGPUPartitioner(**_arguments(options, context))
+    del context
+    return WebGPUPartitioner(**_arguments(options))
 
 
-def _arguments(options: Options, context: Context) -> dict[str, Any]:
+def _arguments(options: Options) -> dict[str, Any]:
     from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkMemoryLayout, VkStorageType
 
     compiled = {name: value for name, value in options.items() if name not in _PARTITIONER_OPTIONS}
@@ -35,17 +36,15 @@ def _arguments(options: Options, context: Context) -> dict[str, Any]:
     lists = {name: list(options[name]) for name in _PARTITIONER_OPTIONS if name in options}
     for name in ("operator_blocklist", "operator_allowlist"):
         if name in lists:
-            lists[name] = [
-                _operator(operator, (*context.path, name, index)) for index, operator in enumerate(lists[name])
-            ]
+            lists[name] = [_operator(operator, name, index) for index, operator in enumerate(lists[name])]
     return {"compile_options": compiled, **lists}
 
 
-def _operator(name: str, path: DocumentPath) -> Any:
-    """The edge operator that a manifest calls `aten.add.Tensor`, at `path`.
+def _operator(name: str, option: str, index: int) -> Any:
+    """The edge operator that an option calls `aten.add.Tensor`, at this index.
 
     Raises:
-        InputError: There is none.
+        OptionError: There is none.
     """
     from executorch.exir.dialects._ops import ops
 
@@ -55,7 +54,7 @@ def _operator(name: str, path: DocumentPath) -> Any:
             found = getattr(found, part)
     except AttributeError:
         hint = "`etbuild build --stop-after to_edge` shows the operators of a method"
-        raise InputError([Problem(f"there is no operator `{name}` in the edge dialect", path, hint)]) from None
+        raise OptionError(f"there is no operator `{name}` in the edge dialect", (option, index), hint) from None
     return found
 
 

@@ -92,7 +92,7 @@ def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: In
     from etbuild.progress import Progress
     from etbuild.steps.stopping import stop_after
 
-    backends.check_installed(plans.used_backends(plan))
+    backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
     options.settle()
     saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
     if options.json:

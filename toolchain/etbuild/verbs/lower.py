@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     options.settle()
     plan = plans.read(options.plan, plans.LOWER_SCHEMA)
     try:
-        backends.check_installed(plans.used_backends(plan))
+        backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
         _lower_method(options, plan) if options.method is not None else _lower(options, plan)
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error

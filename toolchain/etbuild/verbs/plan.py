@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         plan = plans.reduce(loaded.data)
         _check_expectations(plan, options)
         if options.plan is not None:
-            backends.check_installed(plans.used_backends(plan))
+            backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
             return _write_plans(plan, loaded, options)
         found = inputs(options, [options.manifest.parent, *options.root])
         used = inputs_of.used_sources(found, plans.export_plan(plan))

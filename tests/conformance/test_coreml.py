@@ -1,0 +1,169 @@
+"""Which methods Core ML makes one model of, what they share in it, and where it is said that they cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Build, Outcome
+
+from .conftest import HEAD, Lower
+from .test_sharing import INPUT, MODEL, sharing, tail, two
+
+TIED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def prefill(self, x):
+        return self.linear(self.linear(x).exp())
+
+    def decode(self, x):
+        return self.linear(self.linear(x).exp()) * 2
+
+def create():
+    return Net()
+"""
+LEAVE_EXP = "skip_ops_for_coreml_delegation: [aten.exp.default]"
+NEW, OLD = "minimum_deployment_target: iOS18", "minimum_deployment_target: iOS17"
+APART = "multimethod_weight_sharing_strategy: disabled"
+CUT = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def prefill(self, x):
+        y = self.linear(x)
+        return self.linear(y + y.argmax().float())
+
+    def decode(self, x):
+        return self.linear(x).relu()
+
+def create():
+    return Net()
+"""
+
+
+def coreml(*options: str) -> str:
+    return f"[{{backend: coreml, options: {{{', '.join(options)}}}}}]"
+
+
+def models(outcome: Outcome, scratch: Path) -> list[tuple[int, list[str]]]:
+    """Of each of Core ML's models in a program: the version of its format, and its functions."""
+    import coremltools
+    from executorch.backends.apple.coreml import executorchcoreml
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    assert outcome.code == 0, outcome.err
+    content = deserialize_pte_binary(outcome.read("net.pte"))
+    inside = [bytes(data.data) for data in content.program.backend_delegate_data]
+    named = list(content.named_data.buffers) if content.named_data else []
+    found = []
+    for number, flat in enumerate([data for data in [*inside, *named] if not data.startswith(b"CMJR")]):
+        place = scratch / f"{outcome.directory.parent.name}-{number}"
+        place.mkdir()
+        assert executorchcoreml.unflatten_directory_contents(flat, str(place))
+        model = coremltools.models.MLModel(str(next(place.rglob("*.mlpackage"))), skip_model_load=True)
+        found.append((model.get_spec().specificationVersion, sorted(model.get_spec().mlProgram.functions)))
+    return sorted(found)
+
+
+def test_partitions_are_paired_unless_it_is_told_not_to(lower: Lower) -> None:
+    refused, _ = lower(two(coreml(NEW, LEAVE_EXP)), MODEL)
+    assert refused.code == 1
+    assert "CoreMLBackend needs as many partitions of each method" in refused.err
+    assert "would get 2 of `long`, 1 of `plain`, 1 of `short`" in refused.err
+    assert "or say `multimethod_weight_sharing_strategy: disabled`: " in refused.err
+    outcome, _ = lower(two(coreml(NEW, LEAVE_EXP, APART)), MODEL)
+    assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
+
+
+@pytest.mark.parametrize("alone", ["decode", "prefill"])
+def test_it_is_told_so_for_one_method(lower: Lower, tmp_path: Path, alone: str) -> None:
+    """Whatever its name: ExecuTorch would ask the first method for all."""
+    entries = {name: coreml(NEW, APART, LEAVE_EXP) if name == alone else coreml(NEW) for name in ("prefill", "decode")}
+    outcome, _ = lower(tail(entries["prefill"], entries["decode"]).replace("[2, 16]", "[2, 64]"), TIED)
+    assert models(outcome, tmp_path) == [(9, ["main"])] * 3
+
+
+def test_methods_that_keep_weights_differently_have_models_of_their_own(lower: Lower, tmp_path: Path) -> None:
+    outcome, _ = lower(tail(coreml(NEW), coreml(NEW, "compute_precision: float32")), MODEL)
+    assert models(outcome, tmp_path) == [(9, ["main"])] * 2
+    assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
+
+
+def test_methods_for_systems_without_functions_have_models_that_run_there(lower: Lower, tmp_path: Path) -> None:
+    assert models(lower(tail(coreml(OLD), coreml(OLD)), MODEL)[0], tmp_path) == [(8, ["main"])] * 2
+    [(oldest, _), (same, _)] = models(lower(tail("[coreml]", "[coreml]"), MODEL)[0], tmp_path)
+    assert oldest == same < 8
+    assert models(lower(tail(coreml(NEW), coreml(NEW)), MODEL)[0], tmp_path) == [(9, ["decode", "prefill"])]
+
+
+def test_two_models_have_two_copies(lower: Lower) -> None:
+    """Each delegate has the named data of all, and reads one model of it."""
+    entry = coreml(NEW, LEAVE_EXP)
+    outcome, _ = lower(tail(entry, entry).replace("[2, 16]", "[2, 64]"), TIED)
+    found = sharing(outcome)
+    assert found["shared_bytes"] == 0
+    assert {each["weight"]: each["copies"] for each in found["duplicates"]} == {"linear.weight": 2, "linear.bias": 2}
+    assert 64 * 64 * 2 <= found["duplicate_bytes"] <= 64 * 64 * 4 + 64 * 4
+
+
+BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (y,))")
+
+
+@pytest.mark.parametrize(
+    ("partitioners", "model"),
+    [
+        pytest.param("[xnnpack, coreml]", MODEL.replace("linear(x).cos()", "linear(x).cumsum(1)"), id="delegate"),
+        pytest.param("[coreml]", BRANCHES, id="control flow"),
+    ],
+)
+def test_what_names_a_part_of_the_program_is_left_alone(lower: Lower, partitioners: str, model: str) -> None:
+    """Another backend's delegate, or a branch of control flow."""
+    outcome, _ = lower(tail(partitioners, partitioners), model)
+    assert outcome.code == 0, outcome.err
+    delegates = outcome.json("net.report.json")["methods"]["decode"]["delegates"]
+    assert delegates == dict.fromkeys(("CoreMLBackend", "XnnpackBackend")[: 2 if "xnnpack" in partitioners else 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("skip_ops_for_coreml_delegation: [aten.exp.Default]", "there is no `aten.exp.Default`"),
+        ("pass_names: [common::const_eliminatoin]", "there is no `common::const_eliminatoin`"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused(lower: Lower, option: str, told: str) -> None:
+    outcome, _ = lower(tail("[]", coreml(option)), MODEL)
+    name = option.partition(":")[0]
+    assert "model.yaml:6:" in outcome.err
+    assert f": methods.decode.partitioners[0].options.{name}[0]: {told}\n    did you mean `" in outcome.err
+    assert outcome.code == 2
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Apple's compiler is here")
+def test_what_needs_macos_is_said_before_anything_is_exported(lower: Lower) -> None:
+    outcome, _ = lower(tail("[]", coreml("model_type: compiled_model")), "not Python")
+    assert (outcome.code, outcome.files) == (2, [])
+    told = "methods.decode.partitioners[0]: the backend `coreml` needs macOS for `model_type: compiled_model`"
+    assert f"{told}\n    lower this program on a Mac" in outcome.err
+
+
+def test_partitions_of_a_recipe_are_compared(build: Build, tmp_path: Path) -> None:
+    methods = f"methods:\n  prefill: {{{INPUT}}}\n  decode: {{{INPUT}}}\n"
+    assert len(models(build(f"{HEAD}recipe: ios-arm64-coreml-fp16\n{methods}", model=CUT), tmp_path)) == 3
+    recipe = "recipe: {name: ios-arm64-coreml-fp16, kwargs: {minimum_deployment_target: iOS18}}\n"
+    refused = build(HEAD + recipe + methods, model=CUT)
+    assert refused.code == 1
+    assert ": recipe: CoreMLBackend needs as many partitions of each method" in refused.err
+    assert "`prefill` has `aten::argmax`, which it leaves out" in refused.err
+    assert "or say `partitioners` instead of the recipe's" in refused.err
