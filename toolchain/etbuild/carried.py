@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.tensors import TensorFacts, dtype_name
+from etbuild.tensors import TensorFacts, dtype_name, equal
 
 
 @dataclass
@@ -73,9 +73,4 @@ def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
 def _key(
     name: str, tensor: torch.Tensor, twin: str | None, known: TensorFacts, content: torch.Tensor, method: str
 ) -> str:
-    same = known.same_as == twin and content.dtype == tensor.dtype and content.shape == tensor.shape
-    return name if same and torch.equal(_bits(content), _bits(tensor)) else f"{name}@{method}"
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return name if known.same_as == twin and equal(content, tensor) else f"{name}@{method}"
