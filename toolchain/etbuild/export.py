@@ -7,7 +7,7 @@ import copy
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from etbuild import example_values
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
-from etbuild.module import row_major
+from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+from etbuild.tied import memory, untie
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -92,6 +93,7 @@ def export_method(
                 module(*arguments, **keywords)
             raise _export_error(error, name, method, finder) from error
         sys.stderr.write(printed.getvalue())
+    untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     if how is None:
         return program
@@ -154,13 +156,23 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     except Exception as error:  # torch's deserializer has no common base of its errors
         hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
         raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
-    for tensors in (program._state_dict, program._constants):
-        for key, value in tensors.items():
-            if isinstance(value, torch.Tensor):
-                content = row_major(value.detach())
-                parameter = isinstance(value, torch.nn.Parameter)
-                tensors[key] = torch.nn.Parameter(content, requires_grad=False) if parameter else content
+    held = {
+        key: value
+        for key, value in {**program.state_dict, **program.constants}.items()
+        if isinstance(value, torch.Tensor)
+    }
+    tensors = {key: memory(value) for key, value in held.items()}
+    untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
+    settled: dict[Hashable, torch.Tensor] = {}
+    for content in (program._state_dict, program._constants):
+        for key in tensors.keys() & content.keys():
+            content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
+
+
+def _settled(tensor: torch.Tensor) -> torch.Tensor:
+    content = row_major(tensor.detach())
+    return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
 
 def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
