@@ -7,8 +7,10 @@ import copy
 import functools
 import io
 import sys
+import zipfile
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,7 +93,7 @@ def export_method(
             # What fails without being exported too is a matter of the inputs, or of the model alone.
             with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
                 module(*arguments, **keywords)
-            raise _export_error(error, name, method, finder) from error
+            raise _export_error(error, name, what) from error
         sys.stderr.write(printed.getvalue())
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
@@ -151,6 +153,9 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     """
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
+    if not _is_exported(found):
+        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
+        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)])
     try:
         program = torch.export.load(found)
     except Exception as error:  # torch's deserializer has no common base of its errors
@@ -168,6 +173,14 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
         for key in tensors.keys() & content.keys():
             content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
+
+
+def _is_exported(file: Path) -> bool:
+    """Whether it may be a file of torch.export.save; those of torch.save and torch.jit.save are archives too."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return not any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:
@@ -305,12 +318,18 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: BaseException, name: str, method: dict[str, Any], finder: SourceFinder) -> BuildError:
+def _export_error(error: BaseException, name: str, what: Exporting) -> BuildError:
+    method, finder = what.plan["methods"][name], what.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
     where = f" at {place}" if place else ""
     message = f"exporting `{method['entry']}` failed{where}: {_message(error)}"
+    huggingface = what.plan["model"]["huggingface"]
+    if huggingface and part == "entry":  # the code is not the user's
+        instead = "write a factory" if huggingface["cache"] is None else "leave out `cache`, or write a factory"
+        hint = f"`{huggingface['class']}` cannot be exported as it is with this configuration: {instead}"
+        return BuildError([Problem(message, ("model", "huggingface"), hint)])
     return BuildError([Problem(message, ("methods", name, part), hint)])
 
 
