@@ -97,10 +97,24 @@ def test_a_module_of_the_sources_registers_them(build: Build, jobs: str) -> None
     assert "ops/halves.py" in made.json("net.index.json")["inputs"]["sources"]
 
 
-def test_a_module_that_is_not_there(build: Build) -> None:
-    made = build(MANIFEST + "custom_ops: {modules: [no_such_ops]}\n")
+@pytest.mark.parametrize("name", ["no_such_ops", "ops.halfs"])
+def test_a_module_that_is_not_there(build: Build, name: str) -> None:
+    made = build(MANIFEST + f"custom_ops: {{modules: [{name}]}}\n", ops____init__="", ops__halves=HALVES)
+    assert made.code == 2
+    message = f"custom_ops.modules[0]: the module `{name}` is neither among the declared sources nor installed\n"
+    assert f"{message}    there is no {name.replace('.', '/')}.py" in made.err
+
+
+def test_a_module_of_an_installed_package_that_is_not_there(build: Build) -> None:
+    made = build(MANIFEST + "custom_ops: {modules: [executorch.no_such_ops]}\n")
     assert made.code == 1
-    assert "custom_ops.modules[0]: importing `no_such_ops` failed: ModuleNotFoundError" in made.err
+    assert "custom_ops.modules[0]: importing `executorch.no_such_ops` failed: ModuleNotFoundError" in made.err
+
+
+def test_an_operator_that_nothing_registers(build: Build) -> None:
+    made = build(MANIFEST, model=MODEL.replace("self.linear(x).relu()", "torch.ops.halves.third(x)"))
+    assert made.code == 1
+    assert "no operator `halves::third` is registered: list the library or the module" in made.err
 
 
 def test_an_installed_package_registers_them_and_the_runtime_has_the_kernel(build: Build) -> None:

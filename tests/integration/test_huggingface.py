@@ -174,6 +174,14 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build,
             "model.huggingface.cache: `BertModel` is no decoder with a cache",
         ),
         (
+            {
+                "class": "AutoModelForCausalLM",
+                "config": {**TINY, "model_type": "bert", "is_decoder": True},
+                "cache": {"max_length": 8},
+            },
+            "for a model of `huggingface` leave out `cache`, or write a factory",
+        ),
+        (
             {"class": "LlamaForCausalLM", "config": TINY, "cache": {"max_length": 17}},
             "huggingface.cache.max_length: max_length 17 is more than the configuration's `max_position_embeddings`",
         ),
@@ -196,6 +204,13 @@ def test_mistakes_are_named(huggingface, message, build):
     assert outcome.code in (1, 2)
     assert message in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_class_that_cannot_be_exported_is_named(build):
+    outcome = build(manifest({"class": "LongformerModel", "config": {**TINY, "attention_window": 4}}))
+    assert outcome.code == 1
+    assert "model.huggingface: exporting `forward` failed" in outcome.err
+    assert "`LongformerModel` cannot be exported as it is with this configuration: write a factory" in outcome.err
 
 
 def test_a_configuration_that_is_no_mapping_is_named(build):

@@ -13,6 +13,7 @@ from executorch.runtime import Runtime
 from .conftest import Build, Outcome
 
 MODEL = """\
+import collections
 import torch
 
 class Net(torch.nn.Module):
@@ -38,8 +39,13 @@ def nested(size):
     size = torch.Size([size] if isinstance(size, int) else size)
     return [torch.ones(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]
 
-def wrong():
-    return {1, 2}
+Pair = collections.namedtuple("Pair", "a b")
+
+def wrong(kind):
+    return {"set": {1, 2}, "keys": [{7: x()}], "pair": Pair(1, 2)}[kind]
+
+def x():
+    return torch.ones(2)
 """
 
 MANIFEST = """\
@@ -152,8 +158,18 @@ def test_keyword_inputs_may_be_all_inputs(build: Build) -> None:
     [
         (
             "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
-            '{factory: "model:wrong"}',
+            '{factory: "model:wrong", kwargs: {kind: set}}',
             "methods.forward.example_inputs[0].factory: `model:wrong` returned set, not a tensor",
+        ),
+        (
+            "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
+            '{factory: "model:wrong", kwargs: {kind: keys}}',
+            "`model:wrong` returned a dict with the key 7\n    the keys of a dict of inputs are strings",
+        ),
+        (
+            "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
+            '{factory: "model:wrong", kwargs: {kind: pair}}',
+            "`model:wrong` returned Pair, a kind of tuple of its own\n    have it return a plain tuple",
         ),
         (
             "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",

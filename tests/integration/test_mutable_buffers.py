@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 from pathlib import Path
@@ -133,6 +134,56 @@ def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Buil
     run = Loaded(build(manifest, model=model), "write", "read")
     run.methods["write"].execute([torch.full((2, 4), 5.0)])
     assert run.methods["read"].execute([torch.ones(3, 4)])[0].tolist() == [[20.0, 20.0]] * 3
+
+
+class Counter(torch.nn.Module):
+    def __init__(self, rows: int, start: float) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.full((rows, 4), start))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cache.add_(x).sum()
+
+
+def exported(rows: int = 1, start: float = 0.0) -> bytes:
+    saved = io.BytesIO()
+    torch.export.save(torch.export.export(Counter(rows, start), (torch.zeros(4),)), saved)
+    return saved.getvalue()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"rows": 2}, "`cache` is float32[2, 4], and float32[1, 4] in `first`"),
+        ({"start": 5.0}, "`cache` starts with other values than in `first`"),
+    ],
+)
+def test_buffers_of_one_name_that_differ_are_an_error(
+    build: Build, other: dict[str, Any], message: str, jobs: str
+) -> None:
+    manifest = """\
+    schema: executorch-model/v1
+    name: net
+    methods: {first: {program: first.pt2}, second: {program: second.pt2}}
+    share_mutable_buffers: true
+    """
+    equal = build(manifest, files={"first.pt2": exported(), "second.pt2": exported()})
+    run = Loaded(equal, "first", "second")
+    assert [run("first", 1, 1, 1, 1), run("second", 1, 1, 1, 1)] == [[4], [8]]
+    files = {"first.pt2": exported(), "second.pt2": exported(**other)}
+    made = build(manifest, "--jobs", jobs, files=files)
+    assert made.code == 1
+    assert f"model.yaml:3:40: methods.second: {message}" in made.err
+    apart = build(manifest.replace("share_mutable_buffers: true", ""), files=files)
+    assert apart.code == 0, apart.err
+
+
+def test_a_buffer_that_differs_from_the_modules_own_is_an_error(build: Build) -> None:
+    manifest = MANIFEST.replace("methods:", "methods:\n  other: {program: other.pt2}")
+    made = build(manifest, model=MODEL, files={"other.pt2": exported(rows=3)})
+    assert made.code == 1
+    assert "methods.other: `cache` is float32[3, 4], and float32[4] in `decode`" in made.err
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="links a program with ExecuTorch's C++ runtime: install g++")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 
 import pytest
 import torch
@@ -323,9 +324,18 @@ def test_refused(quantize: str, message: str, build: Build) -> None:
 
 def test_a_file_that_is_no_exported_program(build: Build) -> None:
     text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: forward.pt2}}\n"
-    made = build(text, files={"forward.pt2": b"no zip"})
+    state = io.BytesIO()
+    torch.save({"weight": torch.ones(2)}, state)
+    for content in (b"no zip", state.getvalue()):
+        made = build(text, files={"forward.pt2": content})
+        assert made.code == 2
+        message = "model.yaml:3:30: methods.forward.program: `forward.pt2` is no file of torch.export.save"
+        assert message in made.err
+    archive = io.BytesIO()
+    zipfile.ZipFile(archive, "w").close()
+    made = build(text, files={"forward.pt2": archive.getvalue()})
     assert made.code == 2
-    assert "model.yaml:3:30: methods.forward.program: cannot read `forward.pt2`" in made.err
+    assert "methods.forward.program: cannot read `forward.pt2`" in made.err
 
 
 def test_a_module_whose_copies_call_the_original_is_refused(build: Build) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from typing import Any
 
 import pytest
@@ -109,6 +110,87 @@ def test_a_module_dict_gives_the_same(build: Build, weights: dict[str, torch.Ten
         build(manifest(kind), model=MODEL, files={"net.safetensors": save(weights)}) for kind in ("dict", "ModuleDict")
     ]
     assert made[0].read("net.pte") == made[1].read("net.pte")
+
+
+WITH_STATE = """\
+import torch
+
+class Cell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4), persistent=False)
+        self.linear = torch.nn.Linear(4, 4)
+        torch.nn.init.eye_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+class Writer(torch.nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        self.cell.cache.add_(x)
+        return self.cell.linear(self.cell.cache)
+
+class Reader(torch.nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.inner = cell
+
+    def forward(self, x):
+        return self.inner.linear(x) + self.inner.cache
+
+class Twice(torch.nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.first, self.second = Writer(cell), Reader(cell)
+
+    def forward(self, x):
+        return self.first(x), self.second(x)
+
+def create():
+    cell = Cell()
+    return {"write": Writer(cell), "read": Reader(cell), "twice": Twice(cell)}
+"""
+
+
+def test_what_one_module_writes_another_reads(build: Build) -> None:
+    text = """\
+    schema: executorch-model/v1
+    name: net
+    model: {factory: "model:create"}
+    methods:
+      write: {example_inputs: [{shape: [4]}], entry: write, partitioners: [xnnpack]}
+      read: {example_inputs: [{shape: [4]}], entry: read, strict: true}
+      twice:
+        example_inputs: [{shape: [4]}]
+        entry: twice
+        quantize: {pt2e: {quantizers: [xnnpack], calibration: {factory: "model:samples"}}}
+    share_mutable_buffers: true
+    named_data: {weights: {parameters: ["*"]}}
+    """
+    made = build(text, model=WITH_STATE + "\ndef samples():\n    return 4 * [(torch.ones(4),)]\n")
+    assert made.code == 0, made.err
+    program = Runtime.get().load_program(made.directory / "net.pte", data_path=made.directory / "net.weights.ptd")
+    methods: Any = {name: program.load_method(name) for name in ("write", "read", "twice")}
+    x = torch.ones(4)
+    assert methods["write"].execute([x])[0].tolist() == [1] * 4
+    assert methods["read"].execute([x])[0].tolist() == [2] * 4
+    torch.testing.assert_close(methods["twice"].execute([x]), [2 * x, 3 * x], atol=0.05, rtol=0)
+    assert methods["read"].execute([x])[0].tolist() == [3] * 4
+
+
+def test_an_exported_program_may_write_to_what_two_modules_share(build: Build) -> None:
+    names: dict[str, Any] = {}
+    exec(WITH_STATE, names)
+    saved = io.BytesIO()
+    torch.export.save(torch.export.export(names["create"]()["twice"], (torch.ones(4),)), saved)
+    text = "schema: executorch-model/v1\nname: net\nmethods: {twice: {program: twice.pt2}}\n"
+    made = build(text, files={"twice.pt2": saved.getvalue()})
+    assert made.code == 0, made.err
+    method: Any = Runtime.get().load_program(made.directory / "net.pte").load_method("twice")
+    for expected in ([[1] * 4, [2] * 4], [[2] * 4, [3] * 4]):
+        assert [value.tolist() for value in method.execute([torch.ones(4)])] == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +104,16 @@ def test_a_full_standard_output_is_said() -> None:
 def test_closed_streams_are_no_error(closed: str) -> None:
     result = subprocess.run(["sh", "-c", f"{sys.executable} -m etbuild validate {MLP} {closed}"], check=False)
     assert result.returncode == 0
+
+
+def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    listed = re.findall(r"^    (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
+    assert listed == ["validate", "plan", "build", "watch", "explain", "inspect", "diff", "lock", "cache"]
+
+
+def test_every_argument_has_a_help_text() -> None:
+    [verbs] = [action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    arguments = [(name, action) for name, parser in verbs.choices.items() for action in parser._actions]
+    assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == ["cache action"]

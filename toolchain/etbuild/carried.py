@@ -7,12 +7,14 @@ one tensor for all of them; of the rest each method keeps its own, under a name 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.tensors import TensorFacts, dtype_name
+from etbuild.tensors import TensorFacts, dtype_name, equal
+from etbuild.tied import memory
 
 
 @dataclass
@@ -35,11 +37,11 @@ def carried(programs: dict[str, ExportedProgram]) -> Carried:
     found = Carried()
     facts: dict[str, TensorFacts] = {}
     for method, program in sorted(programs.items()):
-        first: dict[tuple[object, ...], str] = {}
+        first: dict[Hashable, str] = {}
         for name, tensor in _tensors(program):
-            twin = first.get(_memory(tensor))
+            twin = first.get(memory(tensor))
             key = name if name not in facts else _key(name, tensor, twin, facts[name], found.content[name], method)
-            first.setdefault(_memory(tensor), key)
+            first.setdefault(memory(tensor), key)
             if key != name:
                 found.own.setdefault(method, {})[name] = key
             if key not in facts:
@@ -63,19 +65,7 @@ def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
     return [(name, value) for name, value in held.items() if isinstance(value, torch.Tensor)]
 
 
-def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for two names of one tensor. Two of equal content differ: they may be caches that start with zeros."""
-    if tensor.numel() == 0:
-        return (id(tensor),)
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-
-
 def _key(
     name: str, tensor: torch.Tensor, twin: str | None, known: TensorFacts, content: torch.Tensor, method: str
 ) -> str:
-    same = known.same_as == twin and content.dtype == tensor.dtype and content.shape == tensor.shape
-    return name if same and torch.equal(_bits(content), _bits(tensor)) else f"{name}@{method}"
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return name if known.same_as == twin and equal(content, tensor) else f"{name}@{method}"

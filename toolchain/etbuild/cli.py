@@ -104,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog="exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed",
+        epilog="exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed. Build "
+        "rules also use the verbs export, lower, report and verify.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")

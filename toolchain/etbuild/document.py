@@ -1,11 +1,14 @@
 """YAML with positions: a file becomes plain JSON data, and each value knows where it stands.
 
-Stricter than YAML: keys are strings and stand once, numbers are finite, and what JSON cannot hold is an error.
+Stricter than YAML: keys are strings and stand once, numbers are finite, and what JSON cannot hold is an error. Scalars
+are those of the core schema of YAML 1.2, as editors read them. What YAML 1.1 takes for something else is an error.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +44,7 @@ def load(path: Path, name: str | None = None) -> Document:
     name = name or str(path)
     text = _read(path, name)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             hint = "a manifest starts with `schema: executorch-model/v1`"
@@ -106,6 +109,51 @@ def _too_deep(position: Position) -> Problem:
     return Problem(f"nested more than {MAX_DEPTH} levels deep", position=position)
 
 
+_AMBIGUOUS = "ambiguous"  # the tag of scalars that YAML 1.1 and 1.2 read differently
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML reads YAML 1.1; this is 1.2's core schema, and `<<`, so that it can be refused."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """The tag of a node."""
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        plain = kind is yaml.ScalarNode and implicit[0]
+        return _AMBIGUOUS if plain and _is_ambiguous(value, tag) else tag
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _name, _pattern in {
+    "null": "~|null|Null|NULL|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?[.](inf|Inf|INF)|[.](nan|NaN|NAN)",
+    "merge": "<<",
+}.items():
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
+
+
+def _is_ambiguous(text: str, tag: str) -> bool:
+    old = _tag_of_old(text)
+    if tag == f"{_TAG}int":
+        return re.match("[-+]?0[0-9]", text) is not None
+    return tag == f"{_TAG}str" and old in [_TAG + name for name in ("bool", "int", "float", "timestamp")]
+
+
+def _tag_of_old(text: str) -> str:
+    return str(yaml.resolver.Resolver().resolve(yaml.ScalarNode, text, (True, False)))  # type: ignore[no-untyped-call]
+
+
+def _old_value(text: str) -> str | None:
+    """What YAML 1.1 takes a plain scalar for, as it is to be written; None where that is text, or no JSON has it."""
+    try:
+        value = yaml.SafeLoader("").construct_object(yaml.ScalarNode(_tag_of_old(text), text))
+    except ValueError:
+        return None
+    return json.dumps(value) if isinstance(value, (int, float)) else None
+
+
 class _Reader:
     """Turns the nodes of a document into data, noting positions and problems on the way."""
 
@@ -165,6 +213,9 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         position = self._position(node)
+        if node.tag == _AMBIGUOUS:
+            self._ambiguous(node.value, position, path)
+            return None
         try:
             value = self.loader.construct_object(node)
         except yaml.constructor.ConstructorError:
@@ -185,14 +236,15 @@ class _Reader:
                 f'write "{node.value}" in quotes',
             )
             return None
-        elif isinstance(value, int) and not isinstance(value, bool) and ":" in node.value:
-            self._problem(
-                f"`{node.value}` is the number {value} in YAML",
-                position,
-                path,
-                f'write "{node.value}" in quotes',
-            )
         return value
+
+    def _ambiguous(self, text: str, position: Position, path: DocumentPath) -> None:
+        number = str(int(text)) if re.fullmatch("[-+]?[0-9]+", text) else None
+        values = [_old_value(text), number]
+        kind = {"timestamp": "a date", "str": "text"}.get(_tag_of_old(text).removeprefix(_TAG), "a number")
+        old, new = values[0] or kind, values[1] or "text"
+        hint = ", or ".join([*dict.fromkeys(filter(None, values)), f'"{text}" in quotes for text'])
+        self._problem(f"`{text}` is {old} in YAML 1.1 and {new} in YAML 1.2", position, path, f"write {hint}")
 
     def _plain_tag(self, node: yaml.Node, kind: str, path: DocumentPath) -> bool:
         if node.tag == f"tag:yaml.org,2002:{kind}":

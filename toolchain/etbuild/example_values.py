@@ -82,15 +82,16 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
         return type(value)(_checked(part, what, path) for part in value)
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {key: _checked(part, what, path) for key, part in sorted(value.items())}
-    raise BuildError(
-        [
-            Problem(
-                f"{what} {type(value).__name__}, not a tensor",
-                path,
-                "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of such",
-            )
-        ]
-    )
+    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of such"
+    found = f"{type(value).__name__}, not a tensor"
+    plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
+    if type(value) is dict:
+        key = next(key for key in value if not isinstance(key, str))
+        found, hint = f"a dict with the key {key!r}", "the keys of a dict of inputs are strings"
+    elif plain is not None:
+        found = f"{type(value).__name__}, a kind of {plain.__name__} of its own"
+        hint = f"have it return a plain {plain.__name__}"
+    raise BuildError([Problem(f"{what} {found}", path, hint)])
 
 
 def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:

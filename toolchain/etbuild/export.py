@@ -7,8 +7,10 @@ import copy
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +19,10 @@ from etbuild import example_values
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
-from etbuild.module import row_major
+from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+from etbuild.tied import memory, untie
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -90,8 +93,9 @@ def export_method(
             # What fails without being exported too is a matter of the inputs, or of the model alone.
             with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
                 module(*arguments, **keywords)
-            raise _export_error(error, name, method, finder) from error
+            raise _export_error(error, name, what) from error
         sys.stderr.write(printed.getvalue())
+    untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     if how is None:
         return program
@@ -149,18 +153,39 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     """
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
+    if not _is_exported(found):
+        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
+        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)])
     try:
         program = torch.export.load(found)
     except Exception as error:  # torch's deserializer has no common base of its errors
         hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
         raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
-    for tensors in (program._state_dict, program._constants):
-        for key, value in tensors.items():
-            if isinstance(value, torch.Tensor):
-                content = row_major(value.detach())
-                parameter = isinstance(value, torch.nn.Parameter)
-                tensors[key] = torch.nn.Parameter(content, requires_grad=False) if parameter else content
+    held = {
+        key: value
+        for key, value in {**program.state_dict, **program.constants}.items()
+        if isinstance(value, torch.Tensor)
+    }
+    tensors = {key: memory(value) for key, value in held.items()}
+    untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
+    settled: dict[Hashable, torch.Tensor] = {}
+    for content in (program._state_dict, program._constants):
+        for key in tensors.keys() & content.keys():
+            content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
+
+
+def _is_exported(file: Path) -> bool:
+    """Whether it may be a file of torch.export.save; those of torch.save and torch.jit.save are archives too."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return not any(name.endswith("/data.pkl") for name in archive.namelist())
+
+
+def _settled(tensor: torch.Tensor) -> torch.Tensor:
+    content = row_major(tensor.detach())
+    return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
 
 def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -293,12 +318,18 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: BaseException, name: str, method: dict[str, Any], finder: SourceFinder) -> BuildError:
+def _export_error(error: BaseException, name: str, what: Exporting) -> BuildError:
+    method, finder = what.plan["methods"][name], what.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
     where = f" at {place}" if place else ""
     message = f"exporting `{method['entry']}` failed{where}: {_message(error)}"
+    huggingface = what.plan["model"]["huggingface"]
+    if huggingface and part == "entry":  # the code is not the user's
+        instead = "write a factory" if huggingface["cache"] is None else "leave out `cache`, or write a factory"
+        hint = f"`{huggingface['class']}` cannot be exported as it is with this configuration: {instead}"
+        return BuildError([Problem(message, ("model", "huggingface"), hint)])
     return BuildError([Problem(message, ("methods", name, part), hint)])
 
 

@@ -92,13 +92,17 @@ def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
     roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]
     for module, path in roots:
         if not _follow(inputs, module, used):
-            known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
-            where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
-            hint = did_you_mean(module, known) or (f"there is no {where}" if where else None)
-            problems.append(Problem(f"the module `{module}` is not among the declared sources", path, hint))
-    for name in export_plan["custom_ops"]["modules"]:
-        if not _follow(inputs, name, used):
-            used.packages.add(name.partition(".")[0])  # installed
+            message = f"the module `{module}` is not among the declared sources"
+            problems.append(Problem(message, path, _nearest(inputs, module)))
+    for index, module in enumerate(export_plan["custom_ops"]["modules"]):
+        if _follow(inputs, module, used):
+            continue
+        top = module.partition(".")[0]
+        if _locate(inputs, [top])[1] is None and importlib.util.find_spec(top) is not None:
+            used.packages.add(top)
+        else:
+            message = f"the module `{module}` is neither among the declared sources nor installed"
+            problems.append(Problem(message, ("custom_ops", "modules", index), _nearest(inputs, module)))
     for name in used.sources:
         top = name.removesuffix(".py").split("/")[0]
         if top in sys.stdlib_module_names:
@@ -113,6 +117,13 @@ def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
         raise InputError(problems)
     used.sources = dict(sorted(used.sources.items()))
     return used
+
+
+def _nearest(inputs: Inputs, module: str) -> str | None:
+    """What may have been meant by a module that there is not, or where it was looked for."""
+    known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
+    where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
+    return did_you_mean(module, known) or (f"there is no {where}" if where else None)
 
 
 def reached_sources(inputs: Inputs, modules: Iterable[str]) -> Used:

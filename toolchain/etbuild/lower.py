@@ -272,7 +272,8 @@ _HINTS = (
     ("is mutated in the forward method", "a method writes to a tensor that is no buffer: register it as one"),
     (
         "GuardOnDataDependent",
-        "a value of a tensor decides over a shape or an index: use torch._check, or tensor operations",
+        "a value of a tensor decides over a shape or an index: use torch._check, or tensor operations; for a model of "
+        "`huggingface` leave out `cache`, or write a factory",
     ),
     (
         "is not Core ATen",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from executorch.exir import EdgeProgramManager
 from torch.export.graph_signature import OutputKind
 
 from etbuild import named_data
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.tensors import equal, form
 
 
 def written_by(edge: EdgeProgramManager) -> dict[str, str]:
@@ -69,10 +71,11 @@ def share(edge: EdgeProgramManager) -> None:
     ExecuTorch shares by name, once it plans memory: in a method that only reads such a buffer it must be no constant.
 
     Raises:
-        BuildError: A delegate took such a buffer, and would keep what the buffer starts with.
+        BuildError: A delegate took such a buffer, and would keep what the buffer starts with; or two methods have
+            buffers of one name that differ.
     """
     written = written_by(edge)
-    problems = []
+    problems = _unequal(edge, written)
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
         for delegate in named_data.delegates(program.graph_module):
@@ -89,3 +92,23 @@ def share(edge: EdgeProgramManager) -> None:
                 named_data.untag(node)
     if problems:
         raise BuildError(problems)
+
+
+def _unequal(edge: EdgeProgramManager, written: dict[str, str]) -> list[Problem]:
+    """Buffers of one name that are not the same in all methods: ExecuTorch would lay them over each other."""
+    first: dict[str, tuple[str, torch.Tensor]] = {}
+    problems = []
+    for method in sorted(edge.methods):
+        program = edge.exported_program(method)
+        for name in sorted({name for _, name in named_data.weights(program)} & written.keys()):
+            tensor = named_data.tensor(program, name)
+            other, known = first.setdefault(name, (method, tensor))
+            if not equal(tensor, known):
+                here, there = form(tensor), form(known)
+                if here == there:
+                    message = f"`{name}` starts with other values than in `{other}`"
+                else:
+                    message = f"`{name}` is {here}, and {there} in `{other}`"
+                hint = "methods share buffers by name: rename one, or leave out `share_mutable_buffers`"
+                problems.append(Problem(message, ("methods", method), hint))
+    return problems

@@ -105,7 +105,7 @@ class _Explainer:
                 yield Problem(f"{_show(data)} is not one of the known values", path, hint)
             case "type":
                 message = f"expected {_type_names(wanted)}, got {_show(data)}"
-                yield Problem(message, path, _exponent_hint(data, wanted) or hint)
+                yield Problem(message, path, hint)
             case "pattern" if "propertyNames" in error.absolute_schema_path:
                 message = f"{_show(data)} does not fit: {_first_sentence(schema)}"
                 yield Problem(message, (*path, data), hint, at_key=True)
@@ -140,10 +140,8 @@ class _Explainer:
                 yield from self.error(sub_error)
             return
         known = [str(value) for e in error.context or () if e.validator == "enum" for value in e.validator_value]
-        types = [e.validator_value for e in error.context or () if e.validator == "type"]
         example = self.example(error.schema)
         hints = [
-            _exponent_hint(error.instance, types),
             did_you_mean(str(error.instance), known) if known else None,
             f"for example {example}" if example else None,
         ]
@@ -198,10 +196,3 @@ def _first_sentence(schema: Any) -> str:
 def _show(value: Any) -> str:
     text = "null" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _exponent_hint(data: Any, wanted: Any) -> str | None:
-    """YAML 1.1 reads `1e-5` as text: an exponent needs a dot before it."""
-    if "number" not in wanted or not isinstance(data, str) or not re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", data):
-        return None
-    return f"YAML takes `{data}` for text: write {re.sub('[eE]', '.0e', data)}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -144,7 +145,7 @@ def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[Non
     except (Exception, SystemExit) as error:
         place = source_line(error, finder)
         where = f" at {place}" if place else ""
-        raise BuildError([Problem(f"{action} failed{where}: {summary(error)}", path, _import_hint(error))]) from error
+        raise BuildError([Problem(f"{action} failed{where}: {summary(error)}", path, _hint(error))]) from error
 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:
@@ -174,7 +175,11 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _import_hint(error: BaseException) -> str | None:
+def _hint(error: BaseException) -> str | None:
+    operator = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", str(error))
+    if operator:
+        name = "::".join(operator.groups())
+        return f"no operator `{name}` is registered: list the library or the module that does so under `custom_ops`"
     if isinstance(error, ModuleNotFoundError):
         return (
             f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "

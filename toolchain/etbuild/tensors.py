@@ -88,6 +88,20 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def form(tensor: torch.Tensor) -> str:
+    """Its dtype and shape, as errors show them."""
+    return f"{dtype_name(tensor)}{list(tensor.shape)}"
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same form and the same bits."""
+    return one is other or (form(one) == form(other) and torch.equal(_bits(one), _bits(other)))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
 def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
     """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
 
@@ -132,10 +146,10 @@ def _misfits(
     path: DocumentPath = ("model", "weights")
     problems = []
     for key in sorted(state.keys() & expected.keys()):
-        form = f"{dtype_name(state[key])}{list(state[key].shape)}"
+        found = form(state[key])
         twin = given[_first_name(expected[key])]
-        if form != str(expected[key]):
-            message = f"parameter `{key}` is {expected[key]} in the module and {form} in `{owner[key]}`"
+        if found != str(expected[key]):
+            message = f"parameter `{key}` is {expected[key]} in the module and {found} in `{owner[key]}`"
             problems.append(Problem(message, path))
         elif twin != key and state[twin].shape == state[key].shape and not torch.equal(state[twin], state[key]):
             message = f"`{twin}` and `{key}` are one parameter of the module, and differ in `{owner[key]}`"

@@ -13,6 +13,7 @@ from etbuild.verbs.options import (
     add_cache_directory,
     add_declared,
     add_effort,
+    add_manifest,
     add_parser,
     add_roots,
     cache,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "build", "build a program on this machine")
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
+    add_manifest(parser)
     add_options(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import EtbuildError, InputError, Problem
-from etbuild.verbs.options import add_declared, add_parser, declared, inputs, positions_beside
+from etbuild.verbs.options import add_declared, add_step_parser, declared, inputs, positions_beside
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "export", "export an export plan's methods, for build rules")
-    parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN")
+    parser = add_step_parser(verbs, "export", "The first step of a build, for build rules: exports methods")
+    parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN", help="what `etbuild plan --export-plan` wrote")
     add_declared(parser)
     parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="write digests of what is read here")
     parser.add_argument(
@@ -24,7 +24,7 @@ def add(verbs: Any) -> None:
         metavar="NAME=FILE",
         help="write this method here, and not into DIR (repeated for each)",
     )
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
+    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where the export goes")
     parser.set_defaults(run=run)
 
 

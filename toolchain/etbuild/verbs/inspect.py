@@ -13,7 +13,7 @@ from etbuild.verbs.options import add_parser
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "inspect", "show what is in a .pte or .ptd")
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .pte or a .ptd")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError, InputError, Problem, did_you_mean
-from etbuild.verbs.options import add_data, add_effort, add_parser, declared, effort, inputs, positions_beside
+from etbuild.verbs.options import add_data, add_effort, add_step_parser, declared, effort, inputs, positions_beside
 
 if TYPE_CHECKING:
     from etbuild.export_files import ExportFiles
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "lower", "lower an export into a program, for build rules")
-    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN")
+    parser = add_step_parser(verbs, "lower", "The second step of a build, for build rules: lowers an export")
+    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="what `etbuild plan --lower-plan` wrote")
     parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what `etbuild export` wrote")
     parser.add_argument(
         "--exported",
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
         help="merge methods that were lowered by themselves (repeated for each)",
     )
     add_effort(parser)
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
+    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where the program goes")
     parser.set_defaults(run=run)
 
 

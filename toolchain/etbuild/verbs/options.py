@@ -19,15 +19,28 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
     """A verb's parser. Options have to be written out, so that a new one never changes what an old script means."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, allow_abbrev=False)
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    return parser
+
+
+def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    """The parser of a verb for build rules, which the list of verbs leaves out."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, description=f"{summary}.", allow_abbrev=False)
     return parser
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """The manifest and where its sources and data are."""
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
+    add_manifest(parser)
     add_roots(parser)
     add_declared(parser)
+
+
+def add_manifest(parser: argparse.ArgumentParser) -> None:
+    """The manifest."""
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the manifest, such as model.yaml")
 
 
 def add_roots(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ _EXPECTATIONS = ("name", "methods", "backends", "named-data", "sharded")
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "plan", "print what would be built, and its key")
+    parser.usage = "%(prog)s [-h] [--root DIR] [--source NAME=FILE] [--data NAME=FILE] MANIFEST"
     add_inputs(parser)
     rule = parser.add_argument_group("for build rules")
     rule.add_argument("--manifest-name", metavar="NAME", help="how errors call the manifest")

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_parser, positions_beside
+from etbuild.verbs.options import add_step_parser, positions_beside
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "report", "check a lowering and write its report and index, for build rules")
-    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser = add_step_parser(
+        verbs, "report", "The last step of a build, for build rules: checks a lowering and writes its report and index"
+    )
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="what `etbuild plan --plan` wrote")
     parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="what `etbuild export` read")
     parser.add_argument("--lowering", type=Path, required=True, metavar="FILE", help="the facts of `etbuild lower`")
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR")
+    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where both go")
     parser.set_defaults(run=run)
 
 

@@ -14,7 +14,7 @@ from etbuild.verbs.options import add_parser
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "validate", "check manifests")
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST")
+    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
     parser.add_argument("--json", action="store_true", help="problems as JSON, on standard output")
     parser.set_defaults(run=run)
 

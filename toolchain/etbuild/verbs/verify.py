@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import EtbuildError
-from etbuild.verbs.options import add_declared, add_parser, inputs, positions_beside
+from etbuild.verbs.options import add_declared, add_step_parser, inputs, positions_beside
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "verify", "build a second time and compare, for build rules")
-    parser.add_argument("export_plan", type=Path, metavar="EXPORT_PLAN")
-    parser.add_argument("lower_plan", type=Path, metavar="LOWER_PLAN")
+    parser = add_step_parser(verbs, "verify", "For build rules: builds a second time and compares")
+    parser.add_argument("export_plan", type=Path, metavar="EXPORT_PLAN", help="what `etbuild plan --export-plan` wrote")
+    parser.add_argument("lower_plan", type=Path, metavar="LOWER_PLAN", help="what `etbuild plan --lower-plan` wrote")
     add_declared(parser)
     parser.add_argument(
         "--against",

@@ -18,7 +18,7 @@ _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may lie beside what t
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "watch", "build programs now and whenever their manifests, sources or data change")
-    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST")
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
     parser.set_defaults(run=run)
 
