@@ -187,6 +187,19 @@ class DynamicShapes:
         return InputError([Problem(message, path, "dynamic shapes have the form of their input")])
 
 
+def with_batch(shapes: Any, value: Any) -> Any:
+    """The dynamic shapes of an input, as the plan has them, with one size of any number for the first dimension of each
+    of its tensors, unless they say another."""
+    if isinstance(value, torch.Tensor) and value.dim():
+        own = shapes or [None] * value.dim()
+        return [own[0] or {"dim": "dynamic_batch_size", "min": 1, "max": None}, *own[1:]]
+    if isinstance(value, (list, tuple)):
+        return [with_batch(part, each) for part, each in zip(shapes or [None] * len(value), value, strict=True)]
+    if isinstance(value, dict):
+        return {key: with_batch((shapes or {}).get(key), part) for key, part in value.items()}
+    return shapes
+
+
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path: DocumentPath) -> dict[str, Any]:
     """The keyword inputs in the order of the parameters, in which `torch.export` passes them on.
 
