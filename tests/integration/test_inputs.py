@@ -36,7 +36,7 @@ def create():
 
 def nested(size):
     size = torch.Size([size] if isinstance(size, int) else size)
-    return [torch.ones(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]
+    return [torch.ones(size).expand(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]  # one shares its memory
 
 def wrong():
     return {1, 2}

@@ -75,7 +75,7 @@ def _from_factory(example: dict[str, Any], path: DocumentPath, finder: SourceFin
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     """The value with its tensors detached and its mappings sorted by key, as those of a manifest are."""
     if isinstance(value, torch.Tensor):
-        return value.detach()
+        return _without_overlap(value.detach())
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple):
@@ -91,6 +91,12 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
             )
         ]
     )
+
+
+def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with memory of its own for each element, as the one at run time has; an expanded one shares it."""
+    expanded = tensor.layout == torch.strided and 0 in tensor.stride()
+    return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
 
 
 def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
