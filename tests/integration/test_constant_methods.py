@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.exir.tensor import scalar_type_table
 from executorch.runtime import Runtime
 
 from etbuild import cli
+from etbuild.constants import DTYPES
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -33,6 +35,18 @@ def text():
 
 def flag():
     return True
+
+def flags():
+    return [True, False]
+
+def nothing():
+    return []
+
+def no_text():
+    return "a\\0b\\ud800"
+
+def unsigned():
+    return torch.ones(2, dtype=torch.uint64)
 
 def huge():
     return 2**63
@@ -59,6 +73,8 @@ constant_methods:
   fraction: {factory: "constants:fraction"}
   text: {factory: "constants:text"}
   flag: {factory: "constants:flag"}
+  flags: {factory: "constants:flags"}
+  plain_flags: [true, false]
 """
 
 
@@ -72,8 +88,9 @@ def test_the_runtime_answers_what_the_code_returned(build: Build, jobs: str) -> 
     methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
     made = build(MANIFEST.replace("methods:", methods) + FROM_CODE, "--jobs", jobs, constants=CONSTANTS)
     assert made.code == 0, made.err
-    found = answers(made.directory / "net.pte", "plain", "number", "ids", "fraction", "text", "flag")
-    assert found == [[3], [12], [3, 1, 2], [0.1], ["bytes"], [True]]
+    found = answers(made.directory / "net.pte", "plain", "number", "ids", "fraction", "text", "flag", "flags")
+    assert found == [[3], [12], [3, 1, 2], [0.1], ["bytes"], [True], [True, False]]
+    assert answers(made.directory / "net.pte", "plain_flags") == [[True, False]]
     [[table]] = answers(made.directory / "net.pte", "table")
     torch.testing.assert_close(table, torch.tensor([[0.0, 2, 4], [1, 3, 5]]))
     assert made.json("net.report.json")["constant_methods"] == {
@@ -84,6 +101,8 @@ def test_the_runtime_answers_what_the_code_returned(build: Build, jobs: str) -> 
         "fraction": 0.1,
         "text": "bytes",
         "flag": True,
+        "flags": [True, False],
+        "plain_flags": [True, False],
     }
 
 
@@ -107,10 +126,18 @@ def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.
         ("infinite", "`constants:infinite` returned inf, which no artifact can hold"),
         ("mapping", "`constants:mapping` returned dict"),
         ("names", "`constants:names` returned list with str"),
-        ("complex_numbers", "`constants:complex_numbers` returned a tensor that no program can hold"),
+        ("complex_numbers", "`constants:complex_numbers` returned a tensor of complex64, which no program can hold"),
+        ("unsigned", "`constants:unsigned` returned a tensor of uint64, which no program can hold"),
+        ("nothing", "`constants:nothing` returned an empty list"),
+        ("no_text", "`constants:no_text` returned a string that is no Unicode text: surrogates not allowed at 3"),
     ],
 )
 def test_what_is_no_constant_is_an_error(build: Build, factory: str, message: str) -> None:
     made = build(f'{MANIFEST}constant_methods: {{value: {{factory: "constants:{factory}"}}}}', constants=CONSTANTS)
     assert made.code == 1
     assert f"constant_methods.value.factory: {message}" in made.err
+
+
+def test_the_dtypes_of_tensors_are_those_of_executorch() -> None:
+    wanted = {dtype for dtype in scalar_type_table if not dtype.is_complex and "q" not in str(dtype)}
+    assert set(DTYPES) == wanted

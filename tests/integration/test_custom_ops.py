@@ -97,6 +97,16 @@ def test_a_module_of_the_sources_registers_them(build: Build, jobs: str) -> None
     assert "ops/halves.py" in made.json("net.index.json")["inputs"]["sources"]
 
 
+def test_an_operator_without_an_out_variant(build: Build) -> None:
+    model = MODEL.replace("self.linear(x).relu()", "torch.ops.wholes.halve(self.linear(x))")
+    source = HALVES[: HALVES.index("out = ")].replace("halves", "wholes")
+    made = build(MANIFEST + "custom_ops: {modules: [ops.wholes]}\n", model=model, ops__wholes=source)
+    assert made.code == 1
+    assert "model.yaml:11:1: custom_ops: emitting forward failed" in made.err
+    assert "Missing out variants: {'wholes::halve'}" in made.err
+    assert "has to register an overload with `out` too" in made.err
+
+
 @pytest.mark.parametrize("name", ["no_such_ops", "ops.halfs"])
 def test_a_module_that_is_not_there(build: Build, name: str) -> None:
     made = build(MANIFEST + f"custom_ops: {{modules: [{name}]}}\n", ops____init__="", ops__halves=HALVES)

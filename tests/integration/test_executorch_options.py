@@ -44,6 +44,9 @@ class Roomy(MemoryPlanningAlgorithmSuite):
 def roomy(*arguments):
     return Roomy()(*arguments)
 
+def three(*arguments):
+    return 3
+
 def failing(*arguments):
     raise ValueError("no room")
 """
@@ -115,7 +118,38 @@ def test_an_algorithm_of_the_sources(make: Any) -> None:
 def test_an_algorithm_that_fails_is_named_with_its_line(make: Any) -> None:
     made = make('executorch: {memory_planning: {memory_planning_algo: "model:failing"}}')
     assert made.code == 1
-    assert "emitting forward, step failed at model.py:31, in failing: ValueError: no room" in made.err
+    place = "executorch.memory_planning.memory_planning_algo"
+    assert f"{place}: `model:failing` failed at model.py:34, in failing: ValueError: no room" in made.err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Roomy", "`model:Roomy` failed: TypeError: "),
+        ("three", "`model:three` returned 3, no list of sizes"),
+        ("there", "`model` has no `there`"),
+    ],
+)
+def test_what_is_no_algorithm(make: Any, name: str, message: str) -> None:
+    common = make(f'executorch: {{memory_planning: {{memory_planning_algo: "model:{name}"}}}}')
+    assert common.code in (1, 2)
+    assert f"model.yaml:7:54: executorch.memory_planning.memory_planning_algo: {message}" in common.err
+    own = make(method=f', memory_planning: {{memory_planning_algo: "model:{name}"}}')
+    assert f"methods.step.memory_planning.memory_planning_algo: {message}" in own.err
+
+
+def test_buffers_without_planned_memory_go_by_their_names(make: Any) -> None:
+    made = make("executorch: {memory_planning: {alloc_mutable_buffers: false}, emit_mutable_buffer_names: true}")
+    assert made.code == 0, made.err
+    assert b"count" in made.read("net.pte")
+
+
+def test_a_method_without_a_tensor_among_its_outputs(build: Build) -> None:
+    model = MODEL.replace("return self.linear(x).sin() + self.count", "return 3")
+    model = model.replace("        self.count += 1\n", "")
+    made = build(MANIFEST.format(options="", method=""), model=model)
+    assert made.code == 1
+    assert "model.yaml:6:3: methods.step.entry: the method returns no tensor" in made.err
 
 
 def test_alignments_reach_the_file(make: Any) -> None:

@@ -37,7 +37,7 @@ def create():
 
 def nested(size):
     size = torch.Size([size] if isinstance(size, int) else size)
-    return [torch.ones(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]
+    return [torch.ones(size).expand(2, *size), (torch.ones(2, *size), torch.ones(2, *size))]  # one shares its memory
 
 Pair = collections.namedtuple("Pair", "a b")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -127,6 +128,111 @@ def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> Non
     assert memory_of(made) < memory_of(left)
 
 
+QUANTIZING = """\
+import sys
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
+
+def say(what):
+    def call(*arguments):
+        print(what, file=sys.stderr)
+        return arguments[0] if arguments else [(torch.ones(5, 128),)]
+    return call
+
+train = say("manifest trains")
+post_convert = say("pass of the manifest")
+
+def create(qat=False, **more):
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_qat=qat))
+    return ExportRecipe(
+        quantization_recipe=QuantizationRecipe(
+            [quantizer],
+            is_qat=qat,
+            calibration_inputs_fn=say("recipe calibrates"),
+            post_convert_passes=[say("pass of the recipe")],
+            **more,
+        ),
+        lowering_recipe=LoweringRecipe([XnnpackPartitioner()]),
+    )
+
+def trained():
+    return create(qat=True, train_fn=say("recipe trains"))
+
+def to_train():
+    return create(qat=True)
+
+def batched():
+    return create(dynamic_batch_size=True)
+"""
+OWN_STEPS = ', quantize: {pt2e: {qat: "recipe:train", passes: {post_convert: ["recipe:post_convert"]}}}'
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "said"),
+    [
+        ("create", "", ["recipe calibrates", "pass of the recipe"]),
+        (
+            "create",
+            ', quantize: {pt2e: {passes: {post_convert: ["recipe:post_convert"]}}}',
+            ["recipe calibrates", "pass of the recipe", "pass of the manifest"],
+        ),
+        ("create", ", quantize: {pt2e: {calibration: example_inputs}}", ["pass of the recipe"]),
+        ("trained", "", ["recipe trains", "pass of the recipe"]),
+        ("trained", OWN_STEPS, ["manifest trains", "pass of the recipe", "pass of the manifest"]),
+        ("to_train", OWN_STEPS, ["manifest trains", "pass of the recipe", "pass of the manifest"]),
+    ],
+)
+def test_a_recipe_and_the_manifest_quantize_together(recipe: str, method: str, said: list[str], build: Build) -> None:
+    made = build(manifest(f'"recipe:{recipe}"', method=method), model=MODEL, recipe=QUANTIZING)
+    assert made.code == 0, made.err
+    steps = [line for line in made.err.splitlines() if line.startswith(("recipe", "manifest", "pass"))]
+    assert steps == said
+
+
+VIEWED = MODEL.replace("return self.head(self.body(x))", "return self.body(x).view(x.shape[0], 4, 32)")
+
+
+def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
+    made = build(manifest('"recipe:batched"'), model=VIEWED, recipe=QUANTIZING)
+    assert made.code == 0, made.err
+    (value,) = made.json("net.report.json")["methods"]["forward"]["inputs"]
+    assert value["shape"] == [2, 128]
+    assert not value["dynamic"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "message"),
+    [
+        ('"recipe:to_train"', "", "model.yaml:4:9: recipe: the recipe has `is_qat` and no `train_fn`"),
+        (
+            '"recipe:trained"',
+            ", quantize: {pt2e: {calibration: example_inputs}}",
+            "methods.forward.quantize.pt2e.calibration: the recipe trains the method",
+        ),
+        (
+            '"recipe:create"',
+            OWN_STEPS,
+            "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
+        ),
+        (
+            "xnnpack_pt2e_int8_static_per_channel",
+            OWN_STEPS,
+            "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
+        ),
+        ('"recipe:create"', "", "model.yaml:4:9: recipe: running the method on batch 0 of its calibration failed"),
+        ('"recipe:batched"', "", "model.yaml:4:9: recipe: `dynamic_batch_size` of the recipe does not suit"),
+    ],
+)
+def test_a_recipe_that_does_not_quantize(recipe: str, method: str, message: str, build: Build) -> None:
+    fixed = MODEL.replace("return self.head(self.body(x))", "return self.body(x).view(2, 4, 32)")
+    made = build(manifest(recipe, method=method), model=fixed, recipe=QUANTIZING)
+    assert made.code in (1, 2)
+    assert message in made.err
+    assert "Traceback" not in made.err
+
+
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
@@ -196,5 +302,81 @@ def test_stages_end_where_the_user_says(build: Build) -> None:
     made = build(STAGED, "--stop-after", "export", model=MODEL)
     assert made.code == 0, made.err
     assert made.files == ["1-source_transform", "2-quantize", "3-export"]
-    assert "# features\nExportedProgram:" in made.out
+    headings = [line for line in made.out.splitlines() if line.startswith("# ") and line.endswith(": features")]
+    assert headings == ["# source_transform: features", "# quantize: features", "# export: features"]
+    assert "# export: features\nExportedProgram:" in made.out
     assert made.out.rstrip().endswith("3-export/features.txt")
+
+
+def test_stages_are_all_shown(build: Build) -> None:
+    text = manifest("xnnpack_fp32")
+    made = build(text, "--stop-after", "to_executorch", model=MODEL)
+    assert made.code == 0, made.err
+    assert "# quantize: no method is quantized by PT2E\n" in made.out
+    shown = made.out[made.out.index("# to_executorch: net\n") :]
+    assert "forward(float32[2, 128]) -> (float32[2, 32])\n  delegate XnnpackBackend: 1 calls" in shown
+    listed = json.loads(build(text, "--stop-after", "quantize", "--json", model=MODEL).out)
+    assert [Path(path).name for path in listed] == ["forward.safetensors", "forward.txt"]
+
+
+PASSES = """\
+import torch
+
+def unexportable(graph_module):
+    for node in graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default):
+        with graph_module.graph.inserting_before(node):
+            reshaped = graph_module.graph.call_function(torch.ops.aten.reshape.default, (node.args[0], [3, 7]))
+        node.replace_input_with(node.args[0], reshaped)
+    graph_module.recompile()
+    return graph_module
+
+def without_relu(name, program):
+    from executorch.exir.pass_base import ExportPass, PassResult
+
+    class Pass(ExportPass):
+        def call(self, graph_module):
+            for node in graph_module.graph.nodes:
+                if "relu" in str(node.target):
+                    node.replace_all_uses_with(node.args[0])
+            graph_module.graph.eliminate_dead_code()
+            graph_module.recompile()
+            return PassResult(graph_module, True)
+
+    return [Pass()]
+"""
+
+
+def test_the_quantized_graph_is_there_though_it_cannot_be_exported(build: Build) -> None:
+    steps = ', quantize: {pt2e: {passes: {post_convert: ["steps:unexportable"]}}}'
+    text = manifest("xnnpack_pt2e_int8_static_per_channel", method=steps)
+    made = build(text, "--stop-after", "quantize", model=MODEL, steps=PASSES)
+    assert made.code == 0, made.err
+    assert "torch.ops.aten.reshape.default" in made.read("2-quantize/forward.txt").decode()
+    failed = build(text, "--stop-after", "export", model=MODEL, steps=PASSES)
+    assert "methods.forward.quantize.pt2e: exporting the quantized method failed" in failed.err
+    assert "2-quantize" in failed.files
+
+
+def test_stage_of_the_edge_dialect_has_its_passes_and_the_configuration_of_the_recipe(build: Build) -> None:
+    text = manifest('"recipe:create"', 'passes: {edge: ["steps:without_relu"]}\n')
+    made = build(text, "--stop-after", "to_edge", model=MODEL, recipe=RECIPE, steps=PASSES)
+    assert made.code == 0, made.err
+    graph = made.read("4-to_edge/forward.txt").decode()
+    assert "relu" in made.read("3-export/forward.txt").decode()
+    assert "relu" not in graph
+    assert "aten_t_copy_default" in graph or "aten_permute_copy_default" in graph
+    config = "LoweringRecipe(edge_compile_config=EdgeCompileConfig(preserve_ops=[torch.ops.aten.linear.default]), "
+    kept = RECIPE.replace("LoweringRecipe(", config).replace("import Exec", "import EdgeCompileConfig, Exec")
+    made = build(text, "--stop-after", "to_edge", model=MODEL, recipe=f"import torch\n{kept}", steps=PASSES)
+    assert made.code == 0, made.err
+    assert "aten_linear_default" in made.read("4-to_edge/forward.txt").decode()
+
+
+def test_what_the_edge_dialect_refuses_is_an_error(build: Build) -> None:
+    model = MODEL.replace("return self.head", "self.count.add_(1)\n        return self.head").replace(
+        "        self.embedding =", "        self.count = torch.zeros(1)\n        self.embedding ="
+    )
+    made = build(manifest("xnnpack_fp32"), "--stop-after", "to_executorch", model=model)
+    assert made.code == 1
+    assert "methods.forward: lowering forward failed" in made.err
+    assert "Traceback" not in made.err

@@ -10,9 +10,10 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from torch.export.graph_signature import TensorArgument
 
 from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
@@ -56,6 +57,7 @@ def emit(
     if lower_plan["executorch"]["external_mutable_weights"]:
         mutable_state.check_trained_weights(edge, shards)
     _check_names(edge)
+    _check_outputs(edge)
     initialized = mutable_state.initialized(edge)
     early = passes.executorch(lower_plan, finder)
     early += [InitializedMutableBufferPass(initialized)] if initialized else []
@@ -65,6 +67,8 @@ def emit(
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
         manager = edge.to_executorch(config)
+    except (BuildError, InputError):
+        raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, methods, finder) from error
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
@@ -134,6 +138,23 @@ def _check_names(edge: EdgeProgramManager) -> None:
                 )
 
 
+def _check_outputs(edge: EdgeProgramManager) -> None:
+    """ExecuTorch cannot plan the memory of a method that has no tensor to give, and does not say which one it is."""
+    problems = [
+        Problem(
+            "the method returns no tensor",
+            ("methods", method, "entry"),
+            "return one: a number as torch.tensor(number); numbers that never change belong under `constant_methods`",
+        )
+        for method in sorted(edge.methods)
+        if not any(
+            isinstance(spec.arg, TensorArgument) for spec in edge.exported_program(method).graph_signature.output_specs
+        )
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
 def _check_keys(
     edge: EdgeProgramManager, external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
 ) -> None:
@@ -171,7 +192,25 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
         raise BuildError(problems)
 
 
+# By a word in ExecuTorch's message: where the manifest says what is to blame, and what to do.
+_HINTS: tuple[tuple[str, DocumentPath, str], ...] = (
+    (
+        "Missing out variants",
+        ("custom_ops",),
+        "what registers these operators has to register an overload with `out` too, as in "
+        "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`",
+    ),
+    (
+        "without a name",
+        ("executorch", "memory_planning", "alloc_mutable_buffers"),
+        "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`",
+    ),
+)
+
+
 def _emission_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
+    text = str(error)
+    path, hint = next(((path, hint) for word, path, hint in _HINTS if word in text), (("methods",), None))
     place = source_line(error, finder)
     where = f" at {place}" if place else ""
-    return BuildError([Problem(f"emitting {', '.join(methods)} failed{where}: {summary(error)[:600]}", ("methods",))])
+    return BuildError([Problem(f"emitting {', '.join(methods)} failed{where}: {summary(error)[:600]}", path, hint)])

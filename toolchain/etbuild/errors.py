@@ -24,6 +24,9 @@ class Position:
 
 Positions = Mapping[DocumentPath, Position]
 
+_COMMON: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
+"""By a key of a method: where the manifest says it for all methods."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -47,6 +50,9 @@ class Problem:
         """The same problem with its position, looked up by path (or by the nearest enclosing one) unless it has one."""
         if self.position is not None or self.path is None:
             return self
+        common = _COMMON.get(self.path[2], ()) if self.path[:1] == ("methods",) and len(self.path) > 3 else ()
+        if common and self.path not in positions and (*common, *self.path[3:]) in positions:
+            return replace(self, path=(*common, *self.path[3:])).located(positions)
         for length in range(len(self.path), -1, -1):
             position = positions.get(self.path[:length])
             if position is not None:

@@ -75,7 +75,7 @@ def _from_factory(example: dict[str, Any], path: DocumentPath, finder: SourceFin
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     """The value with its tensors detached and its mappings sorted by key, as those of a manifest are."""
     if isinstance(value, torch.Tensor):
-        return value.detach()
+        return _without_overlap(value.detach())
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple):
@@ -92,6 +92,12 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
         found = f"{type(value).__name__}, a kind of {plain.__name__} of its own"
         hint = f"have it return a plain {plain.__name__}"
     raise BuildError([Problem(f"{what} {found}", path, hint)])
+
+
+def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with memory of its own for each element, as the one at run time has; an expanded one shares it."""
+    expanded = tensor.layout == torch.strided and 0 in tensor.stride()
+    return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
 
 
 def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
@@ -186,6 +192,19 @@ class DynamicShapes:
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
         return InputError([Problem(message, path, "dynamic shapes have the form of their input")])
+
+
+def with_batch(shapes: Any, value: Any) -> Any:
+    """The dynamic shapes of an input, as the plan has them, with one size of any number for the first dimension of each
+    of its tensors, unless they say another."""
+    if isinstance(value, torch.Tensor) and value.dim():
+        own = shapes or [None] * value.dim()
+        return [own[0] or {"dim": "dynamic_batch_size", "min": 1, "max": None}, *own[1:]]
+    if isinstance(value, (list, tuple)):
+        return [with_batch(part, each) for part, each in zip(shapes or [None] * len(value), value, strict=True)]
+    if isinstance(value, dict):
+        return {key: with_batch((shapes or {}).get(key), part) for key, part in value.items()}
+    return shapes
 
 
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path: DocumentPath) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
 
 from etbuild import recipes
-from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.plan import Plan
-from etbuild.sources import SourceFinder, load_callable
+from etbuild.sources import SourceFinder, blame, load_callable
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -148,9 +148,24 @@ def _memory_planning_pass(said: dict[str, Any], share: bool, method: str, finder
     if name in _ALGORITHMS:
         algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
-        path: DocumentPath = ("methods", method, "memory_planning", "memory_planning_algo")
-        algorithm = load_callable(name, finder, path)
+        algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
     return MemoryPlanningPass(**{**said, "memory_planning_algo": algorithm, "share_mutable_buffers": share})
+
+
+def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:
+    """An algorithm of the declared sources, whose errors name it."""
+    function = load_callable(reference, finder, path)
+
+    @functools.wraps(function, updated=())
+    def plan(*arguments: Any) -> list[int]:
+        with blame(path, f"`{reference}`", finder):
+            sizes = function(*arguments)
+        if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
+            hint = "return the size in bytes of each memory, as MemoryPlanningAlgorithmSuite of ExecuTorch does"
+            raise BuildError([Problem(f"`{reference}` returned {sizes!r}"[:200] + ", no list of sizes", path, hint)])
+        return list(sizes)
+
+    return plan
 
 
 def _operators(said: dict[str, Any], key: str, path: DocumentPath) -> list[torch._ops.OpOverload]:

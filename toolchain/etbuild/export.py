@@ -9,7 +9,7 @@ import io
 import sys
 import zipfile
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,92 +47,151 @@ class Exporting:
     recipe: ExportRecipe | None = None
 
 
-def export_method(
-    what: Exporting,
-    name: str,
-    module: torch.nn.Module,
-    quantized: Callable[[torch.fx.GraphModule], object] = lambda graph_module: None,
-) -> torch.export.ExportedProgram:
-    """Exports one method of the module under its dynamic shapes. Parameters keep the names they have in the module.
+@dataclass(frozen=True)
+class Ready:
+    """A method that is ready for its export: quantized, if it has to be.
 
-    A method with `quantize.pt2e` is quantized: what is made of the parameter `NAME` is called `NAME_quantized`.
+    Attributes:
+        what: What it is exported with.
+        name: Its name.
+        module: The module that has it.
+        entry: What of the module is called.
+        arguments: The positional inputs.
+        keywords: The keyword inputs.
+        shapes: The dynamic shapes of both.
+        quantized: Its graph with quantized operators, which is exported in place of the module; None: it has none.
+    """
+
+    what: Exporting
+    name: str
+    module: torch.nn.Module
+    entry: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    shapes: DynamicShapes
+    quantized: torch.fx.GraphModule | None = None
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """The method, as the export plan has it."""
+        return self.what.plan["methods"][self.name]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> DocumentPath:
+        """Where the manifest has it."""
+        return ("methods", self.name)
+
+
+def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
+    """A method of the module that is ready for its export.
+
+    A method with `quantize.pt2e` is exported a first time, and quantized: what is made of the parameter `NAME` is
+    called `NAME_quantized`.
 
     Args:
         what: The method, others among them.
         name: Its name.
         module: The module.
-        quantized: Is told of the graph of a quantized method before it is exported again.
 
     Raises:
         InputError: The inputs do not fit the method.
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
-    method, inputs, finder, recipe = what.plan["methods"][name], what.inputs, what.finder, what.recipe
-    path: DocumentPath = ("methods", name)
-    arguments, keywords = example_values.make(method, path, inputs, finder)
-    with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
+    method, path = what.plan["methods"][name], ("methods", name)
+    arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
+    with blame((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
     keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
-    shapes = example_values.DynamicShapes(method, arguments, keywords, path)
-    how = _quantization(what, method, arguments, path)
-    if how and keywords:
+    shapes = DynamicShapes(method, arguments, keywords, path)
+    ready = Ready(what, name, module, entry, arguments, keywords, shapes)
+    how = _quantization(ready)
+    if how is None:
+        return ready
+    if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
-    with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(how and how.train)):
+    return replace(ready, quantized=_quantized(ready, how))
+
+
+def export_method(ready: Ready) -> torch.export.ExportedProgram:
+    """Exports a method under its dynamic shapes. Parameters keep the names they have in the module.
+
+    Raises:
+        BuildError: Tracing failed. Names the place in the manifest and the line of the model's source.
+    """
+    if ready.quantized is None:
+        return _traced(ready, ready.shapes)
+    dynamic_shapes = ready.shapes.for_export(ready.quantized.forward)
+    path = (*ready.path, "quantize", "pt2e")
+    with torch.no_grad(), blame(path, "exporting the quantized method", ready.what.finder):
+        return torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
+
+
+def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
+    method, module, recipe = ready.method, ready.module, ready.what.recipe
+    with torch.no_grad(), _entry_as_forward(module, ready.entry), _training(module, training):
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
                 program = torch.export.export(
                     module,
-                    arguments,
-                    keywords,
+                    ready.arguments,
+                    ready.keywords,
                     dynamic_shapes=shapes.for_export(module.forward),
                     strict=recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"],
                 )
         except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
             # What fails without being exported too is a matter of the inputs, or of the model alone.
-            with blame((*path, "example_inputs"), f"running `{method['entry']}` on the example inputs", finder):
-                module(*arguments, **keywords)
-            raise _export_error(error, name, what) from error
+            running = f"running `{method['entry']}` on the example inputs"
+            with blame((*ready.path, "example_inputs"), running, ready.what.finder):
+                module(*ready.arguments, **ready.keywords)
+            raise _export_error(error, ready.name, ready.what) from error
         sys.stderr.write(printed.getvalue())
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
-    if how is None:
-        return program
-    converted = _quantized(what, program, how)
-    quantized(converted)
-    with torch.no_grad(), blame(how.path, "exporting the quantized method", finder):
-        return torch.export.export(converted, arguments, dynamic_shapes=shapes.for_export(converted.forward))
+    return program
 
 
-def _quantized(what: Exporting, program: torch.export.ExportedProgram, how: Quantization) -> torch.fx.GraphModule:
+def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
     from etbuild.quantize_method import quantize_method
 
-    torch.manual_seed(what.plan["model"]["seed"])
+    try:
+        program = _traced(ready, _batched(ready) if how.dynamic_batch else ready.shapes, how.trains)
+    except BuildError as error:
+        if not how.dynamic_batch:
+            raise
+        message = f"`dynamic_batch_size` of the recipe does not suit the method `{ready.name}`"
+        raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
+    torch.manual_seed(ready.what.plan["model"]["seed"])
     graph_module = program.module(check_guards=False)
-    if how.train is not None:  # it has the module's own parameters, which other methods have too
+    if how.trains:  # it has the module's own parameters, which other methods have too
         graph_module = copy.deepcopy(graph_module)
-    return quantize_method(graph_module, how, what.finder)
+    return quantize_method(graph_module, how, ready.what.finder)
 
 
-def _quantization(
-    what: Exporting, method: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath
-) -> Quantization | None:
+def _batched(ready: Ready) -> DynamicShapes:
+    """The dynamic shapes, with a first dimension of any size: what `dynamic_batch_size` of a recipe asks for."""
+    method, arguments = ready.method, ready.arguments
+    shapes = [example_values.with_batch(*each) for each in zip(method["dynamic_shapes"], arguments, strict=True)]
+    return DynamicShapes({**method, "dynamic_shapes": shapes}, arguments, ready.keywords, ready.path)
+
+
+def _quantization(ready: Ready) -> Quantization | None:
     """How a method is quantized after it was exported: as the manifest says, or its recipe; None: not at all."""
-    inputs, finder, recipe = what.inputs, what.finder, what.recipe
+    method, inputs, finder, recipe = ready.method, ready.what.inputs, ready.what.finder, ready.what.recipe
     pt2e = (method["quantize"] or {}).get("pt2e")
-    wanted = recipe.quantization_recipe if recipe is not None else None
-    if pt2e is None and (wanted is None or not wanted.quantizers or "quantize" not in method["from_recipe"]):
+    of_recipe = recipe.quantization_recipe if recipe is not None else None
+    if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method["from_recipe"]):
         return None
-    from etbuild.quantize_method import from_plan, from_recipe
+    from etbuild.quantize_method import Wanted, from_plan, from_recipe
 
-    here = (*path, "quantize", "pt2e")
+    wanted = Wanted(pt2e, ready.arguments, (*ready.path, "quantize", "pt2e"))
     if pt2e is not None and pt2e["quantizers"]:
-        return from_plan(pt2e, arguments, here, inputs, finder)
-    if wanted is None or not wanted.quantizers:
+        return from_plan(pt2e, wanted, inputs, finder)
+    if of_recipe is None or not of_recipe.quantizers:
         hint = "name a quantizer: `quantizers: [xnnpack]`"
-        raise InputError([Problem("the recipe has no quantizers", here, hint)])
-    return from_recipe(wanted, pt2e, arguments, here, inputs, finder)
+        raise InputError([Problem("the recipe has no quantizers", wanted.path, hint)])
+    return from_recipe(of_recipe, wanted, inputs, finder)
 
 
 @contextlib.contextmanager
@@ -282,7 +341,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                     ]
                 )
             bounds = program.range_constraints.get(size.node.expr)
-            if bounds is not None and (int(bounds.lower) > dim.min or int(bounds.upper) < dim.max):
+            if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError(
                     [
                         Problem(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
+from executorch import exir
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
@@ -22,6 +25,9 @@ from etbuild.partition_lint import PartitionLint, operator_name
 from etbuild.plan import Plan
 from etbuild.plan import backends as plan_backends
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+
+if TYPE_CHECKING:
+    from executorch.export import LoweringRecipe
 
 
 class _NoPartition(Partitioner):  # type: ignore[misc]
@@ -67,30 +73,52 @@ def lower(
         named_data.tag_placeholders(programs[name], shards)
         if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
             weight_only.spell_out(programs[name])
-    recipe = recipes.load(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
+    recipe = _recipe(lower_plan, finder)
     partitioners = _partitioners(lower_plan, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    try:
-        with named_data.tag_folded_constants(shards), backends.around(plan_backends(lower_plan), partitioners):
-            wanted = _edges(lower_plan, programs)
-            before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
-            edge = to_edge_transform_and_lower(
-                {name: programs[name] for name in methods},
-                # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
-                transform_passes={name: passes for name, passes in before.items() if passes} or None,
-                partitioner={name: partitioners[name] for name in methods},
-                constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
-                compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
-            )
-    except (BuildError, InputError):
-        raise
-    except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
-        raise _lowering_error(error, methods, finder) from error
+    around = backends.around(plan_backends(lower_plan), partitioners)
+    with _blame_lowering(methods, finder), named_data.tag_folded_constants(shards), around:
+        wanted = _edges(lower_plan, programs)
+        before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
+        edge = to_edge_transform_and_lower(
+            {name: programs[name] for name in methods},
+            # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
+            transform_passes={name: passes for name, passes in before.items() if passes} or None,
+            partitioner={name: partitioners[name] for name in methods},
+            constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
+            compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
+        )
     weight_only.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
     return edge
+
+
+def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> EdgeProgramManager:
+    """Methods in the edge dialect, after the passes over it, for people to look at: lowering does not start from it,
+    since backends may ask for other operators to be kept.
+
+    Args:
+        lower_plan: The lower plan.
+        programs: The exported program of each method. They stay as they are.
+        finder: The declared sources, for passes that come from there.
+
+    Raises:
+        InputError: The plan names an operator or a callable that there is not.
+        BuildError: The edge dialect or a pass refuses a method.
+    """
+    methods, recipe = sorted(programs), _recipe(lower_plan, finder)
+    config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])  # what a backend takes is there
+    with _blame_lowering(methods, finder):
+        copies = {name: copy.deepcopy(programs[name]) for name in methods}
+        edge_passes = passes.edge(lower_plan, copies, finder, recipe)
+        edge = exir.to_edge(copies, compile_config=config)
+        return edge.transform(edge_passes) if any(edge_passes.values()) else edge
+
+
+def _recipe(lower_plan: Plan, finder: SourceFinder) -> LoweringRecipe | None:
+    return recipes.load(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
 
 
 def _backends(lower_plan: Plan, name: str) -> list[str]:
@@ -280,6 +308,16 @@ _HINTS = (
         "an operator outside core ATen is left: does a backend have to take it, or the model to avoid it?",
     ),
 )
+
+
+@contextmanager
+def _blame_lowering(methods: list[str], finder: SourceFinder) -> Iterator[None]:
+    try:
+        yield
+    except (BuildError, InputError):
+        raise
+    except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
+        raise _lowering_error(error, methods, finder) from error
 
 
 def _lowering_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:

@@ -113,7 +113,8 @@ def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dic
     sharing = data.get("share_mutable_buffers") is True
     for memory, path in places:
         yield from _check_power_of_two(memory, "alignment", path)
-        if sharing and memory.get("alloc_mutable_buffers") is False:
+        unplanned = memory.get("alloc_mutable_buffers") is False
+        if sharing and unplanned:
             hint = "`share_mutable_buffers` needs them in the memory plan"
             yield Problem(
                 "buffers without memory cannot be shared", (*path, "alloc_mutable_buffers"), hint, at_key=True
@@ -121,6 +122,10 @@ def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dic
         elif sharing and memory and path[0] == "methods":
             hint = "write it into `executorch.memory_planning`: one plan lays out what methods share"
             yield Problem("`share_mutable_buffers` needs one memory plan for all methods", path, hint, at_key=True)
+        elif unplanned and executorch.get("emit_mutable_buffer_names") is not True and "recipe" not in data:
+            hint = "write `executorch: {emit_mutable_buffer_names: true}` too"
+            message = "buffers without planned memory go by their names, which the program would not have"
+            yield Problem(message, (*path, "alloc_mutable_buffers"), hint, at_key=True)
 
 
 def _check_power_of_two(options: dict[str, Any], key: str, path: DocumentPath) -> Iterator[Problem]:

@@ -101,11 +101,11 @@ def _reduce_torchao(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
-    calibration = pt2e.get("calibration", "example_inputs")
+    calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
     batches = {} if calibration == "example_inputs" else calibration
     return {
         "quantizers": [_reduce_partitioner(entry) for entry in pt2e.get("quantizers", [])],
-        "calibration": {"kwargs": {}, **batches} if "factory" in batches else batches,
+        "calibration": {"kwargs": {}, **batches} if batches and "factory" in batches else batches,
         "qat": pt2e.get("qat"),
         "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in QUANTIZE_HOOKS},
     }
@@ -281,7 +281,7 @@ def _quantization_callables(quantize: dict[str, Any]) -> Iterator[str]:
         yield from (entry["options"]["factory"] for entry in pt2e["quantizers"] if entry["backend"] == "custom")
         yield from (name for names in pt2e["passes"].values() for name in names)
         yield pt2e["qat"] or ""
-        if "factory" in pt2e["calibration"]:
+        if "factory" in (pt2e["calibration"] or {}):
             yield pt2e["calibration"]["factory"]
 
 
@@ -319,7 +319,7 @@ def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
         if method["program"] is not None:
             found.setdefault(method["program"], ("methods", method_name, "program"))
         pt2e = (method["quantize"] or {}).get("pt2e")
-        if pt2e is not None and "file" in pt2e["calibration"]:
+        if pt2e is not None and "file" in (pt2e["calibration"] or {}):
             place = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
             found.setdefault(pt2e["calibration"]["file"], place)
         for example, path in examples.leaves(method, ("methods", method_name)):

@@ -15,6 +15,8 @@ from torchao.quantization.pt2e import (
     move_exported_model_to_train,
 )
 from torchao.quantization.pt2e.constant_fold import constant_fold
+from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
+from torchao.quantization.pt2e.observer import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
@@ -29,8 +31,24 @@ from etbuild.tensors import read_tensors
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
 
-Batches = Iterable[tuple[Any, ...]]
 _QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_affine")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A callable that the manifest or a recipe gives, how errors call it, and where it is said."""
+
+    name: str
+    path: DocumentPath
+    function: Callable[[GraphModule], Any]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What a method is calibrated on, and where that is said."""
+
+    batches: Iterable[tuple[Any, ...]]
+    path: DocumentPath
 
 
 @dataclass(frozen=True)
@@ -39,30 +57,47 @@ class Quantization:
 
     Attributes:
         quantizer: Says what is quantized.
-        batches: What the method is calibrated on.
-        train: Trains it instead, given the prepared graph module.
+        finds: Finds the ranges: batches that the method is calibrated on, or what trains the prepared graph module.
         passes: Callables on a graph module, by where they are called.
         fold: The backend takes weights that are quantized already.
-        path: Where the manifest says so.
+        dynamic_batch: Calibration and training may have another size of the first dimension than the example inputs.
+        path: Where the quantizers are said.
     """
 
     quantizer: Quantizer
-    batches: Batches
-    train: Callable[[GraphModule], object] | None
-    passes: dict[str, list[Callable[[GraphModule], GraphModule]]]
+    finds: Batches | Call
+    passes: dict[str, list[Call]]
     fold: bool
+    dynamic_batch: bool
+    path: DocumentPath
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method is trained, not calibrated."""
+        return isinstance(self.finds, Call)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of one method.
+
+    Attributes:
+        pt2e: Of the plan; None: the manifest says nothing.
+        arguments: The example inputs.
+        path: Where the manifest says `pt2e`.
+    """
+
+    pt2e: dict[str, Any] | None
+    arguments: tuple[Any, ...]
     path: DocumentPath
 
 
-def from_plan(
-    pt2e: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
-) -> Quantization:
+def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
     """The quantization that a plan describes.
 
     Args:
-        pt2e: Of the plan.
-        arguments: The example inputs.
-        path: Where the manifest says so.
+        pt2e: Of the plan, with quantizers.
+        wanted: What is wanted of the method.
         inputs: What may be read.
         finder: The declared sources.
 
@@ -71,51 +106,78 @@ def from_plan(
         BuildError: A quantizer cannot be made.
     """
     return Quantization(
-        _quantizer(pt2e, path, finder),
-        calibration_batches(pt2e, arguments, path, inputs, finder),
-        load_callable(pt2e["qat"], finder, (*path, "qat")) if pt2e["qat"] else None,
-        {
-            hook: [load_callable(name, finder, (*path, "passes", hook, index)) for index, name in enumerate(names)]
-            for hook, names in pt2e["passes"].items()
-        },
+        _quantizer(pt2e, wanted.path, finder),
+        _training(pt2e, wanted.path, finder) or _calibration(pt2e["calibration"], wanted, inputs, finder),
+        _passes(pt2e, wanted.path, finder),
         all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"]),
-        path,
+        False,
+        (*wanted.path, "quantizers"),
     )
 
 
-def from_recipe(
-    recipe: QuantizationRecipe,
-    pt2e: dict[str, Any] | None,
-    arguments: tuple[Any, ...],
-    path: DocumentPath,
-    inputs: Inputs,
-    finder: SourceFinder,
-) -> Quantization:
-    """The quantization of one of ExecuTorch's recipes, calibrated as the manifest says, or as the recipe does.
+def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
+    """The quantization of one of ExecuTorch's recipes: with the manifest's passes after the recipe's, and trained or
+    calibrated as the manifest says, or else as the recipe does.
 
     Args:
         recipe: Of ExecuTorch. It has quantizers.
-        pt2e: Of the plan, without quantizers; None: the manifest says nothing.
-        arguments: The example inputs.
-        path: Where the manifest says so.
+        wanted: What is wanted of the method. Its plan has no quantizers.
         inputs: What may be read.
         finder: The declared sources.
 
     Raises:
         InputError: A declared input is missing or does not fit.
-        BuildError: A callable failed.
+        BuildError: A callable failed, or the recipe and the manifest do not fit together.
     """
-    if pt2e is not None:
-        batches = calibration_batches(pt2e, arguments, path, inputs, finder)
-    elif recipe.calibration_inputs_fn is not None:
-        with blame(path, "the calibration inputs of the recipe", finder):
-            batches = list(recipe.calibration_inputs_fn())
-    else:
-        batches = [arguments]
-    hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in QUANTIZE_HOOKS}
+    path: DocumentPath = ("recipe",)
+    passes = {
+        hook: [Call("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []]
+        for hook in QUANTIZE_HOOKS
+    }
+    for hook, calls in _passes(wanted.pt2e, wanted.path, finder).items() if wanted.pt2e is not None else ():
+        passes[hook] += calls
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    return Quantization(quantizer, batches, recipe.train_fn if recipe.is_qat else None, hooks, True, path)
+    finds = _ranges_with_recipe(recipe, wanted, inputs, finder)
+    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, path)
+
+
+def _ranges_with_recipe(
+    recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder
+) -> Batches | Call:
+    path: DocumentPath = ("recipe",)
+    if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, finder)) is not None:
+        return train
+    calibration = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
+    if recipe.is_qat:
+        if calibration is not None:
+            hint = "its quantizers are for training: leave `calibration` out, or name quantizers of your own"
+            raise InputError([Problem("the recipe trains the method", (*wanted.path, "calibration"), hint)])
+        if recipe.train_fn is None:
+            hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
+            raise BuildError([Problem("the recipe has `is_qat` and no `train_fn`", path, hint)])
+        return Call("the `train_fn` of the recipe", path, recipe.train_fn)
+    if calibration is not None:
+        return _calibration(calibration, wanted, inputs, finder)
+    if recipe.calibration_inputs_fn is None:
+        return Batches([wanted.arguments], path)
+    with blame(path, "the calibration inputs of the recipe", finder):
+        return Batches(list(recipe.calibration_inputs_fn()), path)
+
+
+def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:
+    reference, here = pt2e["qat"], (*path, "qat")
+    return Call(f"`{reference}`", here, load_callable(reference, finder, here)) if reference else None
+
+
+def _passes(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
+    def call(reference: str, here: DocumentPath) -> Call:
+        return Call(f"`{reference}`", here, load_callable(reference, finder, here))
+
+    return {
+        hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
+        for hook, references in pt2e["passes"].items()
+    }
 
 
 def quantize_method(graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
@@ -132,15 +194,16 @@ def quantize_method(graph_module: GraphModule, how: Quantization, finder: Source
     with _arithmetic_of_every_processor():
         own = {name for name, _ in graph_module.named_buffers()}  # observers have buffers too
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
-        with blame((*how.path, "quantizers"), "preparing the method", finder):
-            prepared = (prepare_qat_pt2e if how.train else prepare_pt2e)(graph_module, how.quantizer)
+        with blame(how.path, "preparing the method", finder):
+            prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
         prepared = _run_passes("post_prepare", prepared, how, finder)
-        if how.train is not None:
-            _train(prepared, how.train, (*how.path, "qat"), finder)
+        if isinstance(how.finds, Call):
+            _check_trainable(prepared, how.finds.path)
+            _train(prepared, how.finds, finder)
         else:
-            _calibrate(prepared, own, how.batches, (*how.path, "calibration"), finder)
+            _calibrate(prepared, own, how.finds, finder)
         prepared = _run_passes("pre_convert", prepared, how, finder)
-        with blame((*how.path, "quantizers"), "quantizing the method", finder):
+        with blame(how.path, "quantizing the method", finder):
             converted = _convert(prepared, how.fold)
         return _run_passes("post_convert", converted, how, finder)
 
@@ -182,39 +245,39 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
 
 
 def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
-    for index, call in enumerate(how.passes[hook]):
-        here, name = (*how.path, "passes", hook, index), getattr(call, "__name__", type(call).__name__)
-        with blame(here, f"`{name}`", finder):
-            graph_module = call(graph_module)
+    for call in how.passes[hook]:
+        with blame(call.path, call.name, finder):
+            graph_module = call.function(graph_module)
         if not isinstance(graph_module, GraphModule):
-            message = f"`{name}` returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
-            raise BuildError([Problem(message, here)])
+            message = f"{call.name} returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
+            raise BuildError([Problem(message, call.path)])
     return graph_module
 
 
-def calibration_batches(
-    pt2e: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
-) -> Batches:
-    """What a plan calibrates a method on.
+def _calibration(calibration: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Batches:
+    """What the manifest calibrates a method on.
 
     Raises:
         InputError: The file is not declared, or does not fit.
         BuildError: The factory failed, or returned nothing.
     """
-    calibration, here = pt2e["calibration"], (*path, "calibration")
+    path: DocumentPath = (*wanted.path, "calibration")
     if "file" in calibration:
-        return _batches_of_file(calibration, len(arguments), here, inputs)
+        return Batches(_batches_of_file(calibration, len(wanted.arguments), path, inputs), path)
     if "factory" not in calibration:
-        return [arguments]
-    create = load_callable(calibration["factory"], finder, (*here, "factory"))
-    with blame((*here, "factory"), f"`{calibration['factory']}`", finder):
+        return Batches([wanted.arguments], path)
+    here = (*path, "factory")
+    create = load_callable(calibration["factory"], finder, here)
+    with blame(here, f"`{calibration['factory']}`", finder):
         batches = [batch if isinstance(batch, tuple) else (batch,) for batch in create(**calibration["kwargs"])]
     if not batches:
-        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", (*here, "factory"))])
-    return batches
+        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", here)])
+    return Batches(batches, path)
 
 
-def _batches_of_file(calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs) -> Batches:
+def _batches_of_file(
+    calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs
+) -> list[tuple[Any, ...]]:
     name = calibration["file"]
     tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
     keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
@@ -234,29 +297,39 @@ def _batches_of_file(calibration: dict[str, Any], count: int, path: DocumentPath
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 
-def _calibrate(
-    prepared: GraphModule, written: set[str], batches: Batches, path: DocumentPath, finder: SourceFinder
-) -> None:
+def _calibrate(prepared: GraphModule, written: set[str], on: Batches, finder: SourceFinder) -> None:
     """Runs the method on its batches, one after the other. What it writes to its buffers, as to a cache, is undone."""
     before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
     with torch.no_grad():
-        for index, batch in enumerate(batches):
-            with blame(path, f"running the method on batch {index} of its calibration", finder):
+        for index, batch in enumerate(on.batches):
+            with blame(on.path, f"running the method on batch {index} of its calibration", finder):
                 prepared(*batch)
         for name, buffer in prepared.named_buffers():
             if name in before:
                 buffer.copy_(before[name])
 
 
-def _train(
-    prepared: GraphModule, train: Callable[[GraphModule], object], path: DocumentPath, finder: SourceFinder
-) -> None:
+def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
+    """A quantizer for calibration alone leaves observers, which training would pass by: weights would be quantized as
+    if nothing had been trained."""
+    kinds = {
+        type(module).__name__: isinstance(module, FakeQuantizeBase)
+        for module in prepared.children()
+        if isinstance(module, (FakeQuantizeBase, ObserverBase))
+    }
+    if kinds and not any(kinds.values()):
+        message = f"the quantizers are for calibration, not for training: they want {', '.join(sorted(kinds))}"
+        hint = "take quantizers for training: `quantizers: [xnnpack]`, or those of a recipe of yours with `is_qat`"
+        raise BuildError([Problem(message, path, hint)])
+
+
+def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
     for parameter in prepared.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    with blame(path, f"`{getattr(train, '__name__', train)}`", finder), torch.enable_grad():
+    with blame(train.path, train.name, finder), torch.enable_grad():
         allow_exported_model_train_eval(prepared)
         move_exported_model_to_train(prepared)
-        train(prepared)
+        train.function(prepared)
         move_exported_model_to_eval(prepared)
     for parameter in prepared.parameters():
         parameter.requires_grad_(False)

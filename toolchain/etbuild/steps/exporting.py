@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from etbuild import recipes
@@ -17,8 +17,9 @@ from etbuild.steps.stages import Stage, frozen_if_first
 
 if TYPE_CHECKING:
     import torch
-    from executorch.export import ExportRecipe
     from torch.export import ExportedProgram
+
+    from etbuild.export import Exporting, Ready
 
 
 def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
@@ -44,7 +45,7 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         computed = constants.compute(export_plan, finder)
         reason = saved_export.why_together(export_plan, root)
         if reason is None:
-            programs = export_methods(export_plan, Modules(root, finder), inputs, finder, stage)
+            programs = export_methods(export_plan, Modules(root, export_plan, finder), inputs, finder, stage)
             try:
                 saved_export.write(directory, export_plan, root, programs, computed, inputs, used)
             except saved_export.CannotSave as error:
@@ -79,44 +80,67 @@ def create_module(
     return root
 
 
+def make_methods_ready(
+    export_plan: Plan, modules: Modules, inputs: Inputs, finder: SourceFinder, stage: Stage
+) -> dict[str, Ready]:
+    """Each method that is not in a file, quantized where it has to be, in the order of their names."""
+    from etbuild.export import make_ready
+
+    made = {}
+    for name, method in sorted(export_plan["methods"].items()):
+        if method["program"] is None:
+            with stage(f"make {name} ready"):
+                made[name] = make_ready(_exporting(export_plan, inputs, finder), name, modules.of(name))
+    return made
+
+
 def export_methods(
     export_plan: Plan,
     modules: Modules,
     inputs: Inputs,
     finder: SourceFinder,
     stage: Stage,
-    quantized: Callable[[str, torch.fx.GraphModule], object] = lambda name, graph_module: None,
+    ready: Mapping[str, Ready] = MappingProxyType({}),
 ) -> dict[str, ExportedProgram]:
-    """The program of each method, in the order of their names. `quantized` is told of each that was quantized after it
-    was exported, before it is exported again."""
-    from etbuild.export import Exporting, export_method, load_method, transform
+    """The program of each method, in the order of their names. Those that are `ready` are exported as they are."""
+    from etbuild.export import export_method, load_method, make_ready, transform
 
     programs = {}
     for name, method in sorted(export_plan["methods"].items()):
-        recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
-        what = Exporting(export_plan, inputs, finder, recipe)
-        with stage(f"{'quantize and export' if method['quantize'] else 'export'} {name}"):
+        with stage(f"{'quantize and export' if method['quantize'] and name not in ready else 'export'} {name}"):
             if method["program"] is not None:
+                what = _exporting(export_plan, inputs, finder)
                 program = load_method(export_plan, name, inputs)
             else:
-                program = export_method(what, name, modules.of(name, method, recipe), partial(quantized, name))
+                one = ready.get(name) or make_ready(_exporting(export_plan, inputs, finder), name, modules.of(name))
+                what, program = one.what, export_method(one)
             programs[name] = transform(what, name, program)
     return programs
+
+
+def _exporting(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> Exporting:
+    """What one method is exported with: its recipe is its own."""
+    from etbuild.export import Exporting
+
+    recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
+    return Exporting(export_plan, inputs, finder, recipe)
 
 
 class Modules:
     """The module as methods want its weights: one copy for all that want them quantized the same way, so that they go
     on sharing them."""
 
-    def __init__(self, module: torch.nn.Module, finder: SourceFinder) -> None:
+    def __init__(self, module: torch.nn.Module, export_plan: Plan, finder: SourceFinder) -> None:
         self.module = module
+        self.export_plan = export_plan
         self.finder = finder
         self.quantized: dict[str, torch.nn.Module] = {}
 
-    def of(self, name: str, method: dict[str, Any], recipe: ExportRecipe | None = None) -> torch.nn.Module:
+    def of(self, name: str) -> torch.nn.Module:
         """The module that a method is exported from."""
-        if recipe is not None and "quantize" in method["from_recipe"]:
-            return self._as_recipe(recipe)
+        method = self.export_plan["methods"][name]
+        if "quantize" in method["from_recipe"]:
+            return self._as_recipe()
         entries = (method["quantize"] or {}).get("torchao")
         if not entries:
             return self.module
@@ -128,12 +152,15 @@ class Modules:
             self.quantized[key] = quantize_weights(self.module, entries, path, self.finder)
         return self.quantized[key]
 
-    def _as_recipe(self, recipe: ExportRecipe) -> torch.nn.Module:
-        configs = recipe.quantization_recipe and recipe.quantization_recipe.ao_quantization_configs
+    def _as_recipe(self) -> torch.nn.Module:
+        if "recipe" not in self.quantized:
+            wanted = recipes.load(self.export_plan["recipe"], self.finder).quantization_recipe
+            self.quantized["recipe"] = self._quantized_as(wanted and wanted.ao_quantization_configs)
+        return self.quantized["recipe"]
+
+    def _quantized_as(self, configs: list[Any] | None) -> torch.nn.Module:
         if not configs:
             return self.module
         from etbuild.quantize_weights import quantize_as_recipe
 
-        if "recipe" not in self.quantized:
-            self.quantized["recipe"] = quantize_as_recipe(self.module, configs, ("recipe",), self.finder)
-        return self.quantized["recipe"]
+        return quantize_as_recipe(self.module, configs, ("recipe",), self.finder)

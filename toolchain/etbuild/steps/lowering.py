@@ -320,7 +320,7 @@ def _export_with_weights(
     """The shards and the methods of a module that has a say in how its weights are loaded."""
     with what.stage("create the module"):
         root = create_module(export_plan, what.inputs, finder, what.plan["weights"])
-    programs = export_methods(export_plan, Modules(root, finder), what.inputs, finder, what.stage)
+    programs = export_methods(export_plan, Modules(root, export_plan, finder), what.inputs, finder, what.stage)
     return shards_of(what.plan, export_plan, root, programs), programs
 
 

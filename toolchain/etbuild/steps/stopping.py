@@ -3,28 +3,27 @@
     1-source_transform/METHOD.txt, .safetensors   the module that the method is exported from
     2-quantize/METHOD.txt                         its graph with quantized operators, before it is exported again
     3-export/METHOD.txt, .pt2                     the exported program, after all passes over it
-    4-to_edge/METHOD.txt                          the same in the edge dialect, which has no file format
+    4-to_edge/METHOD.txt                          the same in the edge dialect, after the passes `edge`
     5-lower/METHOD.txt                            the same with delegates, and what is in each of them
-    6-to_executorch/NAME.pte, NAME.TAG.ptd        the program
+    6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the program, and what is in it
 
 Nothing here is cached, and nothing is kept of a stage for the next build: graphs show stack traces, with paths.
 """
 
 from __future__ import annotations
 
-import copy
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild import files, recipes, versions
+from etbuild import files, versions
 from etbuild.inputs import Inputs, used_sources
 from etbuild.plan import Plan, export_plan, lower_plan
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
-from etbuild.steps.exporting import Modules, create_module, export_methods
+from etbuild.steps.exporting import Modules, create_module, export_methods, make_methods_ready
 from etbuild.steps.stages import STAGES, Stage, frozen_if_first
 
 if TYPE_CHECKING:
@@ -32,8 +31,10 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
+    from etbuild.export import Ready
 
-def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> list[Path]:
+
+def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
     """Runs the stages up to one of them, and saves what each made.
 
     Args:
@@ -44,7 +45,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         stage: Is told of each stage, for progress.
 
     Returns:
-        The files, in the order of the stages.
+        The files by stage, in the order of both.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -53,7 +54,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     used = used_sources(inputs, export_plan(plan))
     for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
-    saved: list[Path] = []
+    saved: dict[str, list[Path]] = {}
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         versions.check()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
@@ -63,7 +64,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             place = directory / f"{number}-{name}"
             with files.whole_directory(place) as made:
                 write(made)
-            saved += sorted(path for path in place.rglob("*") if path.is_file())
+            saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
             if name == last:
                 break
     return saved
@@ -75,41 +76,40 @@ Write = Callable[[Path], None]
 
 def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when it is asked for."""
-    from etbuild import constants
+    from etbuild import constants, lower
+    from etbuild.inspection import text
+    from etbuild.program_file import describe
     from etbuild.steps.lowering import Lowered, emit_program, shards_of, weight_places_of
 
     exporting, lowering = export_plan(plan), lower_plan(plan)
     lowering["constant_methods"].update(constants.compute(exporting, finder))
     with stage("create the module"):
         root = create_module(exporting, inputs, finder, lowering["weights"])
-    modules = Modules(root, finder)
-    yield "source_transform", partial(_write_modules, exporting, modules, finder)
-    quantized: dict[str, torch.fx.GraphModule] = {}
-    programs = export_methods(exporting, modules, inputs, finder, stage, quantized.__setitem__)
-    yield "quantize", partial(_write_graphs, {name: _readable(graph) for name, graph in quantized.items()})
+    modules = Modules(root, exporting, finder)
+    yield "source_transform", partial(_write_modules, exporting, modules)
+    ready = make_methods_ready(exporting, modules, inputs, finder, stage)
+    yield "quantize", partial(_write_texts, _quantized_graphs(ready))
+    programs = export_methods(exporting, modules, inputs, finder, stage, ready)
     yield "export", partial(_write_programs, programs)
     with stage("to edge"):
-        edge = _to_edge(lowering, programs)
-    yield "to_edge", partial(_write_graphs, _edge_graphs(edge))
+        edge = lower.to_edge(lowering, programs, finder)
+    yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
     with stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
-    yield "lower", partial(_write_graphs, _edge_graphs(edge))
+    yield "lower", partial(_write_texts, _edge_graphs(edge))
     lowered = Lowered(edge, shards, weight_places_of(edge))
 
     def emit(directory: Path) -> None:
-        emit_program(lowering, lowered, inputs, finder, directory, stage)
+        artifacts = emit_program(lowering, lowered, inputs, finder, directory, stage)
+        shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
+        _write_texts({lowering["name"]: "\n\n".join([*shown, ""])}, directory)
 
     yield "to_executorch", emit
 
 
-def _to_edge(lowering: Plan, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
-    from executorch.exir import to_edge
-
-    from etbuild.executorch_config import edge_compile_config
-
-    config = edge_compile_config(lowering, None, [{"_check_ir_validity": False}])  # what a backend takes is still there
-    return to_edge(copy.deepcopy(programs), compile_config=config)
+def _quantized_graphs(ready: dict[str, Ready]) -> dict[str, str]:
+    return {name: _readable(one.quantized) for name, one in ready.items() if one.quantized is not None}
 
 
 def _lower(
@@ -122,19 +122,18 @@ def _lower(
     return edge
 
 
-def _write_modules(exporting: Plan, modules: Modules, finder: SourceFinder, directory: Path) -> None:
+def _write_modules(exporting: Plan, modules: Modules, directory: Path) -> None:
     from safetensors.torch import save_file
 
     from etbuild.module import named_tensors
 
     for name, method in sorted(exporting["methods"].items()):
         if method["program"] is None:
-            recipe = recipes.load(exporting["recipe"], finder) if exporting["recipe"] else None
-            module = modules.of(name, method, recipe)
+            module = modules.of(name)
             tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
             save_file(tensors, directory / f"{name}.safetensors")
             listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]
-            _write_graphs({name: "\n".join([str(module), "", *listed, ""])}, directory)
+            _write_texts({name: "\n".join([str(module), "", *listed, ""])}, directory)
 
 
 def _write_programs(programs: dict[str, ExportedProgram], directory: Path) -> None:
@@ -142,10 +141,10 @@ def _write_programs(programs: dict[str, ExportedProgram], directory: Path) -> No
 
     for name, program in programs.items():
         torch.export.save(program, directory / f"{name}.pt2")
-    _write_graphs({name: f"{program}\n" for name, program in programs.items()}, directory)
+    _write_texts({name: f"{program}\n" for name, program in programs.items()}, directory)
 
 
-def _write_graphs(texts: dict[str, str], directory: Path) -> None:
+def _write_texts(texts: dict[str, str], directory: Path) -> None:
     for name, text in texts.items():
         (directory / f"{name}.txt").write_text(text, "utf-8")
 

@@ -97,12 +97,15 @@ def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: In
     options.settle()
     saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
     if options.json:
-        print(json.dumps([str(path) for path in saved], indent=2))
+        print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return 0
-    last = [path for path in saved if path.parent.name.endswith(f"-{options.stop_after}") and path.suffix == ".txt"]
-    for path in last:
-        print(f"# {path.stem}\n{path.read_text('utf-8')}")
-    print("\n".join(map(str, saved)))
+    for stage, paths in saved.items():
+        for path in paths:
+            if path.suffix == ".txt":
+                print(f"# {stage}: {path.stem}\n{path.read_text('utf-8')}")
+        if not paths:  # of the other stages each has something of every method
+            print(f"# {stage}: no method is quantized by PT2E\n")
+    print("\n".join(str(path) for paths in saved.values() for path in paths))
     return 0
 
 
