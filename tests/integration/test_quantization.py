@@ -59,15 +59,18 @@ def add_a_relu(graph_module):
 def no_graph(graph_module):
     return 3
 
-def config(bits):
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis
+def config(bits, mapping="SYMMETRIC"):
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, MappingType, PerAxis
     dtypes = {4: torch.int4, 8: torch.int8}
-    return Int8DynamicActivationIntxWeightConfig(weight_dtype=dtypes[bits], weight_granularity=PerAxis(0))
+    return Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=dtypes[bits], weight_granularity=PerAxis(0), weight_mapping_type=MappingType[mapping]
+    )
 """
 STATIC = (
     '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory: "model:batches"}}}'
 )
 DYNAMIC = "{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true, dynamic: true}}]}}"
+ASYMMETRIC = '{torchao: [{config: "model:config", kwargs: {bits: 8, mapping: ASYMMETRIC}}]}'
 # By name: the quantization, the backend, how far the output may be from fp32, and the size of the weights beside fp32.
 SCHEMES = {
     "static": (STATIC, "xnnpack", 0.03, 1 / 4),
@@ -307,6 +310,7 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
             STATIC.replace("pt2e: {", 'pt2e: {passes: {post_convert: ["model:no_graph"]}, '),
             "returned int, not a torch.fx",
         ),
+        (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
