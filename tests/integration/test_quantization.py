@@ -332,16 +332,56 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
     assert "model.yaml:3:30: methods.forward.program: cannot read `forward.pt2`" in made.err
 
 
-def test_a_module_whose_copies_call_the_original_is_refused(build: Build) -> None:
-    """It would be lowered in fp32, without a word."""
-    closure = """\
+@pytest.mark.parametrize("strict", ["false", "true"])
+def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path) -> None:
+    layers = """\
 def create():
     net = Net()
-    original = net.forward
-    net.forward = lambda x: original(x) * 2
+    body, original = net.body, net.forward
+    net.run = lambda x: body(x)
+    net.features = lambda x: net.run(x)
+    net.forward = lambda x: original(x) * 1
+    net.lock = threading.Lock()  # no module with one can be copied
     return net
 """
-    model = MODEL.replace("def create():\n    return Net()\n", closure)
-    made = build(manifest("{torchao: [{config: 8da4w}]}", methods="forward"), model=model)
-    assert made.code == 1
-    assert "has a `forward` of its own" in made.err
+    model = "import threading\n" + MODEL.replace("def create():\n    return Net()\n", layers)
+    text = manifest("{torchao: [{config: 8da8w}]}", methods="features forward plain").replace(
+        "plain: {", "plain: {entry: forward, quantize: null, "
+    )
+    made = build(f"{text}".replace("{partitioners", f"{{strict: {strict}, partitioners"), model=model)
+    assert made.code == 0, made.err
+    features, forward = errors_of(made, tmp_path, "features", "forward")
+    assert 1e-4 < features < 0.03
+    assert 1e-4 < forward < 0.03
+    inputs = torch.randn(2, 128)
+    (((plain,),),) = run(made.directory / "net.pte", [[("plain", [inputs])]], tmp_path)
+    torch.testing.assert_close(plain, module()(inputs), rtol=1e-4, atol=1e-4)
+    assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
+
+
+def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> None:
+    model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
+    model += "class Head(torch.nn.Linear):\n    pass\n"
+    made = build(manifest("{torchao: [{config: 8da8w, modules: [head]}]}", methods="forward"), model=model)
+    assert made.code == 0, made.err
+    assert 1e-4 < error_of(made, tmp_path) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "weight = net.body[0].weight\n    net.features = lambda x: torch.nn.functional.linear(x, weight)",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+        ),
+        ("torch.nn.utils.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
+        ("torch.nn.utils.parametrizations.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
+    ],
+)
+def test_weights_that_cannot_be_quantized(change: str, message: str, build: Build) -> None:
+    """They would be lowered in fp32, without a word."""
+    model = MODEL.replace("    return Net()\n", f"    net = Net()\n    {change}\n    return net\n")
+    made = build(manifest("{torchao: [{config: 8da4w}]}"), model=model)
+    assert made.code in (1, 2)
+    assert message in made.err
+    assert "Traceback" not in made.err

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import recipes
+from etbuild.errors import DocumentPath
 from etbuild.inputs import Inputs, Used
 from etbuild.plan import Plan, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from executorch.export import ExportRecipe
     from torch.export import ExportedProgram
+
+    from etbuild.quantize_weights import Quantized
 
 
 def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
@@ -99,41 +103,49 @@ def export_methods(
             if method["program"] is not None:
                 program = load_method(export_plan, name, inputs)
             else:
-                program = export_method(what, name, modules.of(name, method, recipe), partial(quantized, name))
+                with modules.of(name, method, recipe) as (module, check):
+                    program = export_method(what, name, module, partial(quantized, name))
+                    check(program)
             programs[name] = transform(what, name, program)
     return programs
 
 
 class Modules:
-    """The module as methods want its weights: one copy for all that want them quantized the same way, so that they go
-    on sharing them."""
+    """The module as methods want its weights: quantized once for all that want them quantized the same way, so that
+    they go on sharing them."""
 
     def __init__(self, module: torch.nn.Module, finder: SourceFinder) -> None:
-        self.module = module
-        self.finder = finder
-        self.quantized: dict[str, torch.nn.Module] = {}
+        self._module = module
+        self._finder = finder
+        self._quantized: dict[str, Quantized] = {}
 
-    def of(self, name: str, method: dict[str, Any], recipe: ExportRecipe | None = None) -> torch.nn.Module:
-        """The module that a method is exported from."""
-        if recipe is not None and "quantize" in method["from_recipe"]:
-            return self._as_recipe(recipe)
-        entries = (method["quantize"] or {}).get("torchao")
-        if not entries:
-            return self.module
-        from etbuild.quantize_weights import quantize_weights
+    @contextmanager
+    def of(
+        self, name: str, method: dict[str, Any], recipe: ExportRecipe | None = None
+    ) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
+        """The module that a method is exported from, until the context ends, and a check of what was exported."""
+        path: DocumentPath = ("methods", name, "quantize", "torchao")
+        quantized = self._find(method, recipe, path)
+        if quantized is None:
+            yield self._module, lambda program: None
+            return
+        with quantized() as module:
+            yield module, partial(quantized.check, path=path)
 
-        key = digest(entries)
-        if key not in self.quantized:
-            path = ("methods", name, "quantize", "torchao")
-            self.quantized[key] = quantize_weights(self.module, entries, path, self.finder)
-        return self.quantized[key]
+    def _find(self, method: dict[str, Any], recipe: ExportRecipe | None, path: DocumentPath) -> Quantized | None:
+        by_recipe = recipe is not None and "quantize" in method["from_recipe"]
+        said = method["quantize"] or {}
+        wanted = _weights_of_recipe(recipe) if recipe is not None and by_recipe else said.get("torchao")
+        if not wanted:
+            return None
+        from etbuild.quantize_weights import quantize_as_recipe, quantize_weights
 
-    def _as_recipe(self, recipe: ExportRecipe) -> torch.nn.Module:
-        configs = recipe.quantization_recipe and recipe.quantization_recipe.ao_quantization_configs
-        if not configs:
-            return self.module
-        from etbuild.quantize_weights import quantize_as_recipe
+        key = "recipe" if by_recipe else digest(wanted)
+        if key not in self._quantized:
+            quantize, path = (quantize_as_recipe, ("recipe",)) if by_recipe else (quantize_weights, path)
+            self._quantized[key] = quantize(self._module, wanted, path, self._finder)
+        return self._quantized[key]
 
-        if "recipe" not in self.quantized:
-            self.quantized["recipe"] = quantize_as_recipe(self.module, configs, ("recipe",), self.finder)
-        return self.quantized["recipe"]
+
+def _weights_of_recipe(recipe: ExportRecipe) -> list[Any] | None:
+    return recipe.quantization_recipe and recipe.quantization_recipe.ao_quantization_configs  # type: ignore[no-any-return]
