@@ -89,8 +89,8 @@ def asymmetric_weights(program: ExportedProgram) -> list[str]:
     for node in program.graph.nodes:
         if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
             continue
-        weight, _, *points = (names.get(argument) for argument in node.args[:4] if isinstance(argument, Node))
-        if weight and any(name and bool(named_data.tensor(program, name).count_nonzero()) for name in points):
+        weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
+        if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
             found.append(weight)
     return found
 
