@@ -38,6 +38,9 @@ def batches(count=2):
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(2, 128, generator=generator) for _ in range(count)]
 
+def one_batch(batch):
+    return [eval(batch)]
+
 def train(prepared):
     optimizer = torch.optim.SGD(prepared.parameters(), lr=0.001)
     for batch in batches():
@@ -257,6 +260,23 @@ def test_calibration_from_a_file(build: Build, tmp_path) -> None:
     assert other.read("net.pte") != made.read("net.pte")
 
 
+def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path) -> None:
+    dims = "forward: {dynamic_shapes: [[{dim: batch, min: 1, max: 8}, null]], "
+    text = manifest(batches("torch.randn(7, 128)"), methods="forward").replace("forward: {", dims)
+    made = build(text, model=MODEL)
+    assert made.code == 0, made.err
+    assert error_of(made, tmp_path) < 0.1
+    made = build(text.replace("(7, 128)", "(9, 128)"), model=MODEL)
+    assert "batch 0, input [0] is float32 [9, 128], and the method takes float32 [2, 128]" in made.err
+
+
+def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path) -> None:
+    text = manifest(batches("torch.randn(2, 128)"))
+    alone = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
+    both, one = build(text, model=MODEL), build(alone, model=MODEL)
+    assert error_of(both, tmp_path) == error_of(one, tmp_path)
+
+
 def test_weights_from_a_file_are_quantized(build: Build, tmp_path) -> None:
     state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
     text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
@@ -296,6 +316,11 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
     torch.testing.assert_close(actual, module()(inputs), rtol=1e-4, atol=1e-4)
 
 
+def batches(batch: str) -> str:
+    """Calibration on one batch."""
+    return STATIC.replace('"model:batches"', f'"model:one_batch", kwargs: {{batch: "{batch}"}}')
+
+
 @pytest.mark.parametrize(
     ("quantize", "message"),
     [
@@ -314,7 +339,14 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
-        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"), "running the method on batch 0"),
+        (
+            STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"),
+            "pt2e.calibration: batch 0, input [0] is float32 [5], and the method takes float32 [2, 128]",
+        ),
+        (batches("torch.zeros(7, 128)"), "batch 0, input [0] is float32 [7, 128], and"),
+        (batches("torch.zeros(2, 128).double()"), "batch 0, input [0] is float64 [2, 128], and"),
+        (batches("[torch.zeros(2, 128)]"), "batch 0 is ([float32 [2, 128]],), and the method takes (float32 [2"),
+        (batches("(torch.zeros(2, 128), 3)"), "batch 0 is (float32 [2, 128], 3), and the method takes (float32 [2"),
     ],
 )
 def test_refused(quantize: str, message: str, build: Build) -> None:

@@ -66,6 +66,7 @@ def export_method(
     """
     method, inputs, finder, recipe = what.plan["methods"][name], what.inputs, what.finder, what.recipe
     path: DocumentPath = ("methods", name)
+    torch.manual_seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
     arguments, keywords = example_values.make(method, path, inputs, finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
@@ -75,6 +76,8 @@ def export_method(
     if how and keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
+    if how:
+        how.check_batches(arguments, [dims for dims, _ in shapes.leaves])
     with torch.no_grad(), _entry_as_forward(module, entry), _training(module, bool(how and how.train)):
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:

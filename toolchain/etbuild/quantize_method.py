@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.dynamic_shapes import Dim
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
     move_exported_model_to_eval,
@@ -24,7 +26,7 @@ from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
 from etbuild.plan import QUANTIZE_HOOKS
 from etbuild.sources import SourceFinder, blame, load_callable
-from etbuild.tensors import read_tensors
+from etbuild.tensors import dtype_name, read_tensors
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -44,6 +46,7 @@ class Quantization:
         passes: Callables on a graph module, by where they are called.
         fold: The backend takes weights that are quantized already.
         path: Where the manifest says so.
+        any_length: Whether the first dimension of a batch may have any size.
     """
 
     quantizer: Quantizer
@@ -52,6 +55,50 @@ class Quantization:
     passes: dict[str, list[Callable[[GraphModule], GraphModule]]]
     fold: bool
     path: DocumentPath
+    any_length: bool = False
+
+    def check_batches(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
+        """Whether the method can take the batches: PyTorch would run it on others too, and find other ranges.
+
+        Args:
+            arguments: The example inputs.
+            dims: For each tensor and plain value of them the dimensions, as `torch.export` takes them; None: fixed.
+
+        Raises:
+            InputError: It cannot.
+        """
+        expected, form = pytree.tree_flatten_with_path(arguments)
+        for number, batch in enumerate(self.batches):
+            leaves, own_form = pytree.tree_flatten_with_path(batch)
+            if own_form != form:
+                raise self._misfit(f"batch {number}", batch, arguments)
+            for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
+                if not self._fits(value, example, sizes):
+                    raise self._misfit(f"batch {number}, input {pytree.keystr(place)}", value, example)
+
+    def _fits(self, value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
+        if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+            return type(value) is type(example) and bool(value == example)
+        if value.dtype != example.dtype or value.dim() != example.dim():
+            return False
+        return all(
+            dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted or (self.any_length and not index)
+            for index, (size, wanted, dim) in enumerate(
+                zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
+            )
+        )
+
+    def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
+        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
+        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
+        return InputError([Problem(message, (*self.path, "calibration"), hint)])
+
+
+def _shown(values: Any) -> str:
+    def one(value: Any) -> Any:
+        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+    return str(pytree.tree_map(one, values)).replace("'", "")
 
 
 def from_plan(
@@ -115,7 +162,8 @@ def from_recipe(
     hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in QUANTIZE_HOOKS}
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    return Quantization(quantizer, batches, recipe.train_fn if recipe.is_qat else None, hooks, True, path)
+    train = recipe.train_fn if recipe.is_qat else None
+    return Quantization(quantizer, batches, train, hooks, True, path, bool(recipe.dynamic_batch_size))
 
 
 def quantize_method(graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:

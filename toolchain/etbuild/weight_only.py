@@ -85,7 +85,7 @@ def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Te
 def asymmetric_weights(program: ExportedProgram) -> list[str]:
     """Names of the quantized weights that have zero points other than zero, for their rows or groups."""
     names = dict(named_data.weights(program))
-    found = []
+    found: list[str] = []
     for node in program.graph.nodes:
         if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
             continue
