@@ -39,6 +39,9 @@ def batches(count=2):
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(2, 128, generator=generator) for _ in range(count)]
 
+def one_batch(batch):
+    return [eval(batch)]
+
 def train(prepared):
     optimizer = torch.optim.SGD(prepared.parameters(), lr=0.001)
     for batch in batches():
@@ -60,15 +63,18 @@ def add_a_relu(graph_module):
 def no_graph(graph_module):
     return 3
 
-def config(bits):
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis
+def config(bits, mapping="SYMMETRIC"):
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, MappingType, PerAxis
     dtypes = {4: torch.int4, 8: torch.int8}
-    return Int8DynamicActivationIntxWeightConfig(weight_dtype=dtypes[bits], weight_granularity=PerAxis(0))
+    return Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=dtypes[bits], weight_granularity=PerAxis(0), weight_mapping_type=MappingType[mapping]
+    )
 """
 STATIC = (
     '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory: "model:batches"}}}'
 )
 DYNAMIC = "{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true, dynamic: true}}]}}"
+ASYMMETRIC = '{torchao: [{config: "model:config", kwargs: {bits: 8, mapping: ASYMMETRIC}}]}'
 # By name: the quantization, the backend, how far the output may be from fp32, and the size of the weights beside fp32.
 SCHEMES = {
     "static": (STATIC, "xnnpack", 0.03, 1 / 4),
@@ -255,6 +261,23 @@ def test_calibration_from_a_file(build: Build, tmp_path) -> None:
     assert other.read("net.pte") != made.read("net.pte")
 
 
+def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path) -> None:
+    dims = "forward: {dynamic_shapes: [[{dim: batch, min: 1, max: 8}, null]], "
+    text = manifest(batches("torch.randn(7, 128)"), methods="forward").replace("forward: {", dims)
+    made = build(text, model=MODEL)
+    assert made.code == 0, made.err
+    assert error_of(made, tmp_path) < 0.1
+    made = build(text.replace("(7, 128)", "(9, 128)"), model=MODEL)
+    assert "batch 0, input [0] is float32 [9, 128], and the method takes float32 [2, 128]" in made.err
+
+
+def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path) -> None:
+    text = manifest(batches("torch.randn(2, 128)"))
+    alone = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
+    both, one = build(text, model=MODEL), build(alone, model=MODEL)
+    assert error_of(both, tmp_path) == error_of(one, tmp_path)
+
+
 def test_weights_from_a_file_are_quantized(build: Build, tmp_path) -> None:
     state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
     text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
@@ -294,6 +317,11 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
     torch.testing.assert_close(actual, module()(inputs), rtol=1e-4, atol=1e-4)
 
 
+def batches(batch: str) -> str:
+    """Calibration on one batch."""
+    return STATIC.replace('"model:batches"', f'"model:one_batch", kwargs: {{batch: "{batch}"}}')
+
+
 @pytest.mark.parametrize(
     ("quantize", "message"),
     [
@@ -308,10 +336,18 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
             STATIC.replace("pt2e: {", 'pt2e: {passes: {post_convert: ["model:no_graph"]}, '),
             "returned int, not a torch.fx",
         ),
+        (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
-        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"), "running the method on batch 0"),
+        (
+            STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"),
+            "pt2e.calibration: batch 0, input [0] is float32 [5], and the method takes float32 [2, 128]",
+        ),
+        (batches("torch.zeros(7, 128)"), "batch 0, input [0] is float32 [7, 128], and"),
+        (batches("torch.zeros(2, 128).double()"), "batch 0, input [0] is float64 [2, 128], and"),
+        (batches("[torch.zeros(2, 128)]"), "batch 0 is ([float32 [2, 128]],), and the method takes (float32 [2"),
+        (batches("(torch.zeros(2, 128), 3)"), "batch 0 is (float32 [2, 128], 3), and the method takes (float32 [2"),
     ],
 )
 def test_refused(quantize: str, message: str, build: Build) -> None:
@@ -338,16 +374,56 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
     assert "methods.forward.program: cannot read `forward.pt2`" in made.err
 
 
-def test_a_module_whose_copies_call_the_original_is_refused(build: Build) -> None:
-    """It would be lowered in fp32, without a word."""
-    closure = """\
+@pytest.mark.parametrize("strict", ["false", "true"])
+def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path) -> None:
+    layers = """\
 def create():
     net = Net()
-    original = net.forward
-    net.forward = lambda x: original(x) * 2
+    body, original = net.body, net.forward
+    net.run = lambda x: body(x)
+    net.features = lambda x: net.run(x)
+    net.forward = lambda x: original(x) * 1
+    net.lock = threading.Lock()  # no module with one can be copied
     return net
 """
-    model = MODEL.replace("def create():\n    return Net()\n", closure)
-    made = build(manifest("{torchao: [{config: 8da4w}]}", methods="forward"), model=model)
-    assert made.code == 1
-    assert "has a `forward` of its own" in made.err
+    model = "import threading\n" + MODEL.replace("def create():\n    return Net()\n", layers)
+    text = manifest("{torchao: [{config: 8da8w}]}", methods="features forward plain").replace(
+        "plain: {", "plain: {entry: forward, quantize: null, "
+    )
+    made = build(f"{text}".replace("{partitioners", f"{{strict: {strict}, partitioners"), model=model)
+    assert made.code == 0, made.err
+    features, forward = errors_of(made, tmp_path, "features", "forward")
+    assert 1e-4 < features < 0.03
+    assert 1e-4 < forward < 0.03
+    inputs = torch.randn(2, 128)
+    (((plain,),),) = run(made.directory / "net.pte", [[("plain", [inputs])]], tmp_path)
+    torch.testing.assert_close(plain, module()(inputs), rtol=1e-4, atol=1e-4)
+    assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
+
+
+def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> None:
+    model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
+    model += "class Head(torch.nn.Linear):\n    pass\n"
+    made = build(manifest("{torchao: [{config: 8da8w, modules: [head]}]}", methods="forward"), model=model)
+    assert made.code == 0, made.err
+    assert 1e-4 < error_of(made, tmp_path) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "weight = net.body[0].weight\n    net.features = lambda x: torch.nn.functional.linear(x, weight)",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+        ),
+        ("torch.nn.utils.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
+        ("torch.nn.utils.parametrizations.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
+    ],
+)
+def test_weights_that_cannot_be_quantized(change: str, message: str, build: Build) -> None:
+    """They would be lowered in fp32, without a word."""
+    model = MODEL.replace("    return Net()\n", f"    net = Net()\n    {change}\n    return net\n")
+    made = build(manifest("{torchao: [{config: 8da4w}]}"), model=model)
+    assert made.code in (1, 2)
+    assert message in made.err
+    assert "Traceback" not in made.err

@@ -98,6 +98,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
     method, path = what.plan["methods"][name], ("methods", name)
+    torch.manual_seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
     arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
@@ -153,10 +154,13 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
 
 
 def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
-    from etbuild.quantize_method import quantize_method
+    from etbuild.quantize_method import Batches, quantize_method
 
+    shapes = _batched(ready) if how.dynamic_batch else ready.shapes
+    if isinstance(how.finds, Batches):
+        how.finds.check(ready.arguments, [dims for dims, _ in shapes.leaves])
     try:
-        program = _traced(ready, _batched(ready) if how.dynamic_batch else ready.shapes, how.trains)
+        program = _traced(ready, shapes, how.trains)
     except BuildError as error:
         if not how.dynamic_batch:
             raise

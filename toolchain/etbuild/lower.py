@@ -92,6 +92,7 @@ def lower(
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)
     _check_convolutions(lower_plan, edge)
+    _check_zero_points(edge)
     return edge
 
 
@@ -172,6 +173,23 @@ def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
                 path = ("methods", name, "partitioners", index, "options", option)
                 message = f"the program could not be loaded: `{option}` and a convolution in one method"
                 raise BuildError([Problem(message, path, "leave the option out for this method")])
+
+
+def _check_zero_points(edge: EdgeProgramManager) -> None:
+    """XNNPACK reads the scales of a weight's rows or groups, and takes their zero points for zero (ExecuTorch 1.5)."""
+    problems = [
+        Problem(
+            f"XNNPACK would leave out the zero points of the quantized weight `{name}`, and compute something else",
+            ("methods", method, "quantize"),
+            "quantize weights symmetrically, as `8da4w` and `8da8w` do",
+        )
+        for method in sorted(edge.methods)
+        for delegate in named_data.delegates(edge.exported_program(method).graph_module)
+        if delegate.backend_id == "XnnpackBackend"
+        for name in weight_only.asymmetric_weights(delegate.original_module)
+    ]
+    if problems:
+        raise BuildError(problems)
 
 
 def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, Edge]:

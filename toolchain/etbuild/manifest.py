@@ -262,7 +262,7 @@ def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) 
         if backend is not None and options is not None:
             here = (*path, "pt2e", "quantizers", index)
             yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
-    if pt2e:
+    if isinstance(quantize.get("pt2e"), dict):
         if "quantizers" not in pt2e and not recipe:
             hint = "add `quantizers: [xnnpack]`; only a recipe brings some"
             yield Problem("the key `quantizers` is missing", (*path, "pt2e"), hint)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.dynamic_shapes import Dim
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
     move_exported_model_to_eval,
@@ -26,7 +28,7 @@ from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
 from etbuild.plan import QUANTIZE_HOOKS
 from etbuild.sources import SourceFinder, blame, load_callable
-from etbuild.tensors import read_tensors
+from etbuild.tensors import dtype_name, read_tensors
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -49,6 +51,30 @@ class Batches:
 
     batches: Iterable[tuple[Any, ...]]
     path: DocumentPath
+
+    def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
+        """Whether the method can take the batches: PyTorch would run it on others too, and find other ranges.
+
+        Args:
+            arguments: The example inputs.
+            dims: For each tensor and plain value of them the dimensions, as `torch.export` takes them; None: fixed.
+
+        Raises:
+            InputError: It cannot.
+        """
+        expected, form = pytree.tree_flatten_with_path(arguments)
+        for number, batch in enumerate(self.batches):
+            leaves, own_form = pytree.tree_flatten_with_path(batch)
+            if own_form != form:
+                raise self._misfit(f"batch {number}", batch, arguments)
+            for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
+                if not _fits(value, example, sizes):
+                    raise self._misfit(f"batch {number}, input {pytree.keystr(place)}", value, example)
+
+    def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
+        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
+        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
+        return InputError([Problem(message, self.path, hint)])
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,24 @@ class Wanted:
     pt2e: dict[str, Any] | None
     arguments: tuple[Any, ...]
     path: DocumentPath
+
+
+def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return type(value) is type(example) and bool(value == example)
+    if value.dtype != example.dtype or value.dim() != example.dim():
+        return False
+    return all(
+        dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
+        for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
+    )
+
+
+def _shown(values: Any) -> str:
+    def one(value: Any) -> Any:
+        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+    return str(pytree.tree_map(one, values)).replace("'", "")
 
 
 def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torchao.core.config import AOBaseConfig
 from torchao.quantization import (
     Int8DynamicActivationIntxWeightConfig,
@@ -19,20 +21,102 @@ from torchao.quantization import (
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.module import named_tensors
 from etbuild.sources import SourceFinder, blame, load_callable
 
 if TYPE_CHECKING:
     from executorch.export import AOQuantizationConfig
+    from torch.export import ExportedProgram
 
 Filter = Callable[[torch.nn.Module, str], bool]
+Change = tuple[AOBaseConfig, Filter | None, DocumentPath]
 _LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
 _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
 
 
+class Quantized:
+    """A module that has quantized weights for a while.
+
+    Its own layers are changed, and changed back: whatever calls them, such as a function that the factory made, calls
+    them quantized. No weight is copied.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, changes: list[Change], path: DocumentPath, finder: SourceFinder
+    ) -> None:
+        """Quantizes the weights, once for all that will be exported with them. The manifest says so at `path`.
+
+        Raises:
+            BuildError: torchao refuses a layer.
+        """
+        self._module = module
+        self._path = path
+        before, weights = _State(module), _by_memory(named_tensors(module))
+        try:
+            _quantize(module, changes, finder)
+            self._state = _State(module)
+            kept = _by_memory(named_tensors(module))
+        finally:
+            before.restore()
+        self._replaced = {memory: name for memory, name in weights.items() if memory not in kept}
+
+    @contextmanager
+    def __call__(self) -> Iterator[torch.nn.Module]:
+        """The module, with quantized weights until the context ends."""
+        before = _State(self._module)
+        self._state.restore()
+        try:
+            yield self._module
+        finally:
+            before.restore()
+
+    def check(self, program: ExportedProgram) -> None:
+        """Looks for weights that were quantized in a program that was exported with the quantized ones.
+
+        Raises:
+            BuildError: There is one, which would be lowered in fp32 without a word.
+        """
+        read = _by_memory({**program.state_dict, **program.constants})
+        hint = "read it from its layer whenever the method runs: something keeps a reference to the tensor"
+        problems = [
+            Problem(f"`{name}` is quantized, and the method reads what it was before", self._path, hint)
+            for memory, name in self._replaced.items()
+            if memory in read
+        ]
+        if problems:
+            raise BuildError(problems)
+
+
+def _by_memory(tensors: dict[str, Any]) -> dict[int, str]:
+    """The names of tensors, by where their content lies."""
+    return {x.data_ptr(): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
+
+
+class _State:
+    """What torchao may change of a module and its layers: their classes and what they hold, but not the tensors."""
+
+    _CHANGED_IN_PLACE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._layers = [(layer, type(layer), self._held(vars(layer))) for layer in module.modules()]
+
+    def restore(self) -> None:
+        """Puts it back."""
+        for layer, kind, held in self._layers:
+            if type(layer) is not kind:
+                layer.__class__ = kind
+            vars(layer).clear()
+            vars(layer).update(self._held(held))
+
+    @classmethod
+    def _held(cls, held: dict[str, Any]) -> dict[str, Any]:
+        return {name: copy.copy(value) if name in cls._CHANGED_IN_PLACE else value for name, value in held.items()}
+
+
 def quantize_weights(
     module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath, finder: SourceFinder
-) -> torch.nn.Module:
-    """A copy of a module, with the weights of some layers quantized.
+) -> Quantized:
+    """A module with the weights of some layers quantized.
 
     Args:
         module: The module, with its weights.
@@ -41,60 +125,39 @@ def quantize_weights(
         finder: The declared sources, for configurations that come from there.
 
     Raises:
-        InputError: An entry matches no layer.
+        InputError: An entry matches no layer, or one that it cannot quantize.
         BuildError: torchao refuses a layer.
     """
-    module = _copy(module, path)
     layers = _layers_by_entry(module, entries, path)
-    configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]] = []
+    changes: list[Change] = []
     for index, entry in enumerate(entries):
         here = (*path, index)
         for name, layer in layers[index].items():
-            _check_groups(layer, name, entry, here)
-        configs.append((_config(entry, here, finder), _once(layers[index].values()), (*here, "config")))
-    return _quantized(module, configs, finder)
+            _check_layer(layer, name, entry, here)
+        changes.append((_config(entry, here, finder), _once(layers[index].values()), (*here, "config")))
+    return Quantized(module, changes, path, finder)
 
 
 def quantize_as_recipe(
     module: torch.nn.Module, configs: list[AOQuantizationConfig], path: DocumentPath, finder: SourceFinder
-) -> torch.nn.Module:
-    """A copy of a module, with weights quantized as one of ExecuTorch's recipes says.
+) -> Quantized:
+    """A module with weights quantized as one of ExecuTorch's recipes says.
 
     Raises:
         BuildError: torchao refuses a layer.
     """
-    wanted = [(config.ao_base_config, config.filter_fn, path) for config in configs]
-    return _quantized(_copy(module, path), wanted, finder)
+    changes = [(config.ao_base_config, config.filter_fn, path) for config in configs]
+    return Quantized(module, changes, path, finder)
 
 
-def _quantized(
-    module: torch.nn.Module, configs: list[tuple[AOBaseConfig, Filter | None, DocumentPath]], finder: SourceFinder
-) -> torch.nn.Module:
-    for config, filter_fn, path in configs:
+def _quantize(module: torch.nn.Module, changes: list[Change], finder: SourceFinder) -> None:
+    for config, filter_fn, path in changes:
         chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
         with blame(path, f"quantizing with {type(config).__name__}", finder):
             quantize_(module, config, *chosen)
     # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
     # fp32, and the program would compute nonsense.
     unwrap_tensor_subclass(module)
-    return module
-
-
-def _copy(module: torch.nn.Module, path: DocumentPath) -> torch.nn.Module:
-    """A copy, which has to call its own layers, or it would not be quantized, without a word.
-
-    Raises:
-        BuildError: It would not.
-    """
-    for name, child in module.named_modules():
-        forward = vars(child).get("forward")
-        if forward is not None and getattr(forward, "__self__", None) is not child:
-            message = (
-                f"`{name or type(child).__name__}` has a `forward` of its own, which a copy would call on the original"
-            )
-            hint = "make it a method of the class: quantizing weights copies the module"
-            raise BuildError([Problem(message, path, hint)])
-    return copy.deepcopy(module)
 
 
 def _once(layers: Iterable[torch.nn.Module]) -> Filter:
@@ -114,37 +177,47 @@ def _layers_by_entry(
     module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath
 ) -> list[dict[str, torch.nn.Module]]:
     """For each entry the layers that it quantizes, by name: the first that matches one of a layer's names has it."""
+    layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
+    matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
+    _check_matching(matching, list(layers), entries, path)
+    first = {name: index for index, names in reversed(list(enumerate(matching))) for name in names}
     found: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
-    matched = [False] * len(entries)
-    names: list[str] = []
     taken: set[int] = set()
-    for name, layer in module.named_modules(remove_duplicate=False):
-        kind = next((kind for kind, layers in _LAYERS.items() if type(layer) is layers), None)
-        if kind is None:
-            continue
-        names.append(name)
-        owners = [index for index, entry in enumerate(entries) if kind in entry["layers"] and _matches(name, entry)]
-        if owners and id(layer) not in taken:
-            found[owners[0]][name] = layer
+    for name, layer in layers.items():
+        if name in first and id(layer) not in taken:
+            found[first[name]][name] = layer
             taken.add(id(layer))
-        for index in owners:
-            matched[index] = True
+    return found
+
+
+def _check_matching(
+    matching: list[list[str]], known: list[str], entries: list[dict[str, Any]], path: DocumentPath
+) -> None:
     problems = [
         Problem(
             f"no {' or '.join(entry['layers'])} layer matches {', '.join(entry['modules'])}",
             (*path, index, "modules"),
-            did_you_mean(entry["modules"][0], names) if names else "the module has no such layers",
+            did_you_mean(entry["modules"][0], known) if known else "the module has no such layers",
         )
-        for index, entry in enumerate(entries)
-        if not matched[index]
+        for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
+        if not names
     ]
     if problems:
         raise InputError(problems)
-    return found
 
 
-def _matches(name: str, entry: dict[str, Any]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in entry["modules"])
+def _kind(layer: torch.nn.Module) -> str | None:
+    """What a manifest calls a layer; None for what is not quantized.
+
+    The linear layer inside PyTorch's attention is one by its class alone: the attention reads its weights.
+    """
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return None
+    return next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
+
+
+def _matches(name: str, layer: torch.nn.Module, entry: dict[str, Any]) -> bool:
+    return _kind(layer) in entry["layers"] and any(fnmatchcase(name, pattern) for pattern in entry["modules"])
 
 
 def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
@@ -164,8 +237,11 @@ def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
     return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity)
 
 
-def _check_groups(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
+def _check_layer(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
+    if "weight" not in layer._parameters:
+        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or leave the layer out of `modules`"
+        raise InputError([Problem(f"`{name}` computes its weight: it has none that could be quantized", path, hint)])
     size, row = entry.get("group_size"), int(layer.weight.shape[-1])
     if size is not None and row % size:
         hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
-        raise BuildError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])
+        raise InputError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])

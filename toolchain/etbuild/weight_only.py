@@ -14,6 +14,8 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from etbuild import named_data
+
 _DEQUANTIZE = "torchao.dequantize_affine.default"
 
 
@@ -78,6 +80,19 @@ def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Te
     if zero_point is not None:
         values = values - zero_point.to(scale.dtype).unsqueeze(-1)
     return (values * scale.unsqueeze(-1)).flatten(1)
+
+
+def asymmetric_weights(program: ExportedProgram) -> list[str]:
+    """Names of the quantized weights that have zero points other than zero, for their rows or groups."""
+    names = dict(named_data.weights(program))
+    found: list[str] = []
+    for node in program.graph.nodes:
+        if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
+            continue
+        weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
+        if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
+            found.append(weight)
+    return found
 
 
 def fuse_embeddings(edge: EdgeProgramManager) -> None:

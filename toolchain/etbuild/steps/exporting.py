@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from etbuild import recipes
+from etbuild.errors import DocumentPath
 from etbuild.inputs import Inputs, Used
 from etbuild.plan import Plan, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.export import Exporting, Ready
+    from etbuild.quantize_weights import Quantized
 
 
 def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
@@ -89,8 +92,8 @@ def make_methods_ready(
     made = {}
     for name, method in sorted(export_plan["methods"].items()):
         if method["program"] is None:
-            with stage(f"make {name} ready"):
-                made[name] = make_ready(_exporting(export_plan, inputs, finder), name, modules.of(name))
+            with stage(f"make {name} ready"), modules.of(name) as (module, _):
+                made[name] = make_ready(_exporting(export_plan, inputs, finder), name, module)
     return made
 
 
@@ -112,8 +115,10 @@ def export_methods(
                 what = _exporting(export_plan, inputs, finder)
                 program = load_method(export_plan, name, inputs)
             else:
-                one = ready.get(name) or make_ready(_exporting(export_plan, inputs, finder), name, modules.of(name))
-                what, program = one.what, export_method(one)
+                with modules.of(name) as (module, check):
+                    one = ready.get(name) or make_ready(_exporting(export_plan, inputs, finder), name, module)
+                    what, program = one.what, export_method(one)
+                    check(program)
             programs[name] = transform(what, name, program)
     return programs
 
@@ -127,40 +132,40 @@ def _exporting(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> Expor
 
 
 class Modules:
-    """The module as methods want its weights: one copy for all that want them quantized the same way, so that they go
-    on sharing them."""
+    """The module as methods want its weights: quantized once for all that want them quantized the same way, so that
+    they go on sharing them."""
 
     def __init__(self, module: torch.nn.Module, export_plan: Plan, finder: SourceFinder) -> None:
-        self.module = module
-        self.export_plan = export_plan
-        self.finder = finder
-        self.quantized: dict[str, torch.nn.Module] = {}
+        self._module = module
+        self._export_plan = export_plan
+        self._finder = finder
+        self._quantized: dict[str, Quantized] = {}
 
-    def of(self, name: str) -> torch.nn.Module:
-        """The module that a method is exported from."""
-        method = self.export_plan["methods"][name]
-        if "quantize" in method["from_recipe"]:
-            return self._as_recipe()
-        entries = (method["quantize"] or {}).get("torchao")
-        if not entries:
-            return self.module
-        from etbuild.quantize_weights import quantize_weights
+    @contextmanager
+    def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
+        """The module that a method is exported from, until the context ends, and a check of what was exported."""
+        quantized = self._find(name)
+        if quantized is None:
+            yield self._module, lambda program: None
+            return
+        with quantized() as module:
+            yield module, quantized.check
 
-        key = digest(entries)
-        if key not in self.quantized:
-            path = ("methods", name, "quantize", "torchao")
-            self.quantized[key] = quantize_weights(self.module, entries, path, self.finder)
-        return self.quantized[key]
+    def _find(self, name: str) -> Quantized | None:
+        method = self._export_plan["methods"][name]
+        by_recipe = "quantize" in method["from_recipe"]
+        wanted = self._configs_of_recipe() if by_recipe else (method["quantize"] or {}).get("torchao")
+        if not wanted:
+            return None
+        from etbuild.quantize_weights import quantize_as_recipe, quantize_weights
 
-    def _as_recipe(self) -> torch.nn.Module:
-        if "recipe" not in self.quantized:
-            wanted = recipes.load(self.export_plan["recipe"], self.finder).quantization_recipe
-            self.quantized["recipe"] = self._quantized_as(wanted and wanted.ao_quantization_configs)
-        return self.quantized["recipe"]
+        key = "recipe" if by_recipe else digest(wanted)
+        if key not in self._quantized:
+            quantize = quantize_as_recipe if by_recipe else quantize_weights
+            path: DocumentPath = ("recipe",) if by_recipe else ("methods", name, "quantize", "torchao")
+            self._quantized[key] = quantize(self._module, wanted, path, self._finder)
+        return self._quantized[key]
 
-    def _quantized_as(self, configs: list[Any] | None) -> torch.nn.Module:
-        if not configs:
-            return self.module
-        from etbuild.quantize_weights import quantize_as_recipe
-
-        return quantize_as_recipe(self.module, configs, ("recipe",), self.finder)
+    def _configs_of_recipe(self) -> list[Any] | None:
+        wanted = recipes.load(self._export_plan["recipe"], self._finder).quantization_recipe
+        return wanted and wanted.ao_quantization_configs  # type: ignore[no-any-return]

@@ -129,11 +129,11 @@ def _write_modules(exporting: Plan, modules: Modules, directory: Path) -> None:
 
     for name, method in sorted(exporting["methods"].items()):
         if method["program"] is None:
-            module = modules.of(name)
-            tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
+            with modules.of(name) as (module, _):
+                tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
+                listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]
+                _write_texts({name: "\n".join([str(module), "", *listed, ""])}, directory)
             save_file(tensors, directory / f"{name}.safetensors")
-            listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]
-            _write_texts({name: "\n".join([str(module), "", *listed, ""])}, directory)
 
 
 def _write_programs(programs: dict[str, ExportedProgram], directory: Path) -> None:
