@@ -111,8 +111,8 @@ def own_site(site: Path, tmp_path: Path) -> Path:
         ("BACKEND = replace(BACKEND, options=Path(__file__))", "has `options` without a JSON Schema: JSONDecodeError"),
         ("BACKEND = replace(BACKEND, create_quantizer=create)", "needs `quantizer_options`, the `pathlib.Path`"),
         ("BACKEND = replace(BACKEND, create=5)", "has a `create` that cannot be called"),
-        ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no `etbuild.backends.Need`"),
-        ("BACKEND = replace(BACKEND, distributions='tally')", "has one string as its `distributions`"),
+        ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no tuple of `etbuild.backends.Need`"),
+        ("BACKEND = replace(BACKEND, distributions='tally')", "has `distributions` that are no tuple of strings"),
         ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
     ],
 )

@@ -30,8 +30,9 @@ def test_a_sound_model_passes(build: Build) -> None:
         ("x = x + len(__import__('os').environ.get('TZ', ''))", "program."),
         ("x = x + len(__file__)", "program."),
         ("x = x + __import__('time').time_ns() % 1_000_003", "program."),
+        ("x = x + __import__('time').localtime().tm_yday", "program."),
     ],
-    ids=["environment", "path", "time"],
+    ids=["environment", "path", "time", "date"],
 )
 def test_what_differs_is_named_and_nothing_is_published(build: Build, edit: str, field: str) -> None:
     made = verified(

@@ -21,7 +21,7 @@ _SURROUNDINGS = {
     "LC_ALL": "C",
     "LOGNAME": "someone-else",
     "OMP_NUM_THREADS": "1",
-    "TZ": "Asia/Kathmandu",
+    "TZ": "TOMORROW-24",  # there it is always another day
     "USER": "someone-else",
 }
 _WORDS = "another directory, user, locale, time zone and umask, with one thread and without vector instructions"

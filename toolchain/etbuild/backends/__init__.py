@@ -241,10 +241,10 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         return "is no `etbuild.backends.Backend` of that name"
     if not (backend.create is None or callable(backend.create)):
         return "has a `create` that cannot be called"
-    if not all(isinstance(need, Need) for need in backend.needs):
-        return "has `needs` that are no `etbuild.backends.Need`"
-    if isinstance(backend.distributions, str):
-        return "has one string as its `distributions`, not a tuple of them"
+    if not _is_tuple_of(Need, backend.needs):
+        return "has `needs` that are no tuple of `etbuild.backends.Need`"
+    if not _is_tuple_of(str, backend.distributions):
+        return "has `distributions` that are no tuple of strings"
     schemas = {"options": backend.options}
     if backend.create_quantizer is not None:
         schemas["quantizer_options"] = backend.quantizer_options
@@ -256,6 +256,10 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         except (OSError, ValueError) as error:
             return f"has `{field}` without a JSON Schema: {_said(error)}"
     return None
+
+
+def _is_tuple_of(kind: type, value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
 
 
 def _said(error: Exception) -> str:

@@ -1,9 +1,9 @@
 """Identifiers of Core ML models, derived from their content.
 
 Core ML's tools and ExecuTorch's backend give each model random UUIDs: in its package's manifest, in its metadata, and
-as the key of its named data. They also write protocol buffers whose maps have another order in each process. Devices
-cache compiled models by identifier, so that a constant one would not do: two models have the same identifier here if
-they are the same.
+as the key of its named data. They also write the date of the day, and protocol buffers whose maps have another order in
+each process. Devices cache compiled models by identifier, so that a constant one would not do: two models have the same
+identifier here if they are the same.
 
 Written against ExecuTorch 1.5 and coremltools 9.
 """
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import coremltools
+from coremltools.models.model import _METADATA_CONVERSION_DATE
 from executorch.backends.apple.coreml.compiler import coreml_preprocess
 from executorch.backends.apple.coreml.compiler.coreml_preprocess import CoreMLBackend
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
@@ -90,10 +91,14 @@ def _in_order(flat: bytes) -> bytes:
 
 
 def _settle_package(package: Path) -> None:
-    """Writes a package's protocol buffer and its manifest in one order, and names its items after their content."""
+    """Writes a package's protocol buffer and its manifest in one order and without the date of today, and names its
+    items after their content."""
     for path in sorted(package.rglob("*.mlmodel")):
         model = coremltools.proto.Model_pb2.Model()
         model.ParseFromString(path.read_bytes())
+        metadata = model.description.metadata.userDefined
+        if _METADATA_CONVERSION_DATE in metadata:
+            del metadata[_METADATA_CONVERSION_DATE]
         path.write_bytes(model.SerializeToString(deterministic=True))
     manifest = package / "Manifest.json"
     content = json.loads(manifest.read_bytes())
