@@ -121,7 +121,7 @@ def test_two_models_have_two_copies(lower: Lower) -> None:
     found = sharing(outcome)
     assert found["shared_bytes"] == 0
     assert {each["weight"]: each["copies"] for each in found["duplicates"]} == {"linear.weight": 2, "linear.bias": 2}
-    assert 64 * 64 * 2 <= found["duplicate_bytes"] <= 64 * 64 * 4 + 64 * 4
+    assert found["duplicate_bytes"] == pytest.approx((64 * 64 + 64) * 2, rel=0.02)
 
 
 BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (y,))")
@@ -155,6 +155,35 @@ def test_a_name_that_there_is_not_is_refused(lower: Lower, option: str, told: st
     assert "model.yaml:6:" in outcome.err
     assert f": methods.decode.partitioners[0].options.{name}[0]: {told}\n    did you mean `" in outcome.err
     assert outcome.code == 2
+
+
+TURNED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+        self.other = torch.nn.Linear(64, 32)
+
+    def prefill(self, x):
+        return self.linear(x) + self.other(x).sum()
+
+    def decode(self, x):
+        return x @ self.linear.weight + self.other(x).sum()
+
+def create():
+    return Net()
+"""
+
+
+def test_a_model_that_holds_a_weight_twice_has_two_copies(lower: Lower) -> None:
+    """Core ML stores the weight of a linear layer beside the same weight that is not transposed."""
+    outcome, _ = lower(tail(coreml(NEW), coreml(NEW)).replace("[2, 16]", "[2, 64]"), TURNED)
+    found = sharing(outcome)
+    assert [each["weight"] for each in found["duplicates"]] == ["linear.weight"]
+    assert found["shared_bytes"] == 64 * 32 * 4 + 32 * 4
+    assert found["duplicate_bytes"] == pytest.approx(64 * 64 * 2, rel=0.02)  # Core ML has them in half precision
 
 
 TWO_SHAPES = "enumerated_shapes: {x: [[1, 16], [4, 16]]}"
