@@ -74,7 +74,7 @@ def lower(
         if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
             weight_only.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
-    partitioners = _partitioners(lower_plan, finder)
+    partitioners = _partitioners(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     around = backends.around(plan_backends(lower_plan), partitioners)
     with _blame_lowering(methods, finder), named_data.tag_folded_constants(shards), around:
@@ -208,7 +208,9 @@ def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, 
     return wanted
 
 
-def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Partitioner]]:
+def _partitioners(
+    lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder
+) -> dict[str, list[Partitioner]]:
     """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
     wanted = {
         name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
@@ -222,7 +224,7 @@ def _partitioners(lower_plan: Plan, finder: SourceFinder) -> dict[str, list[Part
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
-                partitioner = _create(name, slot[name], path, finder)
+                partitioner = _create(slot[name], (name, programs[name]), path, finder)
                 if paired:
                     partitioner = lint.watched(partitioner, name, path)
                 lists[name].insert(0, partitioner)
@@ -261,15 +263,18 @@ def _partitioners_of_recipe(recipe: dict[str, Any], method: str, finder: SourceF
     return list((found.get(method) if isinstance(found, dict) else found) or [])
 
 
-def _create(method: str, entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Partitioner:
+def _create(
+    entry: dict[str, Any], method: tuple[str, ExportedProgram], path: DocumentPath, finder: SourceFinder
+) -> Partitioner:
     def load(reference: str) -> Any:
         return load_callable(reference, finder, (*path, "options", "factory"))
 
+    name, program = method
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
         try:
-            made = create(entry["options"], backends.Context(method, load))
+            made = create(entry["options"], backends.Context(name, load, program))
         except backends.OptionError as error:
             raise InputError([error.at((*path, "options"))]) from error
     if not isinstance(made, Partitioner):

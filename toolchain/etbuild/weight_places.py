@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,13 +10,12 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import named_data, versions
+from etbuild.backends import coreml_models
 from etbuild.sharing import Place
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
-
-
-_CORE_ML_REFERENCE = b"CMJR"  # before a JSON text, in the delegates of ExecuTorch 1.5
+    from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 
 
 class Digests:
@@ -71,25 +69,31 @@ def _delegate(delegate: LoweredBackendModule, digests: Digests) -> Place:
     program = delegate.original_module
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
-    blobs = {digests.blob(blob): len(blob) for blob in _blobs(delegate)}
-    compiled = delegate.processed_bytes
+    described = _described(read, digests)
+    compiled, output = delegate.processed_bytes, delegate.named_data_store_output
+    if delegate.backend_id == "CoreMLBackend" and output is not None:
+        found = coreml_models.reference(compiled)
+        if found is not None:
+            return _function_of_core_ml(*found, output, described)
+    blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
     stored = len(compiled) + sum(blobs.values())
-    return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, _described(read, digests))
+    return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, described)
 
 
-def _blobs(delegate: LoweredBackendModule) -> list[CordBuffer]:
-    """The named data that a delegate reads.
+def _function_of_core_ml(
+    key: str, function: str, output: NamedDataStoreOutput, weights: dict[str, tuple[str, int]]
+) -> Place:
+    """A function of one of Core ML's models: what it reads of the model's file stands for blobs.
 
-    Core ML gives every delegate the models of all partitions, and says in the delegate which of them is its own.
+    A module has numbers of 32 bits, which Core ML mostly keeps in 16: sizes are given as they are in the module.
     """
-    output = delegate.named_data_store_output
-    if output is None:
-        return []
-    mark = len(_CORE_ML_REFERENCE)
-    if delegate.backend_id == "CoreMLBackend" and delegate.processed_bytes[:mark] == _CORE_ML_REFERENCE:
-        key = json.loads(delegate.processed_bytes[mark:])["key"]
-        return [output.buffers[output.pte_data[key].buffer_index]]
-    return list(output.buffers)
+    model = bytes(output.buffers[output.pte_data[key].buffer_index])
+    blobs, stored = {}, 0
+    for place, (kind, count) in coreml_models.weights(model, function).items():
+        bits = int("".join(filter(str.isdigit, kind)) or 8)
+        stored += -(-count * bits // 8)
+        blobs[f"{key} {place}"] = count * (4 if kind in ("FLOAT16", "FLOAT32") else 1)
+    return Place("CoreMLBackend", f"{key} {function}", stored, blobs, weights)
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

@@ -41,10 +41,12 @@ class Context:
     Attributes:
         method: The method that the partitioner is for.
         load: Loads a `module:callable` of the declared sources.
+        program: The method's exported program.
     """
 
     method: str
     load: Callable[[str], Any]
+    program: Any
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etbuild.backends.backend import Context, Need, OptionError, Options, Partitioners
-from etbuild.errors import Problem
+from etbuild.errors import Problem, did_you_mean
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -35,10 +35,10 @@ def create(options: Options, context: Context) -> Any:
     """ExecuTorch's CoreMLPartitioner with the options of `backend-coreml.schema.json`."""
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
-    del context
     _check_names(options)
+    specs = [*_compile_specs(options), *_enumerated_shapes(options, context.program)]
     arguments = {name: options[name] for name in _PARTITIONER_OPTIONS if name in options}
-    return CoreMLPartitioner(compile_specs=_compile_specs(options), **arguments)
+    return CoreMLPartitioner(compile_specs=specs, **arguments)
 
 
 MACOS = Need(
@@ -54,19 +54,24 @@ def needs_for(options: Options) -> tuple[Need, ...]:
 
 
 def check_options(options: Options) -> list[Problem]:
-    """Options that need a later system than the one that is named."""
+    """Options that need a later system than the one that is named, or another option."""
     quantizer = options.get("op_linear_quantizer_config", {})
     new = {
         (_STRATEGY,): options.get(_STRATEGY) == "positional",
         ("op_linear_quantizer_config", "dtype"): quantizer.get("dtype") in ("int4", "uint4"),
         ("op_linear_quantizer_config", "granularity"): quantizer.get("granularity") == "per_block",
+        ("enumerated_shapes",): len(options.get("enumerated_shapes", {})) > 1,
     }
     hint = "write `minimum_deployment_target: iOS18`, or leave it out"
-    return [
+    found = [
         Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
         for path, wanted in new.items()
         if wanted and not _is_new(options)
     ]
+    if "enumerated_shapes" in options and not options.get("lower_full_graph"):
+        message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
+        found.append(Problem(message, ("enumerated_shapes",), "write `lower_full_graph: true` too"))
+    return found
 
 
 def equal_partitions(options: Options) -> bool:
@@ -150,6 +155,30 @@ def _compile_specs(options: Options) -> list[Any]:
         strategy = MULTIMETHOD_WEIGHT_SHARING_STRATEGY(options[_STRATEGY])
         specs.append(CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy))
     return specs
+
+
+def _enumerated_shapes(options: Options, program: Any) -> list[Any]:
+    """The compile spec of that name, if the options have any.
+
+    Raises:
+        OptionError: They do not fit the method's inputs.
+    """
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+
+    name = "enumerated_shapes"
+    if name not in options:
+        return []
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = {each: getattr(values.get(each), "shape", ()) for each in program.graph_signature.user_inputs}
+    dynamic = [each for each, shape in inputs.items() if not all(isinstance(size, int) for size in shape)]
+    for each in options[name]:
+        if each not in dynamic:
+            message = f"the method has no input `{each}` of dynamic shape"
+            raise OptionError(message, (name,), did_you_mean(each, dynamic))
+    try:
+        return [CoreMLBackend.generate_enumerated_shapes_compile_spec(program, options[name])]
+    except (AssertionError, ValueError) as error:
+        raise OptionError(str(error), (name,)) from error
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDa
 from executorch.exir.backend.backend_details import PreprocessResult
 
 from etbuild.accelerate.replaced import replaced
+from etbuild.backends import coreml_models
 
-_MOST_OF_NODES = 1 << 20  # bytes: a model has ten files
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:rules-executorch:core-ml-model")
 
 Results = dict[str, list[PreprocessResult]]
@@ -67,17 +67,12 @@ def derived_from_content() -> Iterator[None]:
 
 
 def _in_order(flat: bytes) -> bytes:
-    """A flattened directory with its files in the order of their names, not in that of the file system.
-
-    It is what the files hold, one after the other, and then, with its bytes reversed, a JSON text of nodes: each with
-    its region of those bytes, and the numbers of its children. The root comes last.
-    """
-    tail = flat[: -_MOST_OF_NODES - 1 : -1].decode("latin-1")  # reversed
-    nodes = json.JSONDecoder().raw_decode(tail)[0]["nodes"]
+    """A flattened directory with its files in the order of their names, not in that of the file system."""
+    every = coreml_models.nodes(flat)
     contents, ordered = bytearray(), []
 
     def add(number: int) -> int:
-        node = nodes[number]
+        node = every[number]
         children = {name: add(child) for name, child in sorted(node["children"].items())}
         start, size = node["dataRegion"]["offset"], node["dataRegion"]["size"]
         region = {"offset": len(contents) if size else 0, "size": size}
@@ -85,7 +80,7 @@ def _in_order(flat: bytes) -> bytes:
         ordered.append({**node, "children": children, "dataRegion": region})
         return len(ordered) - 1
 
-    add(len(nodes) - 1)
+    add(len(every) - 1)
     text = json.dumps({"nodes": ordered}, sort_keys=True, separators=(",", ":"))
     return bytes(contents) + text.encode("latin-1")[::-1]
 
