@@ -158,6 +158,46 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path) -> None:
+    text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
+        "third: {", "third: {entry: forward, "
+    )
+    for method in ("forward", "third"):
+        text = text.replace(f"{method}: {{", f"{method}: {{quantize: {{torchao: [{{config: int8, group_size: 32}}]}}, ")
+    made = build(text + "named_data: {body: {parameters: [body.0.weight, body.0.bias]}}\n", model=MODEL)
+    assert made.code == 0, made.err
+    assert all(0 < error < 0.03 for error in errors_of(made, tmp_path, "features", "forward"))
+    # The body's weights with each of the two sizes of groups; those of 32 once for both methods.
+    assert 2 < len(made.read("net.body.ptd")) / 128**2 < 2.6
+
+
+OWN = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(128, 128)
+        self.gain = torch.nn.Parameter(torch.ones(128))
+        self.gain_scale = torch.nn.Parameter(torch.full((128,), 2.0))
+
+    def forward(self, x):
+        return self.linear(x) * self.gain * self.gain_scale
+
+def create():
+    return Net()
+"""
+
+
+def test_a_parameter_of_the_module_was_made_of_no_other(build: Build) -> None:
+    tags = "named_data: {gain: {parameters: [gain]}, scale: {parameters: [gain_scale]}}\n"
+    made = build(manifest("{torchao: [{config: int8}]}", "portable", "forward", tags), model=OWN)
+    assert made.code == 0, made.err
+    external = made.json("net.report.json")["bytes"]["external"]
+    assert external == {"gain": {"gain": 512}, "scale": {"gain_scale": 512}}
+
+
 def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
     quantize = "{torchao: [{config: 8da8w, modules: [head]}, {config: int4, layers: [embedding]}]}"
     made = build(manifest(quantize, methods="text features"), model=MODEL)
