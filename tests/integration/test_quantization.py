@@ -214,6 +214,19 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
     assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
 
 
+@pytest.mark.parametrize("bits", ["int4", "int8"])
+def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path) -> None:
+    quantize = f"{{torchao: [{{config: int8}}, {{config: {bits}, layers: [embedding]}}]}}"
+    made = build(manifest(quantize, methods="text"), model=MODEL)
+    assert made.code == 0, made.err
+    tokens = torch.tensor([[1, 5, 63, 0]])
+    (((actual,),),) = run(made.directory / "net.pte", [[("text", [tokens])]], tmp_path)
+    with torch.no_grad():
+        expected = module().text(tokens)
+    assert 1e-3 < float((actual - expected).norm() / expected.norm()) < 0.2
+    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # in fp32 the linear layer alone has 16 kB
+
+
 def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = build(manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}', methods="forward"), model=MODEL)

@@ -83,7 +83,8 @@ def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and bool(torch.equal(_bits(one), _bits(other)))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
