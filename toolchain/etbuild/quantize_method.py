@@ -156,7 +156,7 @@ def from_recipe(
         batches = calibration_batches(pt2e, arguments, path, inputs, finder)
     elif recipe.calibration_inputs_fn is not None:
         with blame(path, "the calibration inputs of the recipe", finder):
-            batches = list(recipe.calibration_inputs_fn())
+            batches = [tuple(batch) for batch in recipe.calibration_inputs_fn()]  # ExecuTorch takes lists too
     else:
         batches = [arguments]
     hooks = {hook: list(getattr(recipe, f"{hook}_passes") or []) for hook in QUANTIZE_HOOKS}
