@@ -159,6 +159,46 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path) -> None:
+    text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
+        "third: {", "third: {entry: forward, "
+    )
+    for method in ("forward", "third"):
+        text = text.replace(f"{method}: {{", f"{method}: {{quantize: {{torchao: [{{config: int8, group_size: 32}}]}}, ")
+    made = build(text + "named_data: {body: {parameters: [body.0.weight, body.0.bias]}}\n", model=MODEL)
+    assert made.code == 0, made.err
+    assert all(0 < error < 0.03 for error in errors_of(made, tmp_path, "features", "forward"))
+    # The body's weights with each of the two sizes of groups; those of 32 once for both methods.
+    assert 2 < len(made.read("net.body.ptd")) / 128**2 < 2.6
+
+
+OWN = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(128, 128)
+        self.gain = torch.nn.Parameter(torch.ones(128))
+        self.gain_scale = torch.nn.Parameter(torch.full((128,), 2.0))
+
+    def forward(self, x):
+        return self.linear(x) * self.gain * self.gain_scale
+
+def create():
+    return Net()
+"""
+
+
+def test_a_parameter_of_the_module_was_made_of_no_other(build: Build) -> None:
+    tags = "named_data: {gain: {parameters: [gain]}, scale: {parameters: [gain_scale]}}\n"
+    made = build(manifest("{torchao: [{config: int8}]}", "portable", "forward", tags), model=OWN)
+    assert made.code == 0, made.err
+    external = made.json("net.report.json")["bytes"]["external"]
+    assert external == {"gain": {"gain": 512}, "scale": {"gain_scale": 512}}
+
+
 def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
     quantize = "{torchao: [{config: 8da8w, modules: [head]}, {config: int4, layers: [embedding]}]}"
     made = build(manifest(quantize, methods="text features"), model=MODEL)
@@ -173,6 +213,19 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
     assert any("embedding_4bit" in name or "dequantize_affine" in name for name in operators)
     # The embedding in 4 bits, the head in 8, the body in fp32; some kB besides.
     assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
+
+
+@pytest.mark.parametrize("bits", ["int4", "int8"])
+def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path) -> None:
+    quantize = f"{{torchao: [{{config: int8}}, {{config: {bits}, layers: [embedding]}}]}}"
+    made = build(manifest(quantize, methods="text"), model=MODEL)
+    assert made.code == 0, made.err
+    tokens = torch.tensor([[1, 5, 63, 0]])
+    (((actual,),),) = run(made.directory / "net.pte", [[("text", [tokens])]], tmp_path)
+    with torch.no_grad():
+        expected = module().text(tokens)
+    assert 1e-3 < float((actual - expected).norm() / expected.norm()) < 0.2
+    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # in fp32 the linear layer alone has 16 kB
 
 
 def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def _check_names(edge: EdgeProgramManager) -> None:
                         Problem(
                             f"`{name}` has one content in `{first}` and another in `{method}`",
                             ("methods", method),
-                            "a weight of named data goes by its name: rename one",
+                            "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
                         )
                     ]
                 )

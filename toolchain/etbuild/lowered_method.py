@@ -284,7 +284,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
 
 def merge(
     methods: dict[str, LoweredMethod],
-    content: dict[str, dict[str, torch.Tensor]],
+    content: dict[str, torch.Tensor],
     shards: dict[str, str],
     constant_methods: dict[str, Any],
 ) -> EdgeProgramManager:
@@ -292,7 +292,7 @@ def merge(
 
     Args:
         methods: By name. All of them could be lowered by themselves.
-        content: By method, the parameters and buffers by the names that they have in it.
+        content: The parameters and buffers by name.
         shards: The shard of each parameter that has a tag, by name.
         constant_methods: The program's constant methods.
 
@@ -300,7 +300,7 @@ def merge(
         InputError: A method is damaged.
         BuildError: Two tags claim a blob.
     """
-    programs = {name: load(method, content[name]) for name, method in sorted(methods.items())}
+    programs = {name: load(method, content) for name, method in sorted(methods.items())}
     for program in programs.values():
         named_data.tag_placeholders(program, shards)
     edge = EdgeProgramManager(

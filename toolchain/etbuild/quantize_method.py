@@ -206,7 +206,8 @@ def _ranges_with_recipe(
     if recipe.calibration_inputs_fn is None:
         return Batches([wanted.arguments], path)
     with blame(path, "the calibration inputs of the recipe", finder):
-        return Batches(list(recipe.calibration_inputs_fn()), path)
+        # ExecuTorch takes lists too.
+        return Batches([tuple(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
 def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:

@@ -36,7 +36,7 @@ from etbuild.plan import Plan, canonical_json, carries_content
 from etbuild.sources import summary
 from etbuild.tensors import TensorFacts, describe
 
-_SCHEMA = "executorch-export/v2"
+_SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
 # Operators of what is installed with the driver, by the module that registers them.
@@ -52,7 +52,6 @@ class SavedExport:
         files: Where it is.
         tensors: The module's parameters and buffers.
         zeros: Those that no file of weights brings and that hold nothing but zeros.
-        own: By method, what it calls otherwise than `tensors` does; see `carried`.
         constants: The constant methods that come from code, by name.
         imports: Modules that have to be imported before a method is loaded.
         sources: The sources that it brings, by import path.
@@ -62,7 +61,6 @@ class SavedExport:
     files: ExportFiles
     tensors: list[TensorFacts]
     zeros: list[str]
-    own: dict[str, dict[str, str]]
     constants: dict[str, Any]
     imports: list[str]
     sources: dict[str, Path]
@@ -97,21 +95,21 @@ def write(
         CannotSave: A method, or what the factory made, has no form in which it could be saved.
         BuildError: A file cannot be written.
     """
-    content, tensors, own = named_tensors(module), describe(module, export_plan["weights"]), {}
+    content, tensors = named_tensors(module), describe(module, export_plan["weights"])
     if carries_content(export_plan):
-        held = carried(programs)
-        content, tensors, own = held.content, held.tensors, held.own
+        held = carried(programs, content.keys())
+        content, tensors = held.content, held.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
     (directory / METHODS).mkdir()
+    names = {entry.name for entry in tensors}
     for name, program in programs.items():
-        left_out = {entry.name for entry in tensors} | set(own.get(name, ()))
-        _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, left_out))
+        _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
     zeros = _save_made(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
     roots += export_plan["model"]["modules"] if roots else []
     roots += export_plan["custom_ops"]["modules"]
     _copy_sources(directory, used if imports else reached_sources(inputs, roots))
-    facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros, "own": own}
+    facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
     facts["constants"] = _save_constants(directory, constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
@@ -125,7 +123,7 @@ def write_plan(directory: Path, export_plan: Plan, constants: dict[str, Any], us
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan))
     saved = _save_constants(directory, constants)
-    _write_module(directory, {"tensors": [], "zeros": [], "own": {}, "imports": [], "constants": saved})
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "constants": saved})
 
 
 def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
@@ -267,7 +265,6 @@ def read(export: ExportFiles) -> SavedExport:
             export,
             [TensorFacts(**entry) for entry in content["tensors"]],
             content["zeros"],
-            content["own"],
             _read_constants(directory, content["constants"]),
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
@@ -298,14 +295,9 @@ def load_methods(
         except Exception as error:  # torch's deserializer has no common base of its errors
             raise InputError([Problem(f"{path}: cannot load the method: {summary(error)}")]) from error
         for tensors in (program._state_dict, program._constants):
-            tensors.update({key: tensor for key, tensor in content_of(saved, content, name).items() if key in tensors})
+            tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program
     return programs
-
-
-def content_of(saved: SavedExport, content: dict[str, torch.Tensor], method: str) -> dict[str, torch.Tensor]:
-    """The content of parameters and buffers by the names that they have in a method."""
-    return {**content, **{name: content[key] for name, key in saved.own.get(method, {}).items()}}
 
 
 def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

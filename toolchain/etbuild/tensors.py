@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class TensorFacts:
         parameter: A parameter, not a buffer.
         same_as: The first name of the same tensor, where it has several.
         in_weights: Its content comes from the weights' files; else the factory made it.
-        made_of: The name of the parameter that quantization made it of.
+        also: Other names by which a pattern finds it, such as that of the parameter that quantization made it of.
     """
 
     name: str
@@ -39,7 +39,7 @@ class TensorFacts:
     parameter: bool
     same_as: str | None
     in_weights: bool
-    made_of: str | None = None
+    also: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
@@ -230,7 +230,7 @@ def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
 
 
 def _matches(entry: TensorFacts, pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (entry.name, entry.made_of) if name is not None)
+    return any(fnmatchcase(name, pattern) for name in (entry.name, *entry.also))
 
 
 def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import torch
 from executorch.exir import EdgeProgramManager
-from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
+from executorch.exir.passes.constant_prop_pass import constant_prop_pass
+from executorch.exir.passes.quant_fusion_pass import QuantFusionPass, _get_node_value_dict
+from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from etbuild import named_data
 
+# What ExecuTorch puts before an operator for embeddings.
+_PACKING = (torch.ops.quant_fusion._pack_embedding_weight.default, torch.ops.aten.to.dtype)
 _DEQUANTIZE = "torchao.dequantize_affine.default"
 
 
@@ -98,15 +102,17 @@ def asymmetric_weights(program: ExportedProgram) -> list[str]:
 def fuse_embeddings(edge: EdgeProgramManager) -> None:
     """Gives methods with quantized embeddings ExecuTorch's own operators for them, which read packed weights.
 
-    Folding constants, which packing needs, would also write out what `spell_out` has spelled out: a method without such
-    an embedding is left as it is.
+    What ExecuTorch does for them folds all constants of the method, what `spell_out` has spelled out among them, and
+    would write it out in fp32: here the packing alone is folded.
     """
     for name in sorted(edge.methods):
         program = edge.exported_program(name)
         if any(_is_quantized_embedding(node) for node in program.graph.nodes):
             import executorch.kernels.quantized  # noqa: F401  # registers the operators
 
-            edge._edge_programs[name] = quant_fusion_and_const_prop_pass(program)
+            fuse = QuantFusionPass(_fix_node_meta_val=True, node_value_dict=_get_node_value_dict(program))
+            others = {node.target for node in fuse(program.graph_module).graph_module.graph.nodes}
+            edge._edge_programs[name] = constant_prop_pass(program, others - set(map(aten_to_edge, _PACKING)))
 
 
 def _is_quantized_embedding(node: Node) -> bool:

@@ -155,7 +155,7 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
     """
     with _lowering_with_operators(what) as (saved, finder):
         from etbuild import lower as lowering
-        from etbuild import lowered_method, named_data, saved_export
+        from etbuild import lowered_method, named_data
 
         part = method_plan(what.plan, name)
         try:
@@ -168,8 +168,7 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
                 lowered_method.check(programs[name])
                 edge = lowering.lower(part, programs, shards, finder)
                 claims = named_data.claims(edge, shards)
-                own = saved_export.content_of(saved, content, name)
-                lowered_method.write(directory, name, edge.exported_program(name), claims, own)
+                lowered_method.write(directory, name, edge.exported_program(name), claims, content)
         except lowered_method.CannotSave as error:
             lowered_method.write_reason(directory, name, str(error))
 
@@ -190,7 +189,7 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
         BuildError: The methods do not fit together, or the program cannot be written.
     """
     with _lowering_with_operators(what) as (saved, finder):
-        from etbuild import lowered_method, saved_export
+        from etbuild import lowered_method
 
         what = _with_constants(what, saved)
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
@@ -202,8 +201,7 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
             with what.stage("merge the methods"):
                 _import_modules(saved, finder)
                 content, shards = _read_weights(what.plan, saved, what.inputs)
-                held = {name: saved_export.content_of(saved, content, name) for name in methods}
-                edge = lowered_method.merge(methods, held, shards, what.plan["constant_methods"])
+                edge = lowered_method.merge(methods, content, shards, what.plan["constant_methods"])
             lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()})
             return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
@@ -327,13 +325,16 @@ def _export_with_weights(
 def shards_of(
     lower_plan: Plan, export_plan: Plan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
 ) -> dict[str, str]:
-    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
+    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights.
+
+    What methods have under one name with other content is called otherwise in them afterwards: see `carried`.
+    """
     from etbuild import tensors
     from etbuild.carried import carried
 
-    facts = (
-        carried(programs).tensors if carries_content(export_plan) else tensors.describe(root, export_plan["weights"])
-    )
+    facts = tensors.describe(root, export_plan["weights"])
+    if carries_content(export_plan):
+        facts = carried(programs, [entry.name for entry in facts]).tensors
     return _shards(lower_plan, facts)
 
 
