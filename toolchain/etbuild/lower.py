@@ -12,42 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
-from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import alignment, backends, named_data, passes, recipes, weight_only
+from etbuild import backends, named_data, partitioners, passes, recipes, weight_only
 from etbuild.backends import Edge
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import edge_compile_config, merged
-from etbuild.partition_lint import PartitionLint, operator_name
+from etbuild.partition_lint import operator_name
 from etbuild.plan import Plan
 from etbuild.plan import backends as plan_backends
-from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+from etbuild.sources import SourceFinder, source_line, summary
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
-
-
-class _NoPartition(Partitioner):  # type: ignore[misc]
-    """Takes nothing: keeps the place of a method that a backend passes over.
-
-    Before it partitions, ExecuTorch decomposes what a partitioner does not want kept, one partitioner after the other.
-    This one keeps what the next one keeps, or there would be no linear layers left for XNNPACK.
-    """
-
-    def __init__(self, following: Partitioner) -> None:
-        super().__init__()
-        self.following = following
-
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
-        """The same as the following partitioner."""
-        return self.following.ops_to_not_decompose(ep)
-
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """The program as it is."""
-        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
 def lower(
@@ -74,9 +53,9 @@ def lower(
         if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
             weight_only.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
-    partitioners = _partitioners(lower_plan, programs, finder)
+    made = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    around = backends.around(plan_backends(lower_plan), partitioners)
+    around = backends.around(plan_backends(lower_plan), made)
     with _blame_lowering(methods, finder), named_data.tag_folded_constants(shards), around:
         wanted = _edges(lower_plan, programs)
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
@@ -84,7 +63,7 @@ def lower(
             {name: programs[name] for name in methods},
             # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
-            partitioner={name: partitioners[name] for name in methods},
+            partitioner={name: made[name] for name in methods},
             constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
@@ -206,81 +185,6 @@ def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, 
                 config = merged(config, one.config)
         wanted[name] = Edge(passes, config)
     return wanted
-
-
-def _partitioners(
-    lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder
-) -> dict[str, list[Partitioner]]:
-    """ExecuTorch's partitioner lists, in which equal partitioners stand at the same index."""
-    wanted = {
-        name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
-        for name, method in lower_plan["methods"].items()
-    }
-    of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
-    lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
-    for slot in reversed(alignment.align(wanted)):
-        lint = PartitionLint(set(slot), backends.get(next(iter(slot.values()))["backend"]).unpaired)
-        paired = any(backends.equal_partitions(entry["backend"], entry["options"]) for entry in slot.values())
-        for name, entries in wanted.items():
-            if name in slot:
-                path = ("methods", name, "partitioners", entries.index(slot[name]))
-                partitioner = _create(slot[name], (name, programs[name]), path, finder)
-                if paired:
-                    partitioner = lint.watched(partitioner, name, path)
-                lists[name].insert(0, partitioner)
-            elif lists[name]:
-                lists[name].insert(0, _NoPartition(lists[name][0]))
-    return _with_recipe(lower_plan["recipe"], of_recipe, lists, finder) if of_recipe else lists
-
-
-def _with_recipe(
-    recipe: dict[str, Any], methods: list[str], lists: dict[str, list[Partitioner]], finder: SourceFinder
-) -> dict[str, list[Partitioner]]:
-    """Puts the partitioners of a recipe before all others: no method that has them has others."""
-    made = {name: _partitioners_of_recipe(recipe, name, finder) for name in methods}
-    count = max(map(len, made.values()))
-    for index in range(count):
-        _watch({name: own for name, own in made.items() if index < len(own)}, index)
-    for name, own in lists.items():
-        first = made.get(name, [])
-        # As long as the others' in each method that has more, so that what stands behind still meets its like.
-        gap = [_NoPartition(own[0]) for _ in range(count - len(first))] if own else []
-        lists[name] = [*first, *gap, *own]
-    return lists
-
-
-def _watch(made: dict[str, list[Partitioner]], index: int) -> None:
-    """Has the partitioners of a recipe at one index looked at where their backend needs equal partitions."""
-    if any(backends.pairs(own[index]) for own in made.values()):
-        lint = PartitionLint(set(made), "`partitioners` instead of the recipe's")
-        for name, own in made.items():
-            own[index] = lint.watched(own[index], name, ("recipe",))
-
-
-def _partitioners_of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:
-    wanted = recipes.load(recipe, finder).lowering_recipe
-    found = wanted.partitioners if wanted is not None else None
-    return list((found.get(method) if isinstance(found, dict) else found) or [])
-
-
-def _create(
-    entry: dict[str, Any], method: tuple[str, ExportedProgram], path: DocumentPath, finder: SourceFinder
-) -> Partitioner:
-    def load(reference: str) -> Any:
-        return load_callable(reference, finder, (*path, "options", "factory"))
-
-    name, program = method
-    with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
-        create = backends.get(entry["backend"]).create
-        assert create is not None
-        try:
-            made = create(entry["options"], backends.Context(name, load, program))
-        except backends.OptionError as error:
-            raise InputError([error.at((*path, "options"))]) from error
-    if not isinstance(made, Partitioner):
-        message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
-        raise BuildError([Problem(message, path)])
-    return made
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
