@@ -30,40 +30,57 @@ class Carried:
     content: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) -> Carried:
-    """The content of methods, in the order of their names.
-
-    Args:
-        programs: The methods. What has other content in an earlier one is called `NAME@METHOD` in them afterwards.
-        of_module: The names of the module's own parameters and buffers.
-    """
-    facts: dict[str, TensorFacts] = {}
-    content: dict[str, torch.Tensor] = {}
-    known: dict[str, list[str]] = {}  # by the name in a method, the names of what methods have under it
+def name_apart(programs: dict[str, ExportedProgram]) -> None:
+    """Gives what a method has under a name, and an earlier one with other content, the name `NAME@METHOD`."""
+    known: dict[str, list[tuple[str, str | None, torch.Tensor]]] = {}  # by name: what methods have, and its own names
     for method, program in sorted(programs.items()):
         first: dict[Hashable, str] = {}
         renamed: dict[str, str] = {}
         for name, tensor in _tensors(program):
             twin, variants = first.get(memory(tensor)), known.setdefault(name, [])
-            same = (v for v in variants if facts[v].same_as == twin and equal(content[v], tensor))
-            key = next(same, f"{name}@{method}" if variants else name)
-            first.setdefault(memory(tensor), key)
-            if key not in facts:
-                variants.append(key)
-                form = dtype_name(tensor), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
-                facts[key] = TensorFacts(key, *form, twin, False, _also(key, name, of_module))
-                content[key] = tensor.detach()
-            if key != name:
-                renamed[name] = key
+            own = next((own for own, of, content in variants if of == twin and equal(content, tensor)), None)
+            if own is None:
+                own = f"{name}@{method}" if variants else name
+                variants.append((own, twin, tensor))
+            first.setdefault(memory(tensor), own)
+            if own != name:
+                renamed[name] = own
         _rename(program, renamed)
-    return Carried(list(facts.values()), content)
 
 
-def _also(key: str, name: str, of_module: Collection[str]) -> list[str]:
+def original_name(name: str, methods: Collection[str]) -> str:
+    """The name that a tensor had before `name_apart`."""
+    original, _, method = name.rpartition("@")
+    return original if method in methods else name
+
+
+def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) -> Carried:
+    """The content of methods, in the order of their names.
+
+    Args:
+        programs: The methods, after `name_apart`.
+        of_module: The names of the module's own parameters and buffers.
+    """
+    found: dict[str, TensorFacts] = {}
+    content: dict[str, torch.Tensor] = {}
+    for _, program in sorted(programs.items()):
+        first: dict[Hashable, str] = {}
+        for name, tensor in _tensors(program):
+            twin = first.get(memory(tensor))
+            first.setdefault(memory(tensor), name)
+            if name not in found:
+                form = dtype_name(tensor), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
+                also = _also(name, original_name(name, programs), of_module)
+                found[name] = TensorFacts(name, *form, twin, False, also)
+                content[name] = tensor.detach()
+    return Carried(list(found.values()), content)
+
+
+def _also(own: str, name: str, of_module: Collection[str]) -> list[str]:
     """Other names by which a pattern finds a tensor: in its method, and of the parameter that it was made of, from the
     names that torchao and `quantize_method` give. What is a parameter or buffer of the module was made of none.
     """
-    names = [name] if key != name else []
+    names = [name] if own != name else []
     if name not in of_module:
         layer = re.sub(r"\.parametrizations\.(\w+)\.original\d+$", r".\1", name)
         parameter = re.sub(r"_(quantized|scale|zero_point)(_\d+)?$", "", layer)

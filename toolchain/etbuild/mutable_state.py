@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from executorch.exir import EdgeProgramManager
 from torch.export.graph_signature import OutputKind
 
 from etbuild import named_data
+from etbuild.carried import original_name
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.tensors import equal, form
 
@@ -94,14 +97,17 @@ def share(edge: EdgeProgramManager) -> None:
         raise BuildError(problems)
 
 
-def _unequal(edge: EdgeProgramManager, written: dict[str, str]) -> list[Problem]:
-    """Buffers of one name that are not the same in all methods: ExecuTorch would lay them over each other."""
+def _unequal(edge: EdgeProgramManager, written: Iterable[str]) -> list[Problem]:
+    """Buffers of one name that are not the same in all methods: they cannot be shared, and some are meant to be."""
+    shared = {original_name(name, edge.methods) for name in written}
     first: dict[str, tuple[str, torch.Tensor]] = {}
     problems = []
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
-        for name in sorted({name for _, name in named_data.weights(program)} & written.keys()):
-            tensor = named_data.tensor(program, name)
+        for own in sorted({name for _, name in named_data.weights(program)}):
+            name, tensor = original_name(own, edge.methods), named_data.tensor(program, own)
+            if name not in shared:
+                continue
             other, known = first.setdefault(name, (method, tensor))
             if not equal(tensor, known):
                 here, there = form(tensor), form(known)

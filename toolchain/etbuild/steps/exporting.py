@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild import recipes
 from etbuild.errors import DocumentPath
 from etbuild.inputs import Inputs, Used
-from etbuild.plan import Plan, digest
+from etbuild.plan import Plan, carries_content, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
 from etbuild.steps.stages import Stage, frozen_if_first
@@ -105,7 +105,11 @@ def export_methods(
     stage: Stage,
     ready: Mapping[str, Ready] = MappingProxyType({}),
 ) -> dict[str, ExportedProgram]:
-    """The program of each method, in the order of their names. Those that are `ready` are exported as they are."""
+    """The program of each method, in the order of their names. Those that are `ready` are exported as they are.
+
+    Where they hold their weights, other content has another name: see `carried`.
+    """
+    from etbuild.carried import name_apart
     from etbuild.export import export_method, load_method, make_ready, transform
 
     programs = {}
@@ -120,6 +124,8 @@ def export_methods(
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)
+    if carries_content(export_plan):
+        name_apart(programs)
     return programs
 
 
@@ -153,8 +159,12 @@ class Modules:
 
     def _find(self, name: str) -> Quantized | None:
         method = self._export_plan["methods"][name]
-        by_recipe = "quantize" in method["from_recipe"]
-        wanted = self._configs_of_recipe() if by_recipe else (method["quantize"] or {}).get("torchao")
+        said = method["quantize"] or {}
+        # A `pt2e` without quantizers leaves to the recipe what is quantized.
+        by_recipe = "quantize" in method["from_recipe"] or (
+            not said.get("torchao") and said.get("pt2e") is not None and not said["pt2e"]["quantizers"]
+        )
+        wanted = self._configs_of_recipe() if by_recipe else said.get("torchao")
         if not wanted:
             return None
         from etbuild.quantize_weights import quantize_as_recipe, quantize_weights

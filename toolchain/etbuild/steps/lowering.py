@@ -325,10 +325,7 @@ def _export_with_weights(
 def shards_of(
     lower_plan: Plan, export_plan: Plan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
 ) -> dict[str, str]:
-    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights.
-
-    What methods have under one name with other content is called otherwise in them afterwards: see `carried`.
-    """
+    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
     from etbuild import tensors
     from etbuild.carried import carried
 
