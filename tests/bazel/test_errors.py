@@ -154,11 +154,10 @@ def create():
 
 
 def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
-    line = 'executorch_repositories(extras = ["huggingface"])'
-    checkout.edit("WORKSPACE", line, line.replace("huggingface", "hugingface"))
+    checkout.edit("WORKSPACE", '"huggingface"', '"hugingface"')
     try:
         done = checkout.bazel("build", "--nobuild", "//toolchain:etbuild")  # not with the packages that are lent
     finally:
-        checkout.edit("WORKSPACE", line.replace("huggingface", "hugingface"), line)
+        checkout.edit("WORKSPACE", '"hugingface"', '"huggingface"')
     assert done.returncode != 0
     assert "There is no extra `hugingface`. Known: ethos-u, huggingface, openvino" in done.stderr

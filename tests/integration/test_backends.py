@@ -343,7 +343,8 @@ def test_arm_replaces_the_one_infinity_that_is_written_otherwise() -> None:
     assert backends.check("tosa", options, ()) == []
     create = backends.BACKENDS["tosa"].create
     assert create is not None
-    chosen = create(options, backends.Context("f", load=str)).compile_spec._get_pass_pipeline_config().quantize_inf
+    partitioner = create(options, backends.Context("f", load=str, program=None))
+    chosen = partitioner.compile_spec._get_pass_pipeline_config().quantize_inf
     assert (chosen.neg_inf, chosen.pos_inf) == (-1.0, 255.0)
 
 

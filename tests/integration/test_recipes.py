@@ -74,6 +74,31 @@ def test_recipe(recipe: str, tolerance: float, build: Build, tmp_path) -> None:
     assert list(made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]) == ["XnnpackBackend"]
 
 
+WEIGHTS_TOO = """\
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+from executorch.export import AOQuantizationConfig, ExportRecipe, LoweringRecipe, QuantizationRecipe
+from torch import ops
+from torchao.quantization import Int8DynamicActivationIntxWeightConfig
+
+def create():
+    quantizer = XNNPACKQuantizer().set_operator_type(ops.aten.conv2d.default, get_symmetric_quantization_config())
+    weights = AOQuantizationConfig(Int8DynamicActivationIntxWeightConfig())
+    return ExportRecipe(
+        quantization_recipe=QuantizationRecipe([quantizer], ao_quantization_configs=[weights]),
+        lowering_recipe=LoweringRecipe([XnnpackPartitioner()]),
+    )
+"""
+
+
+def test_a_calibration_of_the_manifest_leaves_the_weights_to_the_recipe(build: Build) -> None:
+    text = manifest('"own:create"', "", ", quantize: {pt2e: {calibration: example_inputs}}")
+    made = build(text, model=MODEL, own=WEIGHTS_TOO)
+    assert made.code == 0, made.err
+    operators = made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]["XnnpackBackend"]
+    assert any("dequantize_affine" in name for name in operators), operators
+
+
 def test_manifest_overrides_a_recipe(build: Build, tmp_path) -> None:
     text = manifest("xnnpack_pt2e_int8_dynamic_per_channel", method=", quantize: null, partitioners: [portable]")
     made = build(text, model=MODEL)
@@ -135,22 +160,22 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 
-def say(what):
+def say(what, rows=2):
     def call(*arguments):
         print(what, file=sys.stderr)
-        return arguments[0] if arguments else [(torch.ones(5, 128),)]
+        return arguments[0] if arguments else [(torch.ones(rows, 128),)]
     return call
 
 train = say("manifest trains")
 post_convert = say("pass of the manifest")
 
-def create(qat=False, **more):
+def create(qat=False, rows=2, **more):
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_qat=qat))
     return ExportRecipe(
         quantization_recipe=QuantizationRecipe(
             [quantizer],
             is_qat=qat,
-            calibration_inputs_fn=say("recipe calibrates"),
+            calibration_inputs_fn=say("recipe calibrates", rows),
             post_convert_passes=[say("pass of the recipe")],
             **more,
         ),
@@ -164,7 +189,10 @@ def to_train():
     return create(qat=True)
 
 def batched():
-    return create(dynamic_batch_size=True)
+    return create(rows=5, dynamic_batch_size=True)
+
+def larger():
+    return create(rows=5)
 """
 OWN_STEPS = ', quantize: {pt2e: {qat: "recipe:train", passes: {post_convert: ["recipe:post_convert"]}}}'
 
@@ -221,7 +249,7 @@ def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
             OWN_STEPS,
             "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
         ),
-        ('"recipe:create"', "", "model.yaml:4:9: recipe: running the method on batch 0 of its calibration failed"),
+        ('"recipe:larger"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], and the method takes"),
         ('"recipe:batched"', "", "model.yaml:4:9: recipe: `dynamic_batch_size` of the recipe does not suit"),
     ],
 )
