@@ -113,6 +113,7 @@ def own_site(site: Path, tmp_path: Path) -> Path:
         ("BACKEND = replace(BACKEND, create=5)", "has a `create` that cannot be called"),
         ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no tuple of `etbuild.backends.Need`"),
         ("BACKEND = replace(BACKEND, distributions='tally')", "has `distributions` that are no tuple of strings"),
+        ("BACKEND = replace(BACKEND, same_options='target')", "has `same_options` that are no tuple of strings"),
         ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
     ],
 )
@@ -135,6 +136,14 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
         (
             "BACKEND = replace(BACKEND, equal_partitions=lambda options: options['no'])",
             "the backend `tally` failed when it was asked for `equal_partitions`: KeyError: 'no'",
+        ),
+        (
+            "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",
+            "defaults.partitioners[0].options: the backend `tally` failed when it was asked for `check_options`: Key",
+        ),
+        (
+            "BACKEND = replace(BACKEND, apart=lambda options: {1})",
+            "the backend `tally` failed when it was asked for `apart`: TypeError: Object of type set is not JSON",
         ),
         (
             "BACKEND = replace(BACKEND, create=lambda options, context: 5)",

@@ -243,8 +243,9 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         return "has a `create` that cannot be called"
     if not _is_tuple_of(Need, backend.needs):
         return "has `needs` that are no tuple of `etbuild.backends.Need`"
-    if not _is_tuple_of(str, backend.distributions):
-        return "has `distributions` that are no tuple of strings"
+    for field in ("distributions", "same_options"):
+        if not _is_tuple_of(str, getattr(backend, field)):
+            return f"has `{field}` that are no tuple of strings"
     schemas = {"options": backend.options}
     if backend.create_quantizer is not None:
         schemas["quantizer_options"] = backend.quantizer_options
@@ -338,9 +339,14 @@ def pairs(partitioner: Any) -> bool:
 
 
 def together(name: str, options: Options) -> tuple[str, str]:
-    """What is the same for partitioner entries that a backend may be called for together."""
+    """What is the same for partitioner entries that a backend may be called for together.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it, or not as JSON.
+    """
     apart = get(name).apart
-    return name, json.dumps(apart(options) if apart else None, sort_keys=True)
+    with _asked(name, "it was asked for `apart`"):
+        return name, json.dumps(apart(options) if apart else None, sort_keys=True)
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
@@ -349,7 +355,14 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
         backend = find(name)
     except InputError as error:
         return [replace(problem, path=path) for problem in error.problems]
-    return [_unknown(name, path)] if backend is None else backend.check(options, (*path, "options"))
+    if backend is None:
+        return [_unknown(name, path)]
+    options_path = (*path, "options")
+    try:
+        with _asked(name, "it was asked for `check_options`", options_path):
+            return backend.check(options, options_path)
+    except InputError as error:
+        return error.problems
 
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
