@@ -85,10 +85,10 @@ def _with_recipe(
 
 def _watch(made: dict[str, list[Partitioner]], index: int) -> None:
     """Has the partitioners of a recipe at one index looked at where their backend needs equal partitions."""
-    if any(backends.pairs(own[index]) for own in made.values()):
-        lint = PartitionLint(set(made), "`partitioners` instead of the recipe's")
-        for name, own in made.items():
-            own[index] = lint.watched(own[index], name, ("recipe",))
+    for methods in backends.paired({name: own[index] for name, own in made.items()}):
+        lint = PartitionLint(methods, "`partitioners` instead of the recipe's")
+        for name in methods:
+            made[name][index] = lint.watched(made[name][index], name, ("recipe",))
 
 
 def _of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:

@@ -333,9 +333,19 @@ def equal_partitions(name: str, options: Options) -> bool:
         return wanted(options) if callable(wanted) else wanted
 
 
-def pairs(partitioner: Any) -> bool:
-    """Whether a partitioner that is in no manifest needs the same number of partitions in all methods."""
-    return any(backend.pairs is not None and backend.pairs(partitioner) for backend in BACKENDS.values())
+def paired(partitioners: Mapping[str, Any]) -> list[set[str]]:
+    """The methods of which a backend pairs the partitions, for each backend that does.
+
+    Args:
+        partitioners: One of each method, which is in no manifest.
+    """
+    found = []
+    for backend in BACKENDS.values():
+        if backend.pairs is not None:
+            said = {method: backend.pairs(partitioner) for method, partitioner in partitioners.items()}
+            own = {method: each for method, each in said.items() if each is not None}
+            found += [set(own)] if own and all(own.values()) else []
+    return found
 
 
 def together(name: str, options: Options) -> tuple[str, str]:

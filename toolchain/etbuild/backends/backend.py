@@ -91,7 +91,8 @@ class Backend:
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
         equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
             always, or with these options.
-        pairs: Of a partitioner that a recipe made: whether it is the backend's, and needs the same number.
+        pairs: Of a partitioner that a recipe made: whether it needs the same number, which holds where those of all
+            methods do. None: it is not the backend's.
         unpaired: What a manifest says to have it otherwise.
         apart: The backend is called for methods together where this gives the same of their options, else apart. None:
             always together.
@@ -119,7 +120,7 @@ class Backend:
     create: Callable[[Options, Context], Any] | None
     separable: bool
     equal_partitions: bool | Callable[[Options], bool] = False
-    pairs: Callable[[Any], bool] | None = None
+    pairs: Callable[[Any], bool | None] | None = None
     unpaired: str | None = None
     apart: Callable[[Options], Any] | None = None
     needs: tuple[Need, ...] = ()

@@ -116,10 +116,10 @@ def apart(options: Options) -> list[Any]:
     return [equal_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
 
 
-def pairs(partitioner: Any) -> bool:
+def pairs(partitioner: Any) -> bool | None:
     """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
     spec = getattr(partitioner, "delegation_spec", None)
-    return spec is not None and spec.backend_id == "CoreMLBackend" and _paired(spec.compile_specs)
+    return _paired(spec.compile_specs) if spec is not None and spec.backend_id == "CoreMLBackend" else None
 
 
 def _paired(specs: Sequence[Any]) -> bool:
