@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etbuild.backends import coreml_models
 from tests.integration.conftest import Build, Outcome
 
 from .conftest import HEAD, Lower
@@ -187,6 +188,13 @@ def test_a_model_that_holds_a_weight_twice_has_two_copies(lower: Lower) -> None:
 
 
 TWO_SHAPES = "enumerated_shapes: {x: [[1, 16], [4, 16]]}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("FLOAT16", 16), ("BFLOAT16", 16), ("FLOAT8E4M3FN", 8), ("INT4", 4), ("UINT1", 1), ("BOOL", 8)]
+)
+def test_types_have_the_size_in_their_name(kind: str, bits: int) -> None:
+    assert coreml_models.bits(kind) == bits
 
 
 def dynamic(*options: str) -> str:
