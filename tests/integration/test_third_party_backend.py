@@ -158,6 +158,23 @@ def test_what_a_backend_raises_is_no_bug_of_ours(own_site: Path, tmp_path: Path,
     assert "Traceback" not in done.stderr
 
 
+def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:
+    code = """
+from etbuild.backends import OptionError
+def quantizer(options, load):
+    raise OptionError("there is no `sin`", ("operators", 1), "write `cos`")
+BACKEND = replace(BACKEND, create_quantizer=quantizer, quantizer_options=BACKEND.options)
+"""
+    quantize = '{pt2e: {quantizers: [{backend: tally, options: {operators: [cos, sin]}}], qat: "model:create"}}'
+    text = MANIFEST.read_text().replace("defaults:\n", f"defaults:\n  quantize: {quantize}\n")
+    (tmp_path / "tally.yaml").write_text(text)
+    root = ("--root", EXAMPLE)
+    done = etbuild_with(own_site, code, "build", tmp_path / "tally.yaml", *root, "--no-cache", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    told = "quantize.pt2e.quantizers[0].options.operators[1]: there is no `sin`\n    write `cos`"
+    assert told in done.stderr
+
+
 def test_a_broken_package_concerns_no_other_backend(own_site: Path, tmp_path: Path) -> None:
     """Neither one that cannot be loaded, nor one that claims a name of ours; what is known is still listed."""
     other = own_site / "other-1.0.dist-info"

@@ -8,7 +8,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, recipes
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.partition_lint import PartitionLint
 from etbuild.plan import Plan
 from etbuild.sources import SourceFinder, blame, load_callable
@@ -107,10 +107,8 @@ def _create(
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
-        try:
+        with backends.options_at((*path, "options")):
             made = create(entry["options"], backends.Context(name, load, program))
-        except backends.OptionError as error:
-            raise InputError([error.at((*path, "options"))]) from error
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
         raise BuildError([Problem(message, path)])

@@ -35,7 +35,7 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options, Partitioners
+from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options, Partitioners, options_at
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "OptionError",
     "Options",
     "Partitioners",
+    "options_at",
 ]
 
 ENTRY_POINTS = "etbuild.backends"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from etbuild import schema
-from etbuild.errors import DocumentPath, Problem
+from etbuild.errors import DocumentPath, InputError, Problem
 
 Options = dict[str, Any]
 Partitioners = Mapping[str, Sequence[Any]]
@@ -29,9 +29,14 @@ class OptionError(Exception):
         super().__init__(message)
         self.message, self.path, self.hint = message, path, hint
 
-    def at(self, options: DocumentPath) -> Problem:
-        """As a problem of the manifest that has the options there."""
-        return Problem(self.message, (*options, *self.path), self.hint)
+
+@contextmanager
+def options_at(path: DocumentPath) -> Iterator[None]:
+    """Inside, an `OptionError` becomes an error of the manifest, which has the options at `path`."""
+    try:
+        yield
+    except OptionError as error:
+        raise InputError([Problem(error.message, (*path, *error.path), error.hint)]) from error
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class Backend:
         whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
-            second argument loads a `module:callable` of the declared sources. None: it has none.
+            second argument loads a `module:callable` of the declared sources. May raise an `OptionError`. None: it has
+            none.
         fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
         same_options: Options of the quantizer that have to be those of the partitioner.
         quantizer_options: The same of the quantizer's options; None: `quantizer-NAME.schema.json`.
