@@ -93,7 +93,7 @@ def test_a_broken_package_is_named(site: Path, tmp_path: Path) -> None:
 def etbuild_with(site: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs a command where the package has this code at its end."""
     with (site / "etbuild_tally/__init__.py").open("a") as file:
-        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need\n{code}\n")
+        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need, Pairing\n{code}\n")
     return etbuild(*arguments, path=site)
 
 
@@ -114,6 +114,7 @@ def own_site(site: Path, tmp_path: Path) -> Path:
         ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no tuple of `etbuild.backends.Need`"),
         ("BACKEND = replace(BACKEND, distributions='tally')", "has `distributions` that are no tuple of strings"),
         ("BACKEND = replace(BACKEND, same_options='target')", "has `same_options` that are no tuple of strings"),
+        ("BACKEND = replace(BACKEND, pairing=True)", "has a `pairing` that is no `etbuild.backends.Pairing`"),
         ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
     ],
 )
@@ -134,8 +135,8 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
             "the backend `tally` failed when it looked for what it needs: ZeroDivisionError: division by zero",
         ),
         (
-            "BACKEND = replace(BACKEND, equal_partitions=lambda options: options['no'])",
-            "the backend `tally` failed when it was asked for `equal_partitions`: KeyError: 'no'",
+            "BACKEND = replace(BACKEND, pairing=Pairing(lambda options: options['no']))",
+            "the backend `tally` failed when it was asked for `pairing.of_options`: KeyError: 'no'",
         ),
         (
             "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",

@@ -35,7 +35,17 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options, Partitioners, options_at
+from etbuild.backends.backend import (
+    Backend,
+    Context,
+    Edge,
+    Need,
+    OptionError,
+    Options,
+    Pairing,
+    Partitioners,
+    options_at,
+)
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -47,6 +57,7 @@ __all__ = [
     "Need",
     "OptionError",
     "Options",
+    "Pairing",
     "Partitioners",
     "options_at",
 ]
@@ -64,9 +75,7 @@ BACKENDS = {
             "coreml",
             coreml.create,
             separable=False,
-            equal_partitions=coreml.equal_partitions,
-            pairs=coreml.pairs,
-            unpaired="`multimethod_weight_sharing_strategy: disabled`",
+            pairing=Pairing(coreml.pairs, coreml.pairs_of, otherwise="`multimethod_weight_sharing_strategy: disabled`"),
             apart=coreml.apart,
             needs_for=coreml.needs_for,
             distributions=("coremltools",),
@@ -96,7 +105,7 @@ BACKENDS = {
             "custom",
             custom.create,
             separable=False,  # what it looks at no one knows
-            equal_partitions=custom.equal_partitions,
+            pairing=Pairing(custom.pairs),
             apart=custom.apart,
             weight_only=True,
             create_quantizer=custom.create_quantizer,
@@ -149,8 +158,7 @@ BACKENDS = {
             "qualcomm",
             qualcomm.create,
             separable=False,
-            equal_partitions=True,
-            pairs=qualcomm.pairs,
+            pairing=Pairing(of_partitioner=qualcomm.pairs_of),
             needs=(qualcomm.SDK,),
             edge=qualcomm.edge,
             around=qualcomm.around,
@@ -244,6 +252,8 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         return "has a `create` that cannot be called"
     if not _is_tuple_of(Need, backend.needs):
         return "has `needs` that are no tuple of `etbuild.backends.Need`"
+    if not (backend.pairing is None or isinstance(backend.pairing, Pairing)):
+        return "has a `pairing` that is no `etbuild.backends.Pairing`"
     for field in ("distributions", "same_options"):
         if not _is_tuple_of(str, getattr(backend, field)):
             return f"has `{field}` that are no tuple of strings"
@@ -323,27 +333,33 @@ def _if_sound(name: str) -> Backend | None:
         return None
 
 
-def equal_partitions(name: str, options: Options) -> bool:
-    """Whether a partitioner entry needs the same number of partitions in all methods.
+def pairing(name: str, options: Options) -> Pairing | None:
+    """How a partitioner entry has partitions of methods paired; None: it has not.
 
     Raises:
         InputError: The backend is of another package, and cannot say it.
     """
-    wanted = get(name).equal_partitions
-    with _asked(name, "it was asked for `equal_partitions`"):
-        return wanted(options) if callable(wanted) else wanted
+    found = get(name).pairing
+    with _asked(name, "it was asked for `pairing.of_options`"):
+        return found if found is not None and found.of_options(options) else None
 
 
-def paired(partitioners: Mapping[str, Any]) -> list[set[str]]:
+def paired(partitioners: Mapping[str, Any], names: Iterable[str]) -> list[set[str]]:
     """The methods of which a backend pairs the partitions, for each backend that does.
 
     Args:
         partitioners: One of each method, which is in no manifest.
+        names: The backends that a plan names. They are asked, and all of ours.
+
+    Raises:
+        InputError: A backend is of another package, and cannot say it.
     """
     found = []
-    for backend in BACKENDS.values():
-        if backend.pairs is not None:
-            said = {method: backend.pairs(partitioner) for method, partitioner in partitioners.items()}
+    for name in sorted({*BACKENDS, *names}):
+        wanted = get(name).pairing
+        if wanted is not None and wanted.of_partitioner is not None:
+            with _asked(name, "it was asked for `pairing.of_partitioner`"):
+                said = {method: wanted.of_partitioner(partitioner) for method, partitioner in partitioners.items()}
             own = {method: each for method, each in said.items() if each is not None}
             found += [set(own)] if own and all(own.values()) else []
     return found

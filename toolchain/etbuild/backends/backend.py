@@ -84,6 +84,28 @@ class Need:
     there: Callable[[], bool]
 
 
+def _always(options: Options) -> bool:
+    del options
+    return True
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A backend shares between methods by pairing their partitions, the first with the first: it needs as many in each.
+
+    Attributes:
+        of_options: Whether it does with these options of a manifest.
+        of_partitioner: Whether it does with a partitioner that a recipe made, which holds where it does with those of
+            all methods. None: the partitioner is not the backend's. Asked where the backend is one of ours, or the
+            manifest names it.
+        otherwise: What a manifest says to have it otherwise.
+    """
+
+    of_options: Callable[[Options], bool] = _always
+    of_partitioner: Callable[[Any], bool | None] | None = None
+    otherwise: str | None = None
+
+
 @dataclass(frozen=True)
 class Backend:
     """One backend.
@@ -94,11 +116,7 @@ class Backend:
             delegated, and what the backend does it does in `edge`.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
-        equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
-            always, or with these options.
-        pairs: Of a partitioner that a recipe made: whether it needs the same number, which holds where those of all
-            methods do. None: it is not the backend's.
-        unpaired: What a manifest says to have it otherwise.
+        pairing: How it pairs partitions of methods. None: it does not.
         apart: The backend is called for methods together where this gives the same of their options, else apart. None:
             always together.
         needs: What has to be installed.
@@ -125,9 +143,7 @@ class Backend:
     name: str
     create: Callable[[Options, Context], Any] | None
     separable: bool
-    equal_partitions: bool | Callable[[Options], bool] = False
-    pairs: Callable[[Any], bool | None] | None = None
-    unpaired: str | None = None
+    pairing: Pairing | None = None
     apart: Callable[[Options], Any] | None = None
     needs: tuple[Need, ...] = ()
     needs_for: Callable[[Options], tuple[Need, ...]] | None = None

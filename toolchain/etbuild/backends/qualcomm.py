@@ -51,7 +51,7 @@ def create(options: Options, context: Context) -> Any:
     )
 
 
-def pairs(partitioner: Any) -> bool | None:
+def pairs_of(partitioner: Any) -> bool | None:
     """True of each partitioner that is Qualcomm's."""
     spec = getattr(partitioner, "delegation_spec", None)
     return True if spec is not None and spec.backend_id == "QnnBackend" else None
