@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etbuild.backends import coreml_models
 from tests.integration.conftest import Build, Outcome
 
 from .conftest import HEAD, Lower
@@ -189,6 +190,13 @@ def test_a_model_that_holds_a_weight_twice_has_two_copies(lower: Lower) -> None:
 TWO_SHAPES = "enumerated_shapes: {x: [[1, 16], [4, 16]]}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("FLOAT16", 16), ("BFLOAT16", 16), ("FLOAT8E4M3FN", 8), ("INT4", 4), ("UINT1", 1), ("BOOL", 8)]
+)
+def test_types_have_the_size_in_their_name(kind: str, bits: int) -> None:
+    assert coreml_models.bits(kind) == bits
+
+
 def dynamic(*options: str) -> str:
     entry = f"dynamic_shapes: [[{{dim: n, max: 4}}, null]], partitioners: {coreml(*options, 'lower_full_graph: true')}"
     return f"methods:\n  prefill: {{{INPUT}, {entry}}}\n  decode: {{{INPUT}, {entry}}}\n"
@@ -234,3 +242,26 @@ def test_partitions_of_a_recipe_are_compared(build: Build, tmp_path: Path) -> No
     assert ": recipe: CoreMLBackend needs as many partitions of each method" in refused.err
     assert "`prefill` has `aten::argmax`, which it leaves out" in refused.err
     assert "or say `partitioners` instead of the recipe's" in refused.err
+
+
+OLD_FOR_ONE = """\
+import coremltools
+from executorch.backends.apple.coreml.compiler import CoreMLBackend
+from executorch.backends.apple.coreml.partition import CoreMLPartitioner
+from executorch.export import ExportRecipe, LoweringRecipe
+
+def partitioners(target):
+    specs = CoreMLBackend.generate_compile_specs(minimum_deployment_target=target)
+    return [CoreMLPartitioner(compile_specs=specs)]
+
+def create():
+    targets = {"prefill": coremltools.target.iOS18, "decode": coremltools.target.iOS17}
+    made = {method: partitioners(target) for method, target in targets.items()}
+    return ExportRecipe(name="own", lowering_recipe=LoweringRecipe(partitioners=made))
+"""
+
+
+def test_partitions_of_a_recipe_are_not_compared_where_one_method_stays_apart(build: Build, tmp_path: Path) -> None:
+    manifest = f'{HEAD}recipe: "recipe:create"\nmethods:\n  prefill: {{{INPUT}}}\n  decode: {{{INPUT}}}\n'
+    outcome = build(manifest, model=CUT, recipe=OLD_FOR_ONE)
+    assert models(outcome, tmp_path) == [(8, ["main"]), (9, ["main"]), (9, ["main"])]

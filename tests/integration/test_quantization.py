@@ -480,3 +480,12 @@ def test_weights_that_cannot_be_quantized(change: str, message: str, build: Buil
     assert made.code in (1, 2)
     assert message in made.err
     assert "Traceback" not in made.err
+
+
+def test_layers_that_no_backend_takes(build: Build) -> None:
+    text = manifest("{torchao: [{config: int8}]}", "portable")
+    made = build(text.replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, "), model=MODEL)
+    assert made.code == 1
+    assert "methods.forward.quantize: emitting features, forward failed" in made.err
+    assert "needs a backend that takes these layers, as `xnnpack`" in made.err
+    assert "custom_ops" not in made.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -345,6 +346,16 @@ def test_stages_are_all_shown(build: Build) -> None:
     assert "forward(float32[2, 128]) -> (float32[2, 32])\n  delegate XnnpackBackend: 1 calls" in shown
     listed = json.loads(build(text, "--stop-after", "quantize", "--json", model=MODEL).out)
     assert [Path(path).name for path in listed] == ["forward.safetensors", "forward.txt"]
+
+
+def test_a_stage_with_nothing_to_show_says_why(build: Build) -> None:
+    saved = io.BytesIO()
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.zeros(2),)), saved)
+    text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: net.pt2}}\n"
+    made = build(text, "--stop-after", "export", files={"net.pt2": saved.getvalue()})
+    assert made.code == 0, made.err
+    assert "# source_transform: every method is a program that is exported already\n" in made.out
+    assert "# quantize: no method is quantized by PT2E\n" in made.out
 
 
 PASSES = """\

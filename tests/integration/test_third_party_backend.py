@@ -93,7 +93,7 @@ def test_a_broken_package_is_named(site: Path, tmp_path: Path) -> None:
 def etbuild_with(site: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs a command where the package has this code at its end."""
     with (site / "etbuild_tally/__init__.py").open("a") as file:
-        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need\n{code}\n")
+        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need, Pairing\n{code}\n")
     return etbuild(*arguments, path=site)
 
 
@@ -113,6 +113,8 @@ def own_site(site: Path, tmp_path: Path) -> Path:
         ("BACKEND = replace(BACKEND, create=5)", "has a `create` that cannot be called"),
         ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no tuple of `etbuild.backends.Need`"),
         ("BACKEND = replace(BACKEND, distributions='tally')", "has `distributions` that are no tuple of strings"),
+        ("BACKEND = replace(BACKEND, same_options='target')", "has `same_options` that are no tuple of strings"),
+        ("BACKEND = replace(BACKEND, pairing=True)", "has a `pairing` that is no `etbuild.backends.Pairing`"),
         ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
     ],
 )
@@ -133,8 +135,16 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
             "the backend `tally` failed when it looked for what it needs: ZeroDivisionError: division by zero",
         ),
         (
-            "BACKEND = replace(BACKEND, equal_partitions=lambda options: options['no'])",
-            "the backend `tally` failed when it was asked for `equal_partitions`: KeyError: 'no'",
+            "BACKEND = replace(BACKEND, pairing=Pairing(lambda options: options['no']))",
+            "the backend `tally` failed when it was asked for `pairing.of_options`: KeyError: 'no'",
+        ),
+        (
+            "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",
+            "defaults.partitioners[0].options: the backend `tally` failed when it was asked for `check_options`: Key",
+        ),
+        (
+            "BACKEND = replace(BACKEND, apart=lambda options: {1})",
+            "the backend `tally` failed when it was asked for `apart`: TypeError: Object of type set is not JSON",
         ),
         (
             "BACKEND = replace(BACKEND, create=lambda options, context: 5)",
@@ -147,6 +157,23 @@ def test_what_a_backend_raises_is_no_bug_of_ours(own_site: Path, tmp_path: Path,
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:
+    code = """
+from etbuild.backends import OptionError
+def quantizer(options, load):
+    raise OptionError("there is no `sin`", ("operators", 1), "write `cos`")
+BACKEND = replace(BACKEND, create_quantizer=quantizer, quantizer_options=BACKEND.options)
+"""
+    quantize = '{pt2e: {quantizers: [{backend: tally, options: {operators: [cos, sin]}}], qat: "model:create"}}'
+    text = MANIFEST.read_text().replace("defaults:\n", f"defaults:\n  quantize: {quantize}\n")
+    (tmp_path / "tally.yaml").write_text(text)
+    root = ("--root", EXAMPLE)
+    done = etbuild_with(own_site, code, "build", tmp_path / "tally.yaml", *root, "--no-cache", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    told = "quantize.pt2e.quantizers[0].options.operators[1]: there is no `sin`\n    write `cos`"
+    assert told in done.stderr
 
 
 def test_a_broken_package_concerns_no_other_backend(own_site: Path, tmp_path: Path) -> None:

@@ -54,3 +54,9 @@ def test_what_yaml_1_1_reads_otherwise_is_an_error(tmp_path: Path, text: str) ->
         load(tmp_path / "x.yaml", text)
     (problem,) = error.value.problems
     assert f'"{text}" in quotes for text' in str(problem.hint)
+
+
+@pytest.mark.parametrize("text", ["1" * 5001, "0" + "1" * 5001, "0b" + "1" * 20000])
+def test_a_number_can_be_too_long(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=f"`{text[:40]}` is not a value of its type"):
+        load(tmp_path / "x.yaml", text)

@@ -58,6 +58,7 @@ def test_bytecode_and_metadata_are_left_out(site: Path) -> None:
 
 
 def test_an_editable_package_is_known_by_its_files(site: Path) -> None:
+    (site / "__editable__.our_net-1.0.pth").write_text(f"{site}\n")
     metadata(site, RECORD="__editable__.our_net-1.0.pth,sha256=a,10\n")
     assert_follows(site / "our_net/blocks/mlp.py")
 
@@ -92,6 +93,18 @@ def test_a_package_whose_files_are_not_found_is_refused(site: Path) -> None:
         digest()
     metadata(site, **{"top_level.txt": "net"})
     assert digest()
+
+
+def test_a_package_of_a_hook_alone_is_known_by_its_record(site: Path) -> None:
+    (site / "our_net").rename(site / "net")
+    (site / "our_hook.pth").write_text("# when Python starts\nimport net\n")
+    metadata(site, RECORD="our_hook.pth,sha256=a,33\n")
+    before = digest()
+    metadata(site, RECORD="our_hook.pth,sha256=b,33\n")
+    assert digest() != before
+    (site / "our_hook.pth").write_text(f"{site}\n")
+    with pytest.raises(InputError, match="`our-net` is installed without a list of its files"):
+        digest()
 
 
 def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:

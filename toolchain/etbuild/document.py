@@ -213,15 +213,15 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         position = self._position(node)
-        if node.tag == _AMBIGUOUS:
-            self._ambiguous(node.value, position, path)
-            return None
         try:
+            if node.tag == _AMBIGUOUS:
+                self._ambiguous(node.value, position, path)
+                return None
             value = self.loader.construct_object(node)
         except yaml.constructor.ConstructorError:
             self._problem(f"`{node.tag}` is not a type that a manifest can hold", position, path)
             return None
-        except ValueError:
+        except ValueError:  # a number with more digits than Python reads or writes
             self._problem(f"`{node.value[:40]}` is not a value of its type", position, path)
             return None
         if isinstance(value, float) and not math.isfinite(value):

@@ -10,6 +10,7 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
@@ -63,14 +64,13 @@ def emit(
     early += [InitializedMutableBufferPass(initialized)] if initialized else []
     config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
     weight_only.register_kernels(edge)
-    methods = sorted(edge.methods)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
         manager = edge.to_executorch(config)
     except (BuildError, InputError):
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
-        raise _emission_error(error, methods, finder) from error
+        raise _emission_error(error, lower_plan, edge, finder) from error
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
@@ -192,25 +192,40 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
         raise BuildError(problems)
 
 
-# By a word in ExecuTorch's message: where the manifest says what is to blame, and what to do.
-_HINTS: tuple[tuple[str, DocumentPath, str], ...] = (
-    (
-        "Missing out variants",
-        ("custom_ops",),
-        "what registers these operators has to register an overload with `out` too, as in "
-        "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`",
-    ),
-    (
-        "without a name",
-        ("executorch", "memory_planning", "alloc_mutable_buffers"),
-        "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`",
-    ),
-)
-
-
-def _emission_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
-    text = str(error)
-    path, hint = next(((path, hint) for word, path, hint in _HINTS if word in text), (("methods",), None))
+def _emission_error(
+    error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
+) -> BuildError:
+    path, hint = _to_blame(str(error), lower_plan, edge)
     place = source_line(error, finder)
     where = f" at {place}" if place else ""
-    return BuildError([Problem(f"emitting {', '.join(methods)} failed{where}: {summary(error)[:600]}", path, hint)])
+    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)[:600]}"
+    return BuildError([Problem(message, path, hint)])
+
+
+def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    """Where the manifest says what is to blame for ExecuTorch's message, and what to do."""
+    if "Missing out variants" in text:
+        return _of_missing_kernels(text, lower_plan, edge)
+    if "without a name" in text:
+        hint = "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`"
+        return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
+    return ("methods",), None
+
+
+def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    if "torchao::" in text:
+        calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
+        hint = "what is quantized so needs a backend that takes these layers, as `xnnpack`: name one in `partitioners`"
+        return ("methods", *(calling[0] if calling else ())), hint
+    if any(lower_plan["custom_ops"].values()):
+        hint = (
+            "what registers these operators has to register an overload with `out` too, as in "
+            "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
+        )
+        return ("custom_ops",), hint
+    return ("methods",), None
+
+
+def _calls_torchao(program: ExportedProgram) -> bool:
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    return any("torchao." in str(node.target) for module in modules for node in module.graph.nodes)

@@ -50,8 +50,16 @@ def _is_editable(distribution: Distribution, record: str) -> bool:
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable", False):
         return True
-    rows = _rows(record)
-    return bool(rows) and all(row.partition(",")[0].endswith(".pth") for row in rows)
+    names = [row.partition(",")[0] for row in _rows(record)]
+    return all(name.endswith(".pth") for name in names) and any(
+        _names_directory(Path(str(distribution.locate_file(name)))) for name in names
+    )
+
+
+def _names_directory(path: Path) -> bool:
+    """Whether a `.pth` file leads to modules: a line of it is a directory, or starts with `import` and is run."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return any(line.strip() and not line.startswith(("#", "import ", "import\t")) for line in lines)
 
 
 def _files(name: str, distribution: Distribution) -> list[str]:

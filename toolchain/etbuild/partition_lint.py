@@ -57,12 +57,12 @@ class PartitionLint:
 
     Args:
         methods: That have one.
-        unpaired: What a manifest says so that partitions need not be equal; None if there is nothing.
+        otherwise: What a manifest says so that partitions need not be equal; None if there is nothing.
     """
 
-    def __init__(self, methods: set[str], unpaired: str | None) -> None:
+    def __init__(self, methods: set[str], otherwise: str | None) -> None:
         self._waiting = set(methods)
-        self._unpaired = unpaired
+        self._otherwise = otherwise
         self._methods: dict[str, _Method] = {}
 
     def watched(self, partitioner: Partitioner, method: str, path: DocumentPath) -> Partitioner:
@@ -80,7 +80,7 @@ class PartitionLint:
             result = partitioner.partition(program)
             self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
             if self._methods.keys() == self._waiting:
-                _compare(self._methods, self._unpaired)
+                _compare(self._methods, self._otherwise)
             return result
 
         looked_at = copy.copy(partitioner)  # a factory may give one to several methods
@@ -130,7 +130,7 @@ def _weights(program: ExportedProgram) -> dict[str, int]:
     return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
 
 
-def _compare(methods: dict[str, _Method], unpaired: str | None) -> None:
+def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:
     problems = []
     for backend in sorted({backend for method in methods.values() for backend in method.operators}):
         # A method without a partition is not shown to the backend at all.
@@ -141,7 +141,7 @@ def _compare(methods: dict[str, _Method], unpaired: str | None) -> None:
         other = next((name for name in counts if counts[name] != counts[first]), None)
         if other is not None:
             message = _difference(backend, counts, {name: methods[name] for name in (first, other)})
-            problems.append(Problem(message, methods[other].path, _hint(methods, unpaired)))
+            problems.append(Problem(message, methods[other].path, _hint(methods, otherwise)))
     if problems:
         raise BuildError(problems)
 
@@ -153,10 +153,10 @@ def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) 
     return f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}"
 
 
-def _hint(methods: dict[str, _Method], unpaired: str | None) -> str:
-    otherwise = f", leave it out for one, or say {unpaired}" if unpaired else ", or leave it out for one"
+def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:
+    or_else = f", leave it out for one, or say {otherwise}" if otherwise else ", or leave it out for one"
     return (
-        f"let it take or leave out the same operators in all methods{otherwise}: "
+        f"let it take or leave out the same operators in all methods{or_else}: "
         f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake"
     )
 

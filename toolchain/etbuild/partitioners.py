@@ -8,9 +8,10 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, recipes
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.partition_lint import PartitionLint
 from etbuild.plan import Plan
+from etbuild.plan import backends as plan_backends
 from etbuild.sources import SourceFinder, blame, load_callable
 
 
@@ -53,28 +54,29 @@ def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceF
     of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
-        lint = PartitionLint(set(slot), backends.get(next(iter(slot.values()))["backend"]).unpaired)
-        paired = any(backends.equal_partitions(entry["backend"], entry["options"]) for entry in slot.values())
+        said = [backends.pairing(entry["backend"], entry["options"]) for entry in slot.values()]
+        pairing = next(filter(None, said), None)
+        lint = PartitionLint(set(slot), pairing.otherwise) if pairing is not None else None
         for name, entries in wanted.items():
             if name in slot:
                 path = ("methods", name, "partitioners", entries.index(slot[name]))
                 partitioner = _create(slot[name], (name, programs[name]), path, finder)
-                if paired:
+                if lint is not None:
                     partitioner = lint.watched(partitioner, name, path)
                 lists[name].insert(0, partitioner)
             elif lists[name]:
                 lists[name].insert(0, _NoPartition(lists[name][0]))
-    return _with_recipe(lower_plan["recipe"], of_recipe, lists, finder) if of_recipe else lists
+    return _with_recipe(lower_plan, of_recipe, lists, finder) if of_recipe else lists
 
 
 def _with_recipe(
-    recipe: dict[str, Any], methods: list[str], lists: dict[str, list[Partitioner]], finder: SourceFinder
+    lower_plan: Plan, methods: list[str], lists: dict[str, list[Partitioner]], finder: SourceFinder
 ) -> dict[str, list[Partitioner]]:
     """Puts the partitioners of a recipe before all others: no method that has them has others."""
-    made = {name: _of_recipe(recipe, name, finder) for name in methods}
+    made = {name: _of_recipe(lower_plan["recipe"], name, finder) for name in methods}
     count = max(map(len, made.values()))
     for index in range(count):
-        _watch({name: own for name, own in made.items() if index < len(own)}, index)
+        _watch({name: own for name, own in made.items() if index < len(own)}, index, plan_backends(lower_plan))
     for name, own in lists.items():
         first = made.get(name, [])
         # As long as the others' in each method that has more, so that what stands behind still meets its like.
@@ -83,12 +85,12 @@ def _with_recipe(
     return lists
 
 
-def _watch(made: dict[str, list[Partitioner]], index: int) -> None:
-    """Has the partitioners of a recipe at one index looked at where their backend needs equal partitions."""
-    if any(backends.pairs(own[index]) for own in made.values()):
-        lint = PartitionLint(set(made), "`partitioners` instead of the recipe's")
-        for name, own in made.items():
-            own[index] = lint.watched(own[index], name, ("recipe",))
+def _watch(made: dict[str, list[Partitioner]], index: int, named: list[str]) -> None:
+    """Has the partitioners of a recipe at one index looked at where their backend pairs partitions."""
+    for methods in backends.paired({name: own[index] for name, own in made.items()}, named):
+        lint = PartitionLint(methods, "`partitioners` instead of the recipe's")
+        for name in methods:
+            made[name][index] = lint.watched(made[name][index], name, ("recipe",))
 
 
 def _of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:
@@ -107,10 +109,8 @@ def _create(
     with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
-        try:
+        with backends.options_at((*path, "options")):
             made = create(entry["options"], backends.Context(name, load, program))
-        except backends.OptionError as error:
-            raise InputError([error.at((*path, "options"))]) from error
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
         raise BuildError([Problem(message, path)])

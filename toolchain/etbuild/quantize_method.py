@@ -280,7 +280,8 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
         def load(reference: str, here: DocumentPath = here) -> Any:
             return load_callable(reference, finder, (*here, "options", "factory"))
 
-        with blame(here, f"making the quantizer of `{entry['backend']}`", finder):
+        making = f"making the quantizer of `{entry['backend']}`"
+        with blame(here, making, finder), backends.options_at((*here, "options")):
             quantizer = create({**entry["options"], "qat": pt2e["qat"] is not None}, load)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"

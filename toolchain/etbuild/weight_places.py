@@ -90,8 +90,7 @@ def _function_of_core_ml(
     model = bytes(output.buffers[output.pte_data[key].buffer_index])
     blobs, stored = {}, 0
     for place, (kind, count) in coreml_models.weights(model, function).items():
-        bits = int("".join(filter(str.isdigit, kind)) or 8)
-        stored += -(-count * bits // 8)
+        stored += -(-count * coreml_models.bits(kind) // 8)
         blobs[f"{key} {place}"] = count * (4 if kind in ("FLOAT16", "FLOAT32") else 1)
     return Place("CoreMLBackend", f"{key} {function}", stored, blobs, weights)
 

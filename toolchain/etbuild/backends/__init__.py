@@ -35,7 +35,17 @@ from etbuild.backends import (
     vulkan,
     xnnpack,
 )
-from etbuild.backends.backend import Backend, Context, Edge, Need, OptionError, Options, Partitioners
+from etbuild.backends.backend import (
+    Backend,
+    Context,
+    Edge,
+    Need,
+    OptionError,
+    Options,
+    Pairing,
+    Partitioners,
+    options_at,
+)
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -47,7 +57,9 @@ __all__ = [
     "Need",
     "OptionError",
     "Options",
+    "Pairing",
     "Partitioners",
+    "options_at",
 ]
 
 ENTRY_POINTS = "etbuild.backends"
@@ -63,9 +75,7 @@ BACKENDS = {
             "coreml",
             coreml.create,
             separable=False,
-            equal_partitions=coreml.equal_partitions,
-            pairs=coreml.pairs,
-            unpaired="`multimethod_weight_sharing_strategy: disabled`",
+            pairing=Pairing(coreml.pairs, coreml.pairs_of, otherwise="`multimethod_weight_sharing_strategy: disabled`"),
             apart=coreml.apart,
             needs_for=coreml.needs_for,
             distributions=("coremltools",),
@@ -95,7 +105,7 @@ BACKENDS = {
             "custom",
             custom.create,
             separable=False,  # what it looks at no one knows
-            equal_partitions=custom.equal_partitions,
+            pairing=Pairing(custom.pairs),
             apart=custom.apart,
             weight_only=True,
             create_quantizer=custom.create_quantizer,
@@ -148,8 +158,7 @@ BACKENDS = {
             "qualcomm",
             qualcomm.create,
             separable=False,
-            equal_partitions=True,
-            pairs=qualcomm.pairs,
+            pairing=Pairing(of_partitioner=qualcomm.pairs_of),
             needs=(qualcomm.SDK,),
             edge=qualcomm.edge,
             around=qualcomm.around,
@@ -243,8 +252,11 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         return "has a `create` that cannot be called"
     if not _is_tuple_of(Need, backend.needs):
         return "has `needs` that are no tuple of `etbuild.backends.Need`"
-    if not _is_tuple_of(str, backend.distributions):
-        return "has `distributions` that are no tuple of strings"
+    if not (backend.pairing is None or isinstance(backend.pairing, Pairing)):
+        return "has a `pairing` that is no `etbuild.backends.Pairing`"
+    for field in ("distributions", "same_options"):
+        if not _is_tuple_of(str, getattr(backend, field)):
+            return f"has `{field}` that are no tuple of strings"
     schemas = {"options": backend.options}
     if backend.create_quantizer is not None:
         schemas["quantizer_options"] = backend.quantizer_options
@@ -321,26 +333,47 @@ def _if_sound(name: str) -> Backend | None:
         return None
 
 
-def equal_partitions(name: str, options: Options) -> bool:
-    """Whether a partitioner entry needs the same number of partitions in all methods.
+def pairing(name: str, options: Options) -> Pairing | None:
+    """How a partitioner entry has partitions of methods paired; None: it has not.
 
     Raises:
         InputError: The backend is of another package, and cannot say it.
     """
-    wanted = get(name).equal_partitions
-    with _asked(name, "it was asked for `equal_partitions`"):
-        return wanted(options) if callable(wanted) else wanted
+    found = get(name).pairing
+    with _asked(name, "it was asked for `pairing.of_options`"):
+        return found if found is not None and found.of_options(options) else None
 
 
-def pairs(partitioner: Any) -> bool:
-    """Whether a partitioner that is in no manifest needs the same number of partitions in all methods."""
-    return any(backend.pairs is not None and backend.pairs(partitioner) for backend in BACKENDS.values())
+def paired(partitioners: Mapping[str, Any], names: Iterable[str]) -> list[set[str]]:
+    """The methods of which a backend pairs the partitions, for each backend that does.
+
+    Args:
+        partitioners: One of each method, which is in no manifest.
+        names: The backends that a plan names. They are asked, and all of ours.
+
+    Raises:
+        InputError: A backend is of another package, and cannot say it.
+    """
+    found = []
+    for name in sorted({*BACKENDS, *names}):
+        wanted = get(name).pairing
+        if wanted is not None and wanted.of_partitioner is not None:
+            with _asked(name, "it was asked for `pairing.of_partitioner`"):
+                said = {method: wanted.of_partitioner(partitioner) for method, partitioner in partitioners.items()}
+            own = {method: each for method, each in said.items() if each is not None}
+            found += [set(own)] if own and all(own.values()) else []
+    return found
 
 
 def together(name: str, options: Options) -> tuple[str, str]:
-    """What is the same for partitioner entries that a backend may be called for together."""
+    """What is the same for partitioner entries that a backend may be called for together.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it, or not as JSON.
+    """
     apart = get(name).apart
-    return name, json.dumps(apart(options) if apart else None, sort_keys=True)
+    with _asked(name, "it was asked for `apart`"):
+        return name, json.dumps(apart(options) if apart else None, sort_keys=True)
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
@@ -349,7 +382,14 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
         backend = find(name)
     except InputError as error:
         return [replace(problem, path=path) for problem in error.problems]
-    return [_unknown(name, path)] if backend is None else backend.check(options, (*path, "options"))
+    if backend is None:
+        return [_unknown(name, path)]
+    options_path = (*path, "options")
+    try:
+        with _asked(name, "it was asked for `check_options`", options_path):
+            return backend.check(options, options_path)
+    except InputError as error:
+        return error.problems
 
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:

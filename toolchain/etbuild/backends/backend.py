@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from etbuild import schema
-from etbuild.errors import DocumentPath, Problem
+from etbuild.errors import DocumentPath, InputError, Problem
 
 Options = dict[str, Any]
 Partitioners = Mapping[str, Sequence[Any]]
@@ -29,9 +29,14 @@ class OptionError(Exception):
         super().__init__(message)
         self.message, self.path, self.hint = message, path, hint
 
-    def at(self, options: DocumentPath) -> Problem:
-        """As a problem of the manifest that has the options there."""
-        return Problem(self.message, (*options, *self.path), self.hint)
+
+@contextmanager
+def options_at(path: DocumentPath) -> Iterator[None]:
+    """Inside, an `OptionError` becomes an error of the manifest, which has the options at `path`."""
+    try:
+        yield
+    except OptionError as error:
+        raise InputError([Problem(error.message, (*path, *error.path), error.hint)]) from error
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,28 @@ class Need:
     there: Callable[[], bool]
 
 
+def _always(options: Options) -> bool:
+    del options
+    return True
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A backend shares between methods by pairing their partitions, the first with the first: it needs as many in each.
+
+    Attributes:
+        of_options: Whether it does with these options of a manifest.
+        of_partitioner: Whether it does with a partitioner that a recipe made, which holds where it does with those of
+            all methods. None: the partitioner is not the backend's. Asked where the backend is one of ours, or the
+            manifest names it.
+        otherwise: What a manifest says to have it otherwise.
+    """
+
+    of_options: Callable[[Options], bool] = _always
+    of_partitioner: Callable[[Any], bool | None] | None = None
+    otherwise: str | None = None
+
+
 @dataclass(frozen=True)
 class Backend:
     """One backend.
@@ -89,10 +116,7 @@ class Backend:
             delegated, and what the backend does it does in `edge`.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
             inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
-        equal_partitions: To share between methods, the backend needs the same number of partitions in all of them:
-            always, or with these options.
-        pairs: Of a partitioner that a recipe made: whether it is the backend's, and needs the same number.
-        unpaired: What a manifest says to have it otherwise.
+        pairing: How it pairs partitions of methods. None: it does not.
         apart: The backend is called for methods together where this gives the same of their options, else apart. None:
             always together.
         needs: What has to be installed.
@@ -109,7 +133,8 @@ class Backend:
         whole_program: What it asks of the edge dialect changes methods that do not name it: all methods have to.
         weight_only: It takes linear layers of which torchao has quantized the weights alone.
         create_quantizer: Makes its PT2E `Quantizer` from its options and `qat`: whether the method is trained. Its
-            second argument loads a `module:callable` of the declared sources. None: it has none.
+            second argument loads a `module:callable` of the declared sources. May raise an `OptionError`. None: it has
+            none.
         fold_quantize: It takes weights that are quantized already; else weights and the operator that quantizes them.
         same_options: Options of the quantizer that have to be those of the partitioner.
         quantizer_options: The same of the quantizer's options; None: `quantizer-NAME.schema.json`.
@@ -118,9 +143,7 @@ class Backend:
     name: str
     create: Callable[[Options, Context], Any] | None
     separable: bool
-    equal_partitions: bool | Callable[[Options], bool] = False
-    pairs: Callable[[Any], bool] | None = None
-    unpaired: str | None = None
+    pairing: Pairing | None = None
     apart: Callable[[Options], Any] | None = None
     needs: tuple[Need, ...] = ()
     needs_for: Callable[[Options], tuple[Need, ...]] | None = None

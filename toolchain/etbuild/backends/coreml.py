@@ -20,11 +20,12 @@ _PARTITIONER_OPTIONS = (
     "take_over_mutable_buffer",
 )
 _STRATEGY = "multimethod_weight_sharing_strategy"
+_TARGET = "minimum_deployment_target"
 _NEW = 18  # the release of iOS from which on models can have several functions, and weights of 4 bits
 # The defaults of what methods must agree on to be made one model: how it keeps weights, and where it runs.
 _AGREED = {
     "compute_precision": "float16",
-    "minimum_deployment_target": None,
+    _TARGET: None,
     "model_type": "model",
     "op_linear_quantizer_config": None,
     "pass_names": None,
@@ -66,7 +67,7 @@ def check_options(options: Options) -> list[Problem]:
     found = [
         Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
         for path, wanted in new.items()
-        if wanted and not _is_new(options)
+        if wanted and not _is_new(options.get(_TARGET))
     ]
     if "enumerated_shapes" in options and not options.get("lower_full_graph"):
         message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
@@ -74,13 +75,17 @@ def check_options(options: Options) -> list[Problem]:
     return found
 
 
-def equal_partitions(options: Options) -> bool:
+def pairs(options: Options) -> bool:
     """Whether partitions of methods are made one model, the first with the first."""
-    return bool(options.get(_STRATEGY, "positional") == "positional") and _is_new(options)
+    return _pairs(options.get(_STRATEGY), options.get(_TARGET))
 
 
-def _is_new(options: Options) -> bool:
-    target = options.get("minimum_deployment_target")
+def _pairs(strategy: str | None, target: str | None) -> bool:
+    """They are where it is said so, or nothing is said and they can be."""
+    return _is_new(target) if strategy is None else strategy == "positional"
+
+
+def _is_new(target: str | None) -> bool:
     return target is not None and int(target.removeprefix("iOS")) >= _NEW
 
 
@@ -113,26 +118,23 @@ def _operators() -> set[str]:
 
 def apart(options: Options) -> list[Any]:
     """What methods must have in common to be made one model."""
-    return [equal_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
+    return [pairs(options), *(options.get(name, default) for name, default in _AGREED.items())]
 
 
-def pairs(partitioner: Any) -> bool:
+def pairs_of(partitioner: Any) -> bool | None:
     """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
     spec = getattr(partitioner, "delegation_spec", None)
-    return spec is not None and spec.backend_id == "CoreMLBackend" and _paired(spec.compile_specs)
+    return _paired(spec.compile_specs) if spec is not None and spec.backend_id == "CoreMLBackend" else None
 
 
 def _paired(specs: Sequence[Any]) -> bool:
-    """Whether partitions of these compile specs are made one model: where they say so, or say nothing and it can be."""
-    import coremltools
+    """Whether partitions of these compile specs are made one model."""
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
-    from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
 
-    if any(spec.key == _STRATEGY for spec in specs):
-        strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs)
-        return bool(strategy == MULTIMETHOD_WEIGHT_SHARING_STRATEGY.POSITIONAL)
+    said = any(spec.key == _STRATEGY for spec in specs)
+    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs).value if said else None
     target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
-    return target is not None and bool(target >= coremltools.target.iOS18)
+    return _pairs(strategy, None if target is None else target.name)
 
 
 def _compile_specs(options: Options) -> list[Any]:
@@ -142,7 +144,7 @@ def _compile_specs(options: Options) -> list[Any]:
 
     kinds = {
         "compute_unit": lambda value: coremltools.ComputeUnit[value.upper()],
-        "minimum_deployment_target": lambda value: coremltools.target[value],
+        _TARGET: lambda value: coremltools.target[value],
         "compute_precision": coremltools.precision,
         "model_type": CoreMLBackend.MODEL_TYPE,
         "op_linear_quantizer_config": dict,

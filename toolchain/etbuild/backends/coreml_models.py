@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,12 @@ def weights(flat: bytes, function: str) -> dict[str, tuple[str, int]]:
                 count = math.prod(each.constant.size for each in tensor.dimensions)
                 found[f"{place.fileName} {place.offset}"] = MIL_pb2.DataType.Name(tensor.dataType), count
     return found
+
+
+def bits(kind: str) -> int:
+    """The size of an element by the name of its type: the first number in it, as 8 of `FLOAT8E4M3FN`; 8 of `BOOL`."""
+    size = re.search("[0-9]+", kind)
+    return int(size[0]) if size else 8
 
 
 def _file(flat: bytes, suffix: str) -> bytes:

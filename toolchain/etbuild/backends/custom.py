@@ -13,7 +13,7 @@ def create(options: Options, context: Context) -> Any:
     return context.load(options["factory"])(**options.get("kwargs", {}))
 
 
-def equal_partitions(options: Options) -> bool:
+def pairs(options: Options) -> bool:
     """What the manifest says of the backend, of which nothing else is known."""
     return bool(options.get("equal_partitions", False))
 

@@ -51,10 +51,10 @@ def create(options: Options, context: Context) -> Any:
     )
 
 
-def pairs(partitioner: Any) -> bool:
-    """Whether a partitioner is Qualcomm's."""
+def pairs_of(partitioner: Any) -> bool | None:
+    """True of each partitioner that is Qualcomm's."""
     spec = getattr(partitioner, "delegation_spec", None)
-    return spec is not None and bool(spec.backend_id == "QnnBackend")
+    return True if spec is not None and spec.backend_id == "QnnBackend" else None
 
 
 def edge(options: Options, program: Any) -> Edge:

@@ -87,6 +87,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+# Of the other stages each has something of every method.
+_NOTHING = {
+    "source_transform": "every method is a program that is exported already",
+    "quantize": "no method is quantized by PT2E",
+}
+
+
 def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: Inputs) -> int:
     from etbuild import backends
     from etbuild import plan as plans
@@ -103,8 +110,8 @@ def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: In
         for path in paths:
             if path.suffix == ".txt":
                 print(f"# {stage}: {path.stem}\n{path.read_text('utf-8')}")
-        if not paths:  # of the other stages each has something of every method
-            print(f"# {stage}: no method is quantized by PT2E\n")
+        if not paths:
+            print(f"# {stage}: {_NOTHING[stage]}\n")
     print("\n".join(str(path) for paths in saved.values() for path in paths))
     return 0
 
