@@ -159,6 +159,18 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
+@pytest.mark.parametrize(("config", "part", "tolerance"), [("int8", 1 / 4, 0.03), ("8da4w", 1 / 8, 0.15)])
+def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path) -> None:
+    static = STATIC.replace("per_channel: true", "per_channel: true, leave_out: [body]")
+    quantize = static.replace("{pt2e", f"{{torchao: [{{config: {config}, modules: [body.*]}}], pt2e", 1)
+    tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
+    made = build(manifest(quantize, methods="forward", more=tags), model=MODEL)
+    assert made.code == 0, made.err
+    assert 1e-3 < error_of(made, tmp_path) < tolerance
+    assert len(made.read("net.body.ptd")) < part * 4 * 128**2 * 1.35
+    assert len(made.read("net.head.ptd")) < 128 * 32 * 1.35
+
+
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
 def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path) -> None:
     text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(

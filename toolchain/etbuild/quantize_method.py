@@ -406,7 +406,8 @@ def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
 
 
 def _is_quantize(node: Node) -> bool:
-    return node.op == "call_function" and any(name in str(node.target) for name in _QUANTIZE_WEIGHT)
+    """Whether a node quantizes; the weights that torchao quantized stay as they are, which are dequantized alone."""
+    return node.op == "call_function" and node.target.__name__.partition(".")[0] in _QUANTIZE_WEIGHT
 
 
 def _quantized_weight(node: Node) -> str | None:
