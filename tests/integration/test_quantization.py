@@ -291,6 +291,43 @@ def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> 
     torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
 
 
+NORMED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("sum", torch.zeros(2, 8))
+
+    def forward(self, x):
+        self.sum.add_(x)
+        return self.linear(self.norm(x)) + self.sum * 1.0
+
+def create():
+    return Net()
+
+def train(prepared):
+    for _ in range(99):
+        prepared(10 + torch.randn(2, 8))
+"""
+
+
+def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path) -> None:
+    quantize = '{pt2e: {quantizers: [xnnpack], qat: "model:train"}}'
+    made = build(manifest(quantize, methods="forward").replace("[2, 128]", "[2, 8]"), model=NORMED)
+    assert made.code == 0, made.err
+    inputs = torch.full((2, 8), 10.0)
+    (((actual,),),) = run(made.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    scope: dict[str, object] = {}
+    exec(NORMED, scope)
+    bias = scope["create"]().linear.bias  # type: ignore[operator]
+    # Training has found that the mean of the inputs is about 10, and left the sum, which would be hundreds.
+    torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
+
+
 def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
     names = "[body.0.weight, body.0.bias, head.weight, head.bias]"
     for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
