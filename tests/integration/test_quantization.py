@@ -291,6 +291,37 @@ def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> 
     torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
 
 
+CONVOLUTIONS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Sequential(torch.nn.Conv2d(16, 64, 3), torch.nn.ReLU())
+        self.second = torch.nn.Conv2d(64, 64, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+def create():
+    return Net()
+"""
+
+
+# The first convolution has 9216 weights, the second 36864: a byte each where quantized, else four.
+@pytest.mark.parametrize(
+    ("modules", "size"), [("first", 9216 + 4 * 36864), ("first.0", 9216 + 4 * 36864), ("second", 4 * 9216 + 36864)]
+)
+def test_convolutions_by_name(modules: str, size: int, build: Build) -> None:
+    options = f"options: {{modules: [{modules}]}}"
+    quantize = f"{{pt2e: {{quantizers: [{{backend: xnnpack, {options}}}], calibration: example_inputs}}}}"
+    text = manifest(quantize, methods="forward").replace("[2, 128]", "[1, 16, 8, 8]")
+    made = build(text, model=CONVOLUTIONS)
+    assert made.code == 0, made.err
+    assert size < len(made.read("net.pte")) < size + 12_000
+
+
 NORMED = """\
 import torch
 
@@ -440,6 +471,7 @@ def batches(batch: str) -> str:
         ),
         (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
+        (STATIC.replace("per_channel: true", "modules: [hed]"), "pt2e.quantizers: nothing of the method is quantized"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
         (

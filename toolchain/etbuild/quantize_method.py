@@ -244,6 +244,7 @@ def quantize_method(
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
         with blame(how.path, "preparing the method", finder):
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
+        _check_prepared(prepared, how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
         with _undone(prepared, written):
             if isinstance(how.finds, Call):
@@ -363,6 +364,15 @@ def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None
         for index, batch in enumerate(on.batches):
             with blame(on.path, f"running the method on batch {index} of its calibration", finder):
                 prepared(*batch)
+
+
+def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
+    """A method of which nothing is quantized would be lowered in fp32 without a word."""
+    graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
+    if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
+        message = "nothing of the method is quantized: it has no operator that the quantizers choose"
+        hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        raise BuildError([Problem(message, path, hint)])
 
 
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
