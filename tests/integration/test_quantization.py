@@ -550,6 +550,10 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> N
             "weight = net.body[0].weight\n    net.features = lambda x: torch.nn.functional.linear(x, weight)",
             "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
         ),
+        (
+            "last = net.body[0].weight[64:]\n    net.features = lambda x: x @ last.T",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+        ),
         ("torch.nn.utils.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
         ("torch.nn.utils.parametrizations.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
     ],
