@@ -159,6 +159,18 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
+@pytest.mark.parametrize(("config", "part", "tolerance"), [("int8", 1 / 4, 0.03), ("8da4w", 1 / 8, 0.15)])
+def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path) -> None:
+    static = STATIC.replace("per_channel: true", "per_channel: true, leave_out: [body]")
+    quantize = static.replace("{pt2e", f"{{torchao: [{{config: {config}, modules: [body.*]}}], pt2e", 1)
+    tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
+    made = build(manifest(quantize, methods="forward", more=tags), model=MODEL)
+    assert made.code == 0, made.err
+    assert 1e-3 < error_of(made, tmp_path) < tolerance
+    assert len(made.read("net.body.ptd")) < part * 4 * 128**2 * 1.35
+    assert len(made.read("net.head.ptd")) < 128 * 32 * 1.35
+
+
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
 def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path) -> None:
     text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
@@ -279,6 +291,74 @@ def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> 
     torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
 
 
+CONVOLUTIONS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Sequential(torch.nn.Conv2d(16, 64, 3), torch.nn.ReLU())
+        self.second = torch.nn.Conv2d(64, 64, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+def create():
+    return Net()
+"""
+
+
+# The first convolution has 9216 weights, the second 36864: a byte each where quantized, else four.
+@pytest.mark.parametrize(
+    ("modules", "size"), [("first", 9216 + 4 * 36864), ("first.0", 9216 + 4 * 36864), ("second", 4 * 9216 + 36864)]
+)
+def test_convolutions_by_name(modules: str, size: int, build: Build) -> None:
+    options = f"options: {{modules: [{modules}]}}"
+    quantize = f"{{pt2e: {{quantizers: [{{backend: xnnpack, {options}}}], calibration: example_inputs}}}}"
+    text = manifest(quantize, methods="forward").replace("[2, 128]", "[1, 16, 8, 8]")
+    made = build(text, model=CONVOLUTIONS)
+    assert made.code == 0, made.err
+    assert size < len(made.read("net.pte")) < size + 12_000
+
+
+NORMED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("sum", torch.zeros(2, 8))
+
+    def forward(self, x):
+        self.sum.add_(x)
+        return self.linear(self.norm(x)) + self.sum * 1.0
+
+def create():
+    return Net()
+
+def train(prepared):
+    for _ in range(99):
+        prepared(10 + torch.randn(2, 8))
+"""
+
+
+def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path) -> None:
+    quantize = '{pt2e: {quantizers: [xnnpack], qat: "model:train"}}'
+    made = build(manifest(quantize, methods="forward").replace("[2, 128]", "[2, 8]"), model=NORMED)
+    assert made.code == 0, made.err
+    inputs = torch.full((2, 8), 10.0)
+    (((actual,),),) = run(made.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    scope: dict[str, object] = {}
+    exec(NORMED, scope)
+    bias = scope["create"]().linear.bias  # type: ignore[operator]
+    # Training has found that the mean of the inputs is about 10, and left the sum, which would be hundreds.
+    torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
+
+
 def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
     names = "[body.0.weight, body.0.bias, head.weight, head.bias]"
     for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
@@ -391,6 +471,7 @@ def batches(batch: str) -> str:
         ),
         (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
+        (STATIC.replace("per_channel: true", "modules: [hed]"), "pt2e.quantizers: nothing of the method is quantized"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
         (
@@ -467,6 +548,10 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> N
     [
         (
             "weight = net.body[0].weight\n    net.features = lambda x: torch.nn.functional.linear(x, weight)",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+        ),
+        (
+            "last = net.body[0].weight[64:]\n    net.features = lambda x: x @ last.T",
             "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
         ),
         ("torch.nn.utils.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),

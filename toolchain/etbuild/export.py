@@ -166,11 +166,20 @@ def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
             raise
         message = f"`dynamic_batch_size` of the recipe does not suit the method `{ready.name}`"
         raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
-    torch.manual_seed(ready.what.plan["model"]["seed"])
     graph_module = program.module(check_guards=False)
     if how.trains:  # it has the module's own parameters, which other methods have too
         graph_module = copy.deepcopy(graph_module)
-    return quantize_method(graph_module, how, ready.what.finder)
+        written = _written(ready)
+    else:
+        written = {name for name, _ in graph_module.named_buffers()}
+    torch.manual_seed(ready.what.plan["model"]["seed"])
+    return quantize_method(graph_module, how, written, ready.what.finder)
+
+
+def _written(ready: Ready) -> set[str]:
+    """The buffers that a method writes to when it does not train: not the statistics of batch norms."""
+    functional = _traced(ready, ready.shapes).run_decompositions({})  # before that, the signature names none
+    return set(functional.graph_signature.buffers_to_mutate.values())
 
 
 def _batched(ready: Ready) -> DynamicShapes:

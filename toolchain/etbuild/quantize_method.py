@@ -225,28 +225,33 @@ def _passes(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> d
     }
 
 
-def quantize_method(graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
+def quantize_method(
+    graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
+) -> GraphModule:
     """A method with quantized operators, to be exported again.
 
     Args:
         graph_module: The exported method, with its weights. It is changed.
         how: The quantization.
+        written: The buffers that the method writes to when it runs, as to a cache. What finding the ranges writes to
+            them is undone.
         finder: The declared sources, for errors.
 
     Raises:
         BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
     """
     with _arithmetic_of_every_processor():
-        own = {name for name, _ in graph_module.named_buffers()}  # observers have buffers too
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
         with blame(how.path, "preparing the method", finder):
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
+        _check_prepared(prepared, how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
-        if isinstance(how.finds, Call):
-            _check_trainable(prepared, how.finds.path)
-            _train(prepared, how.finds, finder)
-        else:
-            _calibrate(prepared, own, how.finds, finder)
+        with _undone(prepared, written):
+            if isinstance(how.finds, Call):
+                _check_trainable(prepared, how.finds.path)
+                _train(prepared, how.finds, finder)
+            else:
+                _calibrate(prepared, how.finds, finder)
         prepared = _run_passes("pre_convert", prepared, how, finder)
         with blame(how.path, "quantizing the method", finder):
             converted = _convert(prepared, how.fold)
@@ -343,16 +348,32 @@ def _batches_of_file(
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 
-def _calibrate(prepared: GraphModule, written: set[str], on: Batches, finder: SourceFinder) -> None:
-    """Runs the method on its batches, one after the other. What it writes to its buffers, as to a cache, is undone."""
+@contextmanager
+def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
+    """Gives buffers back what they held."""
     before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
+    yield
+    with torch.no_grad():
+        for name, buffer in prepared.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+
+
+def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
+    """Runs the method on its batches, one after the other."""
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
             with blame(on.path, f"running the method on batch {index} of its calibration", finder):
                 prepared(*batch)
-        for name, buffer in prepared.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])
+
+
+def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
+    """A method of which nothing is quantized would be lowered in fp32 without a word."""
+    graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
+    if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
+        message = "nothing of the method is quantized: it has no operator that the quantizers choose"
+        hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        raise BuildError([Problem(message, path, hint)])
 
 
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
@@ -407,7 +428,8 @@ def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
 
 
 def _is_quantize(node: Node) -> bool:
-    return node.op == "call_function" and any(name in str(node.target) for name in _QUANTIZE_WEIGHT)
+    """Whether a node quantizes; the weights that torchao quantized stay as they are, which are dequantized alone."""
+    return node.op == "call_function" and node.target.__name__.partition(".")[0] in _QUANTIZE_WEIGHT
 
 
 def _quantized_weight(node: Node) -> str | None:

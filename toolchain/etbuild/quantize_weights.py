@@ -81,15 +81,24 @@ class Quantized:
         problems = [
             Problem(f"`{name}` is quantized, and the method reads what it was before", self._path, hint)
             for memory, name in self._replaced.items()
-            if memory in read
+            if any(_overlap(memory, other) for other in read)
         ]
         if problems:
             raise BuildError(problems)
 
 
-def _by_memory(tensors: dict[str, Any]) -> dict[int, str]:
-    """The names of tensors, by where their content lies."""
-    return {x.data_ptr(): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
+def _by_memory(tensors: dict[str, Any]) -> dict[range, str]:
+    """The names of tensors, by the addresses of their content."""
+    return {_addresses(x): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
+
+
+def _addresses(tensor: torch.Tensor) -> range:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
 
 
 class _State:

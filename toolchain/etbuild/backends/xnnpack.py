@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from etbuild.backends.backend import Context, Options
@@ -40,19 +40,24 @@ def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> A
         is_qat=options["qat"],
         **ranges,
     )
-    quantizer = XNNPACKQuantizer()
-    if "modules" in options:
-        for name in options["modules"]:
-            quantizer.set_module_name(name, config)
-    else:
-        quantizer.set_global(config)
-    left_out = tuple(options.get("leave_out", ()))
-    if left_out:
-        quantizer.set_filter_function(lambda node: not _is_of(node, left_out))
-    return quantizer
+    quantizer = XNNPACKQuantizer().set_global(config)
+    chosen, left_out = options.get("modules"), options.get("leave_out", ())
+
+    def quantized(node: Any) -> bool:
+        # ExecuTorch asks about the weights of convolutions too, which come from no module.
+        return node.op == "get_attr" or ((chosen is None or _is_with(node, chosen)) and not _is_of(node, left_out))
+
+    return quantizer.set_filter_function(quantized)
 
 
-def _is_of(node: Any, modules: tuple[str, ...]) -> bool:
+def _is_with(node: Any, modules: Sequence[str]) -> bool:
+    """Whether an operator comes from one of these submodules, or is the ReLU of one that does: of a convolution with a
+    ReLU ExecuTorch quantizes both or neither."""
+    relu = getattr(node.target, "__name__", "").partition(".")[0] in ("relu", "relu_")
+    return _is_of(node, modules) or (relu and _is_of(node.args[0], modules))
+
+
+def _is_of(node: Any, modules: Sequence[str]) -> bool:
     """Whether an operator comes from one of these submodules, or from one inside of them."""
     stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
     return any(path == name or path.startswith(f"{name}.") for path in stack for name in modules)
