@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
         ),
         (
             "BACKEND = replace(BACKEND, pairing=Pairing(lambda options: options['no']))",
-            "the backend `tally` failed when it was asked for `pairing.of_options`: KeyError: 'no'",
+            "methods.classify.partitioners: the backend `tally` failed when it was asked for `pairing.of_options`: Key",
         ),
         (
             "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
         ),
         (
             "BACKEND = replace(BACKEND, apart=lambda options: {1})",
-            "the backend `tally` failed when it was asked for `apart`: TypeError: Object of type set is not JSON",
+            "methods.classify.partitioners: the backend `tally` failed when it was asked for `apart`: TypeError",
         ),
         (
             "BACKEND = replace(BACKEND, create=lambda options, context: 5)",

@@ -86,5 +86,5 @@ def _place(slot: Slot, slots: list[Slot]) -> None:
 
 
 def _kind(slot: Slot) -> tuple[str, str]:
-    entry = next(iter(slot.values()))
-    return backends.together(entry["backend"], entry["options"])
+    method, entry = next(iter(slot.items()))
+    return backends.together(entry["backend"], entry["options"], ("methods", method, "partitioners"))

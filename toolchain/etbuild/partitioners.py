@@ -54,7 +54,10 @@ def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceF
     of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
     lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
     for slot in reversed(alignment.align(wanted)):
-        said = [backends.pairing(entry["backend"], entry["options"]) for entry in slot.values()]
+        said = [
+            backends.pairing(entry["backend"], entry["options"], ("methods", name, "partitioners"))
+            for name, entry in slot.items()
+        ]
         pairing = next(filter(None, said), None)
         lint = PartitionLint(set(slot), pairing.otherwise) if pairing is not None else None
         for name, entries in wanted.items():

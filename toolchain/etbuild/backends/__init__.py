@@ -333,14 +333,14 @@ def _if_sound(name: str) -> Backend | None:
         return None
 
 
-def pairing(name: str, options: Options) -> Pairing | None:
-    """How a partitioner entry has partitions of methods paired; None: it has not.
+def pairing(name: str, options: Options, path: DocumentPath) -> Pairing | None:
+    """How a partitioner entry at `path` has partitions of methods paired; None: it has not.
 
     Raises:
         InputError: The backend is of another package, and cannot say it.
     """
     found = get(name).pairing
-    with _asked(name, "it was asked for `pairing.of_options`"):
+    with _asked(name, "it was asked for `pairing.of_options`", path):
         return found if found is not None and found.of_options(options) else None
 
 
@@ -365,14 +365,14 @@ def paired(partitioners: Mapping[str, Any], names: Iterable[str]) -> list[set[st
     return found
 
 
-def together(name: str, options: Options) -> tuple[str, str]:
-    """What is the same for partitioner entries that a backend may be called for together.
+def together(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
+    """What is the same for partitioner entries, this one at `path`, that a backend may be called for together.
 
     Raises:
         InputError: The backend is of another package, and cannot say it, or not as JSON.
     """
     apart = get(name).apart
-    with _asked(name, "it was asked for `apart`"):
+    with _asked(name, "it was asked for `apart`", path):
         return name, json.dumps(apart(options) if apart else None, sort_keys=True)
 
 
