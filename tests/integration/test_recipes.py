@@ -79,12 +79,12 @@ WEIGHTS_TOO = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.export import AOQuantizationConfig, ExportRecipe, LoweringRecipe, QuantizationRecipe
-from torch import ops
+import torch
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig
 
 def create():
-    quantizer = XNNPACKQuantizer().set_operator_type(ops.aten.conv2d.default, get_symmetric_quantization_config())
-    weights = AOQuantizationConfig(Int8DynamicActivationIntxWeightConfig())
+    quantizer = XNNPACKQuantizer().set_operator_type(torch.ops.aten.conv1d.default, get_symmetric_quantization_config())
+    weights = AOQuantizationConfig(Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4))
     return ExportRecipe(
         quantization_recipe=QuantizationRecipe([quantizer], ao_quantization_configs=[weights]),
         lowering_recipe=LoweringRecipe([XnnpackPartitioner()]),
@@ -94,7 +94,8 @@ def create():
 
 def test_a_calibration_of_the_manifest_leaves_the_weights_to_the_recipe(build: Build) -> None:
     text = manifest('"own:create"', "", ", quantize: {pt2e: {calibration: example_inputs}}")
-    made = build(text, model=MODEL, own=WEIGHTS_TOO)
+    convolved = "return self.head(torch.nn.functional.conv1d(self.body(x)[:, None], torch.ones(1, 1, 1))[:, 0])"
+    made = build(text, model=MODEL.replace("return self.head(self.body(x))", convolved), own=WEIGHTS_TOO)
     assert made.code == 0, made.err
     operators = made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]["XnnpackBackend"]
     assert any("dequantize_affine" in name for name in operators), operators
