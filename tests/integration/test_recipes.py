@@ -135,22 +135,22 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 
-def say(what):
+def say(what, size=2):
     def call(*arguments):
         print(what, file=sys.stderr)
-        return arguments[0] if arguments else [(torch.ones(5, 128),)]
+        return arguments[0] if arguments else [(torch.ones(size, 128),)]
     return call
 
 train = say("manifest trains")
 post_convert = say("pass of the manifest")
 
-def create(qat=False, **more):
+def create(qat=False, size=2, **more):
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_qat=qat))
     return ExportRecipe(
         quantization_recipe=QuantizationRecipe(
             [quantizer],
             is_qat=qat,
-            calibration_inputs_fn=say("recipe calibrates"),
+            calibration_inputs_fn=say("recipe calibrates", size),
             post_convert_passes=[say("pass of the recipe")],
             **more,
         ),
@@ -163,8 +163,16 @@ def trained():
 def to_train():
     return create(qat=True)
 
+def misfit():
+    return create(size=5)
+
 def batched():
-    return create(dynamic_batch_size=True)
+    return create(size=5, dynamic_batch_size=True)
+
+def in_other_forms():
+    recipe = batched()
+    recipe.quantization_recipe.calibration_inputs_fn = lambda: [torch.ones(5, 128), [torch.ones(5, 128)]]
+    return recipe
 """
 OWN_STEPS = ', quantize: {pt2e: {qat: "recipe:train", passes: {post_convert: ["recipe:post_convert"]}}}'
 
@@ -194,8 +202,9 @@ def test_a_recipe_and_the_manifest_quantize_together(recipe: str, method: str, s
 VIEWED = MODEL.replace("return self.head(self.body(x))", "return self.body(x).view(x.shape[0], 4, 32)")
 
 
-def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
-    made = build(manifest('"recipe:batched"'), model=VIEWED, recipe=QUANTIZING)
+@pytest.mark.parametrize("recipe", ["batched", "in_other_forms"])
+def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Build) -> None:
+    made = build(manifest(f'"recipe:{recipe}"'), model=VIEWED, recipe=QUANTIZING)
     assert made.code == 0, made.err
     (value,) = made.json("net.report.json")["methods"]["forward"]["inputs"]
     assert value["shape"] == [2, 128]
@@ -221,7 +230,7 @@ def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
             OWN_STEPS,
             "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
         ),
-        ('"recipe:create"', "", "model.yaml:4:9: recipe: running the method on batch 0 of its calibration failed"),
+        ('"recipe:misfit"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], and the method takes"),
         ('"recipe:batched"', "", "model.yaml:4:9: recipe: `dynamic_batch_size` of the recipe does not suit"),
     ],
 )
