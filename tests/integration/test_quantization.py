@@ -485,6 +485,10 @@ def batches(batch: str) -> str:
         ),
         (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
+        (
+            STATIC.replace("{pt2e", "{torchao: [{config: int8, modules: [head]}, {config: int8}], pt2e"),
+            "pt2e.quantizers: `body.0` is quantized twice",
+        ),
         (STATIC.replace("per_channel: true", "modules: [hed]"), "pt2e.quantizers: nothing of the method is quantized"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),

@@ -382,11 +382,21 @@ def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None
 
 
 def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
-    """A method of which nothing is quantized would be lowered in fp32 without a word."""
+    """A method of which nothing is quantized would be lowered in fp32 without a word, and a weight that is quantized
+    twice would lose what its few bits save."""
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
     if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
         message = "nothing of the method is quantized: it has no operator that the quantizers choose"
         hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        raise BuildError([Problem(message, path, hint)])
+    twice = [
+        str(node.args[0].target).partition(".parametrizations.")[0]
+        for node in prepared.graph.find_nodes(op="call_function", target=torch.ops.torchao.dequantize_affine.default)
+        if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
+    ]
+    if twice:
+        message = f"`{twice[0]}` is quantized twice: the quantizers choose a layer that `torchao` has quantized"
+        hint = "let one of them leave it out, as by the option `leave_out` of the quantizer"
         raise BuildError([Problem(message, path, hint)])
 
 
