@@ -404,6 +404,20 @@ def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_pa
     assert "batch 0, input [0] is float32 [9, 128], and the method takes float32 [2, 128]" in made.err
 
 
+def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
+    model = MODEL.replace(
+        "def text(", "def pair(self, x, y):\n        return self.head(x) + self.head(y)\n\n    def text("
+    )
+    dims = "[{dim: batch, min: 1, max: 8}, null]"
+    inputs = f"example_inputs: [{{shape: [2, 128]}}, {{shape: [2, 128]}}], dynamic_shapes: [{dims}, {dims}]"
+    text = manifest(batches("[torch.randn(3, 128), torch.randn(3, 128)]"), methods="").rstrip()
+    text = f"{text}\n  pair: {{{inputs}}}\n"
+    assert build(text, model=model).code == 0
+    made = build(text.replace("(3, 128), ", "(1, 128), "), model=model)
+    assert made.code == 2
+    assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, and another input 1" in made.err
+
+
 def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path) -> None:
     text = manifest(batches("torch.randn(2, 128)"))
     alone = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
@@ -471,6 +485,10 @@ def batches(batch: str) -> str:
         ),
         (ASYMMETRIC, "zero points of the quantized weight `body.0"),
         (STATIC.replace("model:batches", "model:create"), "`model:create` failed"),
+        (
+            STATIC.replace("{pt2e", "{torchao: [{config: int8, modules: [head]}, {config: int8}], pt2e"),
+            "pt2e.quantizers: `body.0` is quantized twice",
+        ),
         (STATIC.replace("per_channel: true", "modules: [hed]"), "pt2e.quantizers: nothing of the method is quantized"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
@@ -480,7 +498,7 @@ def batches(batch: str) -> str:
         ),
         (batches("torch.zeros(7, 128)"), "batch 0, input [0] is float32 [7, 128], and"),
         (batches("torch.zeros(2, 128).double()"), "batch 0, input [0] is float64 [2, 128], and"),
-        (batches("[torch.zeros(2, 128)]"), "batch 0 is ([float32 [2, 128]],), and the method takes (float32 [2"),
+        (batches("([torch.zeros(2, 128)],)"), "batch 0 is ([float32 [2, 128]],), and the method takes (float32 [2"),
         (batches("(torch.zeros(2, 128), 3)"), "batch 0 is (float32 [2, 128], 3), and the method takes (float32 [2"),
     ],
 )

@@ -162,22 +162,22 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 
-def say(what, rows=2):
+def say(what, size=2):
     def call(*arguments):
         print(what, file=sys.stderr)
-        return arguments[0] if arguments else [(torch.ones(rows, 128),)]
+        return arguments[0] if arguments else [(torch.ones(size, 128),)]
     return call
 
 train = say("manifest trains")
 post_convert = say("pass of the manifest")
 
-def create(qat=False, rows=2, **more):
+def create(qat=False, size=2, **more):
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_qat=qat))
     return ExportRecipe(
         quantization_recipe=QuantizationRecipe(
             [quantizer],
             is_qat=qat,
-            calibration_inputs_fn=say("recipe calibrates", rows),
+            calibration_inputs_fn=say("recipe calibrates", size),
             post_convert_passes=[say("pass of the recipe")],
             **more,
         ),
@@ -190,11 +190,16 @@ def trained():
 def to_train():
     return create(qat=True)
 
-def batched():
-    return create(rows=5, dynamic_batch_size=True)
+def misfit():
+    return create(size=5)
 
-def larger():
-    return create(rows=5)
+def batched():
+    return create(size=5, dynamic_batch_size=True)
+
+def in_other_forms():
+    recipe = batched()
+    recipe.quantization_recipe.calibration_inputs_fn = lambda: [torch.ones(5, 128), [torch.ones(5, 128)]]
+    return recipe
 """
 OWN_STEPS = ', quantize: {pt2e: {qat: "recipe:train", passes: {post_convert: ["recipe:post_convert"]}}}'
 
@@ -224,8 +229,9 @@ def test_a_recipe_and_the_manifest_quantize_together(recipe: str, method: str, s
 VIEWED = MODEL.replace("return self.head(self.body(x))", "return self.body(x).view(x.shape[0], 4, 32)")
 
 
-def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
-    made = build(manifest('"recipe:batched"'), model=VIEWED, recipe=QUANTIZING)
+@pytest.mark.parametrize("recipe", ["batched", "in_other_forms"])
+def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Build) -> None:
+    made = build(manifest(f'"recipe:{recipe}"'), model=VIEWED, recipe=QUANTIZING)
     assert made.code == 0, made.err
     (value,) = made.json("net.report.json")["methods"]["forward"]["inputs"]
     assert value["shape"] == [2, 128]
@@ -251,7 +257,7 @@ def test_a_recipe_calibrates_on_batches_of_another_size(build: Build) -> None:
             OWN_STEPS,
             "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
         ),
-        ('"recipe:larger"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], and the method takes"),
+        ('"recipe:misfit"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], and the method takes"),
         ('"recipe:batched"', "", "model.yaml:4:9: recipe: `dynamic_batch_size` of the recipe does not suit"),
     ],
 )

@@ -67,9 +67,20 @@ class Batches:
             leaves, own_form = pytree.tree_flatten_with_path(batch)
             if own_form != form:
                 raise self._misfit(f"batch {number}", batch, arguments)
+            settled: dict[str, int] = {}
             for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
+                what = f"batch {number}, input {pytree.keystr(place)}"
                 if not _fits(value, example, sizes):
-                    raise self._misfit(f"batch {number}, input {pytree.keystr(place)}", value, example)
+                    raise self._misfit(what, value, example)
+                self._settle(what, value, sizes, settled)
+
+    def _settle(self, what: str, value: Any, sizes: tuple[Any, ...] | None, settled: dict[str, int]) -> None:
+        """Remembers the sizes of a batch's dimensions, by name; each has one."""
+        for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
+            if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
+                message = f"{what} has {size} for `{dim.__name__}`, and another input {settled[dim.__name__]}"
+                hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
+                raise InputError([Problem(message, self.path, hint)])
 
     def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
         message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
@@ -127,6 +138,11 @@ def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
         dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
         for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
     )
+
+
+def _as_batch(made: Any) -> tuple[Any, ...]:
+    """The inputs of a batch that a callable made: a tuple or a list of them, or one input by itself."""
+    return tuple(made) if isinstance(made, (list, tuple)) else (made,)
 
 
 def _shown(values: Any) -> str:
@@ -206,8 +222,7 @@ def _ranges_with_recipe(
     if recipe.calibration_inputs_fn is None:
         return Batches([wanted.arguments], path)
     with blame(path, "the calibration inputs of the recipe", finder):
-        # ExecuTorch takes lists too.
-        return Batches([tuple(batch) for batch in recipe.calibration_inputs_fn()], path)
+        return Batches([_as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
 def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:
@@ -320,7 +335,7 @@ def _calibration(calibration: dict[str, Any], wanted: Wanted, inputs: Inputs, fi
     here = (*path, "factory")
     create = load_callable(calibration["factory"], finder, here)
     with blame(here, f"`{calibration['factory']}`", finder):
-        batches = [batch if isinstance(batch, tuple) else (batch,) for batch in create(**calibration["kwargs"])]
+        batches = [_as_batch(batch) for batch in create(**calibration["kwargs"])]
     if not batches:
         raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", here)])
     return Batches(batches, path)
@@ -368,11 +383,21 @@ def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None
 
 
 def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
-    """A method of which nothing is quantized would be lowered in fp32 without a word."""
+    """A method of which nothing is quantized would be lowered in fp32 without a word, and a weight that is quantized
+    twice would lose what its few bits save."""
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
     if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
         message = "nothing of the method is quantized: it has no operator that the quantizers choose"
         hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        raise BuildError([Problem(message, path, hint)])
+    twice = [
+        str(node.args[0].target).partition(".parametrizations.")[0]
+        for node in prepared.graph.find_nodes(op="call_function", target=torch.ops.torchao.dequantize_affine.default)
+        if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
+    ]
+    if twice:
+        message = f"`{twice[0]}` is quantized twice: the quantizers choose a layer that `torchao` has quantized"
+        hint = "let one of them leave it out, as by the option `leave_out` of the quantizer"
         raise BuildError([Problem(message, path, hint)])
 
 
