@@ -154,7 +154,8 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
 
 
 def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
-    from etbuild.quantize_method import Batches, quantize_method
+    from etbuild.calibration import Batches
+    from etbuild.quantize_method import quantize_method
 
     shapes = _batched(ready) if how.dynamic_batch else ready.shapes
     if isinstance(how.finds, Batches):

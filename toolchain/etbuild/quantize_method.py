@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.dynamic_shapes import Dim
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
     move_exported_model_to_eval,
@@ -22,13 +20,13 @@ from torchao.quantization.pt2e.observer import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
-from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild import backends, calibration
+from etbuild.calibration import Batches
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
 from etbuild.plan import QUANTIZE_HOOKS
 from etbuild.sources import SourceFinder, blame, load_callable
-from etbuild.tensors import dtype_name, read_tensors
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -43,49 +41,6 @@ class Call:
     name: str
     path: DocumentPath
     function: Callable[[GraphModule], Any]
-
-
-@dataclass(frozen=True)
-class Batches:
-    """What a method is calibrated on, and where that is said."""
-
-    batches: Iterable[tuple[Any, ...]]
-    path: DocumentPath
-
-    def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
-        """Whether the method can take the batches: PyTorch would run it on others too, and find other ranges.
-
-        Args:
-            arguments: The example inputs.
-            dims: For each tensor and plain value of them the dimensions, as `torch.export` takes them; None: fixed.
-
-        Raises:
-            InputError: It cannot.
-        """
-        expected, form = pytree.tree_flatten_with_path(arguments)
-        for number, batch in enumerate(self.batches):
-            leaves, own_form = pytree.tree_flatten_with_path(batch)
-            if own_form != form:
-                raise self._misfit(f"batch {number}", batch, arguments)
-            settled: dict[str, int] = {}
-            for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
-                what = f"batch {number}, input {pytree.keystr(place)}"
-                if not _fits(value, example, sizes):
-                    raise self._misfit(what, value, example)
-                self._settle(what, value, sizes, settled)
-
-    def _settle(self, what: str, value: Any, sizes: tuple[Any, ...] | None, settled: dict[str, int]) -> None:
-        """Remembers the sizes of a batch's dimensions, by name; each has one."""
-        for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
-            if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
-                message = f"{what} has {size} for `{dim.__name__}`, and another input {settled[dim.__name__]}"
-                hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
-                raise InputError([Problem(message, self.path, hint)])
-
-    def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
-        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
-        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
-        return InputError([Problem(message, self.path, hint)])
 
 
 @dataclass(frozen=True)
@@ -129,29 +84,6 @@ class Wanted:
     path: DocumentPath
 
 
-def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
-    if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
-        return type(value) is type(example) and bool(value == example)
-    if value.dtype != example.dtype or value.dim() != example.dim():
-        return False
-    return all(
-        dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
-        for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
-    )
-
-
-def _as_batch(made: Any) -> tuple[Any, ...]:
-    """The inputs of a batch that a callable made: a tuple or a list of them, or one input by itself."""
-    return tuple(made) if isinstance(made, (list, tuple)) else (made,)
-
-
-def _shown(values: Any) -> str:
-    def one(value: Any) -> Any:
-        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-
-    return str(pytree.tree_map(one, values)).replace("'", "")
-
-
 def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
     """The quantization that a plan describes.
 
@@ -167,7 +99,7 @@ def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: Sour
     """
     return Quantization(
         _quantizer(pt2e, wanted.path, finder),
-        _training(pt2e, wanted.path, finder) or _calibration(pt2e["calibration"], wanted, inputs, finder),
+        _training(pt2e, wanted.path, finder) or _batches(pt2e["calibration"], wanted, inputs, finder),
         _passes(pt2e, wanted.path, finder),
         all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"]),
         False,
@@ -208,21 +140,25 @@ def _ranges_with_recipe(
     path: DocumentPath = ("recipe",)
     if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, finder)) is not None:
         return train
-    calibration = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
+    said = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
     if recipe.is_qat:
-        if calibration is not None:
+        if said is not None:
             hint = "its quantizers are for training: leave `calibration` out, or name quantizers of your own"
             raise InputError([Problem("the recipe trains the method", (*wanted.path, "calibration"), hint)])
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError([Problem("the recipe has `is_qat` and no `train_fn`", path, hint)])
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
-    if calibration is not None:
-        return _calibration(calibration, wanted, inputs, finder)
+    if said is not None:
+        return _batches(said, wanted, inputs, finder)
     if recipe.calibration_inputs_fn is None:
         return Batches([wanted.arguments], path)
     with blame(path, "the calibration inputs of the recipe", finder):
-        return Batches([_as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
+        return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
+
+
+def _batches(said: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Batches:
+    return calibration.make(said, wanted.arguments, (*wanted.path, "calibration"), inputs, finder)
 
 
 def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:
@@ -318,49 +254,6 @@ def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder:
             message = f"{call.name} returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
             raise BuildError([Problem(message, call.path)])
     return graph_module
-
-
-def _calibration(calibration: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Batches:
-    """What the manifest calibrates a method on.
-
-    Raises:
-        InputError: The file is not declared, or does not fit.
-        BuildError: The factory failed, or returned nothing.
-    """
-    path: DocumentPath = (*wanted.path, "calibration")
-    if "file" in calibration:
-        return Batches(_batches_of_file(calibration, len(wanted.arguments), path, inputs), path)
-    if "factory" not in calibration:
-        return Batches([wanted.arguments], path)
-    here = (*path, "factory")
-    create = load_callable(calibration["factory"], finder, here)
-    with blame(here, f"`{calibration['factory']}`", finder):
-        batches = [_as_batch(batch) for batch in create(**calibration["kwargs"])]
-    if not batches:
-        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", here)])
-    return Batches(batches, path)
-
-
-def _batches_of_file(
-    calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs
-) -> list[tuple[Any, ...]]:
-    name = calibration["file"]
-    tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
-    keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
-    if len(keys) != count:
-        hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
-        raise InputError([Problem(f"{len(keys)} keys for {count} inputs", (*path, "keys"), hint)])
-    missing = [key for key in keys if key not in tensors]
-    if missing:
-        message = f"`{name}` has no tensor `{missing[0]}`"
-        raise InputError([Problem(message, (*path, "keys"), did_you_mean(missing[0], tensors))])
-    lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
-    if len(set(lengths.values())) > 1 or not all(lengths.values()):
-        shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
-        raise InputError(
-            [Problem(f"the tensors of `{name}` hold no equal number of batches: {shown}", (*path, "file"))]
-        )
-    return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 
 @contextmanager
