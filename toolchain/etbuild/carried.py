@@ -31,21 +31,39 @@ class Carried:
 
 
 def name_apart(programs: dict[str, ExportedProgram]) -> None:
-    """Gives what a method has under a name, and an earlier one with other content, the name `NAME@METHOD`."""
-    known: dict[str, list[tuple[str, str | None, torch.Tensor]]] = {}  # by name: what methods have, and its own names
+    """Gives what a method has under a name, and an earlier one with other content, the name `NAME@METHOD`.
+
+    So too where they tie it to others of the names that both have: what is one cache in one may be two in another.
+    """
+    known: dict[str, list[tuple[str, torch.Tensor, Ties]]] = {}  # by name: what methods have, and its own names
     for method, program in sorted(programs.items()):
-        first: dict[Hashable, str] = {}
-        renamed: dict[str, str] = {}
-        for name, tensor in _tensors(program):
-            twin, variants = first.get(memory(tensor)), known.setdefault(name, [])
-            own = next((own for own, of, content in variants if of == twin and equal(content, tensor)), None)
+        tensors, renamed = _tensors(program), {}
+        ties = _ties(tensors)
+        for name, tensor in tensors:
+            variants = known.setdefault(name, [])
+            same = (own for own, content, of in variants if equal(content, tensor) and _agree(name, of, ties))
+            own = next(same, None)
             if own is None:
                 own = f"{name}@{method}" if variants else name
-                variants.append((own, twin, tensor))
-            first.setdefault(memory(tensor), own)
+                variants.append((own, tensor, ties))
             if own != name:
                 renamed[name] = own
         _rename(program, renamed)
+
+
+Ties = dict[str, set[str]]
+"""By name of a tensor, all the names that it has in one method."""
+
+
+def _ties(tensors: list[tuple[str, torch.Tensor]]) -> Ties:
+    names: dict[Hashable, set[str]] = {}
+    for name, tensor in tensors:
+        names.setdefault(memory(tensor), set()).add(name)
+    return {name: names[memory(tensor)] for name, tensor in tensors}
+
+
+def _agree(name: str, one: Ties, other: Ties) -> bool:
+    return {each for each in one[name] if each in other} == {each for each in other[name] if each in one}
 
 
 def original_name(name: str, methods: Collection[str]) -> str:
