@@ -243,7 +243,7 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
     settled: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
-        for key in tensors.keys() & content.keys():
+        for key in [key for key in tensors if key in content]:
             content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
 

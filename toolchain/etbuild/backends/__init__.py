@@ -7,16 +7,12 @@ Other packages add backends of their own by an entry point of the group `etbuild
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.metadata
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from etbuild import schema
 from etbuild.backends import (
     aoti,
     arm,
@@ -24,6 +20,7 @@ from etbuild.backends import (
     coreml,
     cortex_m,
     custom,
+    entry_points,
     mediatek,
     mlx,
     native,
@@ -47,10 +44,10 @@ from etbuild.backends.backend import (
     options_at,
 )
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.sources import summary
 
 __all__ = [
     "BACKENDS",
-    "ENTRY_POINTS",
     "Backend",
     "Context",
     "Edge",
@@ -62,7 +59,6 @@ __all__ = [
     "options_at",
 ]
 
-ENTRY_POINTS = "etbuild.backends"
 _VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
 
 BACKENDS = {
@@ -208,12 +204,12 @@ def find(name: str) -> Backend | None:
     Raises:
         InputError: The package that has it is broken.
     """
-    return BACKENDS.get(name) or _of_another(name)
+    return BACKENDS.get(name) or entry_points.load(name)
 
 
 def known() -> set[str]:
     """The names of all backends, those of other packages too."""
-    return {*BACKENDS, *importlib.metadata.entry_points(group=ENTRY_POINTS).names}
+    return {*BACKENDS, *entry_points.names()}
 
 
 def get(name: str) -> Backend:
@@ -224,60 +220,6 @@ def get(name: str) -> Backend:
     return found
 
 
-@functools.cache
-def _of_another(name: str) -> Backend | None:
-    """The backend of this name of another package. No other entry point is loaded: what is not used may be broken."""
-    entries = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
-    if not entries:
-        return None
-    [entry, *more] = entries
-    where = f"the entry point `{name}` of the group `{ENTRY_POINTS}` ({entry.value})"
-    if more:
-        raise InputError([Problem(f"{where} has the name of another one ({more[0].value})")])
-    try:
-        backend = entry.load()
-    except Exception as error:  # whatever the package raises when it is imported
-        raise InputError([Problem(f"{where} cannot be loaded: {_said(error)}")]) from error
-    wrong = _what_is_wrong(backend, name)
-    if wrong is not None:
-        raise InputError([Problem(f"{where} {wrong}")])
-    return backend  # type: ignore[no-any-return]
-
-
-def _what_is_wrong(backend: Any, name: str) -> str | None:
-    """What makes the object that an entry point names unfit for a backend."""
-    if not isinstance(backend, Backend) or backend.name != name:
-        return "is no `etbuild.backends.Backend` of that name"
-    if not (backend.create is None or callable(backend.create)):
-        return "has a `create` that cannot be called"
-    if not _is_tuple_of(Need, backend.needs):
-        return "has `needs` that are no tuple of `etbuild.backends.Need`"
-    if not (backend.pairing is None or isinstance(backend.pairing, Pairing)):
-        return "has a `pairing` that is no `etbuild.backends.Pairing`"
-    for field in ("distributions", "same_options"):
-        if not _is_tuple_of(str, getattr(backend, field)):
-            return f"has `{field}` that are no tuple of strings"
-    schemas = {"options": backend.options}
-    if backend.create_quantizer is not None:
-        schemas["quantizer_options"] = backend.quantizer_options
-    for field, path in schemas.items():
-        if not isinstance(path, Path):
-            return f"needs `{field}`, the `pathlib.Path` of a file with the JSON Schema"
-        try:
-            schema.check(path)
-        except (OSError, ValueError) as error:
-            return f"has `{field}` without a JSON Schema: {_said(error)}"
-    return None
-
-
-def _is_tuple_of(kind: type, value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 @contextlib.contextmanager
 def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator[None]:
     """What a backend of another package raises is no bug of ours."""
@@ -286,14 +228,8 @@ def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator
     except Exception as error:
         if name in BACKENDS:
             raise
-        raise InputError([Problem(f"the backend `{name}` failed when {action}: {_said(error)}", path)]) from error
-
-
-@functools.cache
-def _owner(name: str) -> str | None:
-    """The distribution that a backend of another package comes from."""
-    entries = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
-    return next((entry.dist.name for entry in entries if entry.dist is not None), None)
+        message = f"the backend `{name}` failed when {action}: {summary(error)}"
+        raise InputError([Problem(message, path)]) from error
 
 
 def distributions(names: Iterable[str]) -> set[str]:
@@ -304,7 +240,7 @@ def distributions(names: Iterable[str]) -> set[str]:
         if name == "custom":  # it may make a partitioner of any backend
             found.update(*(backend.distributions for backend in BACKENDS.values()))
         if name not in BACKENDS:
-            found.update(filter(None, [_owner(name)]))
+            found.update(filter(None, [entry_points.owner(name)]))
     return found
 
 
