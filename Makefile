@@ -2,6 +2,7 @@
 # make test    passes all tests
 # make venv    the driver and the developers' tools in .venv
 # make lint    what CI checks besides
+# make wheel   the driver as a wheel, the same bytes for the same commit
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,9 +16,10 @@ LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
+AUDIT := .cache/audit
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test venv lint format bench clean
+.PHONY: build test venv lint format bench clean wheel licenses audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -68,6 +70,21 @@ bench: venv
 	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
+
+wheel: venv
+	$(VENV)/bin/python tools/build_wheel.py dist
+
+licenses: venv
+	$(VENV)/bin/python tools/list_licenses.py
+
+# Asks the package index for advisories. A package that the index has no answer for fails the audit.
+audit: $(AUDIT)/ready
+	$(AUDIT)/bin/pip-audit --strict --disable-pip $(LOCKS:%=--requirement %)
+
+$(AUDIT)/ready: tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet pip-audit
+	touch $@
 
 clean:
 	rm -rf $(VENV) $(BUILDGRID) node_modules

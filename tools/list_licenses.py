@@ -1,0 +1,73 @@
+"""Writes docs/licenses.md: the licence of each package that the toolchain's locks install.
+
+    python tools/list_licenses.py [--check]
+
+Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is what a
+package's own metadata says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "licenses.md"
+LOCKS = ("requirements", "requirements-ethos-u", "requirements-huggingface", "requirements-openvino")
+_HEAD = """\
+# Licences
+
+What the toolchain installs from its locks, and the licence that each package's own metadata names.
+`make licenses` writes this page; a test compares it with the locks. The extras `cuda` and `vgf` are not listed: the
+developers' environment does not install them.
+
+| package | version | licence | lock |
+|---|---|---|---|
+"""
+
+
+def locked(lock: str) -> Iterator[tuple[str, str]]:
+    """The packages of a lock, each with its version."""
+    for line in (ROOT / "toolchain" / f"{lock}.lock").read_text("utf-8").splitlines():
+        if found := re.match(r"([a-zA-Z0-9][a-zA-Z0-9._-]*)==([^ ;\\]+)", line):
+            yield found[1], found[2]
+
+
+def page() -> str:
+    """The page as it should be."""
+    rows = {}
+    for lock in LOCKS:
+        for name, version in locked(lock):
+            row = f"| {name} | {version} | {_license(name, version)} | `{lock}.lock` |\n"
+            rows.setdefault(name, row)
+    return _HEAD + "".join(rows[name] for name in sorted(rows))
+
+
+def _license(name: str, version: str) -> str:
+    metadata = importlib.metadata.metadata(name)
+    if metadata["Version"].partition("+")[0] != version.partition("+")[0]:
+        sys.exit(f"{name} {metadata['Version']} is installed, the lock has {version}: run `make venv` first")
+    said = metadata.get("License-Expression") or (metadata.get("License") or "").strip().partition("\n")[0]
+    if said and not re.match("copyright|unknown", said, re.IGNORECASE):
+        return said
+    named = [row.rpartition(" :: ")[2] for row in metadata.get_all("Classifier", []) if row.startswith("License ::")]
+    files = [f"see its {file}" for file in metadata.get_all("License-File", [])]
+    return ", ".join(named or files) or "not stated"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail if the page is not current, and write nothing")
+    if parser.parse_args().check:
+        return 0 if PAGE.read_text("utf-8") == page() else 1
+    PAGE.write_text(page(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
