@@ -191,13 +191,14 @@ def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None
 
 def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
     kept.store()
-    (kept.root / "cache/tmp/half").write_bytes(b"half")
-    orphan = kept.root / "cache/blobs/ff/orphan"
+    half = kept.root / "cache/tmp/tmp0123abcd"
+    half.write_bytes(b"half")
+    orphan = kept.root / "cache/blobs" / OTHER[:2] / OTHER
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"no record lists it")
     with kept.cache.building("program", OTHER):
         kept.cache.gc(10**9)
-    assert not (kept.root / "cache/tmp/half").exists()
+    assert not half.exists()
     assert not orphan.exists()
     assert kept.fetch() == FILES
     kept.cache.gc(10**9)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import EtbuildError, InputError, Problem, system_error
+from etbuild.progress import complain
 from etbuild.verbs import (
     build,
     cache,
@@ -57,8 +58,6 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
         sys.stdout.flush()
         return code
     except EtbuildError as error:
-        from etbuild.progress import complain
-
         complain(error)
         return error.exit_code
     except KeyboardInterrupt:
@@ -66,7 +65,11 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
         return 130
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO) or error.filename is not None:
-            raise
+            known = system_error(error)
+            if known is None:
+                raise
+            complain(known)
+            return known.exit_code
         if error.errno != errno.EPIPE:  # a reader that has gone wants to hear nothing
             print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

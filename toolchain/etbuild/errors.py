@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -101,6 +103,23 @@ class CheckError(EtbuildError):
     """The program is sound, and breaks a bound that the manifest sets."""
 
     exit_code = 3
+
+
+_ROOM, _DESCRIPTORS = "is there room on the disk?", "`ulimit -n` tells how many files may be open, and sets it"
+_OF_SYSTEM = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
+    **dict.fromkeys((errno.EACCES, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
+}
+"""What no code of ours can cause, and what helps."""
+
+
+def system_error(error: OSError) -> BuildError | None:
+    """What a user can mend of the machine: a full disk, a limit, a permission. None: it may be a bug of ours."""
+    if error.errno not in _OF_SYSTEM:
+        return None
+    what = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file cannot be used"
+    return BuildError([Problem(f"{what}: {error.strerror}", hint=_OF_SYSTEM[error.errno])])
 
 
 def format_path(path: DocumentPath) -> str:
