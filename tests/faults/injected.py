@@ -35,19 +35,29 @@ def fail(number: int) -> Act:
     return act
 
 
-def install(place: int, act: Act) -> Callable[[], int]:
-    """From now on the call at this place does something else. Returns what counts the calls."""
+def install(place: int, act: Act, root: str = "/") -> Callable[[], int]:
+    """From now on the call at this place does something else. Returns what counts the calls.
+
+    Args:
+        place: The number of the call, from 1.
+        act: What it does.
+        root: Calls for files elsewhere do not count.
+    """
     seen = 0
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal seen
-        if event in _CALLS and not (event == "open" and str(arguments[0]).endswith(_PYTHON)):
+        if event in _CALLS and _counts(str(arguments[0]), root):
             seen += 1
             if seen == place:
                 act()
 
     sys.addaudithook(hook)
     return lambda: seen
+
+
+def _counts(path: str, root: str) -> bool:
+    return not path.endswith(_PYTHON) and (not path.startswith("/") or path.startswith(root))
 
 
 def run(work: Callable[[], object], place: int, act: Act) -> tuple[int, str]:

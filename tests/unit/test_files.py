@@ -192,7 +192,7 @@ def test_an_index_that_never_ends_is_not_read(tmp_path: Path) -> None:
 def test_shards_are_not_written_through_a_link(tmp_path: Path, precious: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/a.tag").symlink_to(precious)
-    with pytest.raises(BuildError, match="cannot write the file: `a[.]tag` is a link"):
+    with pytest.raises(BuildError, match=r"cannot write the file: `a\.tag` is a link"):
         publish(tmp_path / "out", {"a.tag/1.ptd": b"new", "a.index.json": b"{}"})
     assert untouched(precious)
 

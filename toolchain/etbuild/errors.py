@@ -114,12 +114,21 @@ _OF_SYSTEM = {
 """What no code of ours can cause, and what helps."""
 
 
-def system_error(error: OSError) -> BuildError | None:
-    """What a user can mend of the machine: a full disk, a limit, a permission. None: it may be a bug of ours."""
-    if error.errno not in _OF_SYSTEM:
-        return None
-    what = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file cannot be used"
-    return BuildError([Problem(f"{what}: {error.strerror}", hint=_OF_SYSTEM[error.errno])])
+def system_error(error: Exception) -> BuildError | None:
+    """What a user can mend of the machine: a full disk, a limit, a permission. None: it may be a bug of ours.
+
+    Args:
+        error: An OSError; or that of a library which has put the system's words into its own.
+    """
+    if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
+        named = isinstance(error.filename, str | bytes)
+        what = os.fsdecode(error.filename) if named else "a file cannot be used"
+        return BuildError([Problem(f"{what}: {error.strerror}", hint=_OF_SYSTEM[error.errno])])
+    if isinstance(error, RuntimeError):
+        for number, hint in _OF_SYSTEM.items():
+            if os.strerror(number) in str(error):
+                return BuildError([Problem(str(error).partition("\n")[0], hint=hint)])
+    return None
 
 
 def format_path(path: DocumentPath) -> str:

@@ -68,14 +68,24 @@ def staging(directory: Path) -> Iterator[Path]:
         staged = Scratch(directory, HIDDEN)
     except OSError as error:
         raise write_error(directory, error) from error
-    with staged:
-        try:
-            yield staged.path
-        except OSError as error:
-            known = system_error(error)
-            if known is None:
-                raise
-            raise known from error
+    with staged, system_errors():
+        yield staged.path
+
+
+@contextlib.contextmanager
+def system_errors() -> Iterator[None]:
+    """Where a disk is full or a limit is reached, a build says that, whichever library meets it.
+
+    Raises:
+        BuildError: Something of the kind has happened.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        known = system_error(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 @contextlib.contextmanager
