@@ -18,7 +18,7 @@ import pytest
 
 from etbuild import cli
 from etbuild.cache import Cache
-from etbuild.errors import InputError
+from etbuild.errors import BuildError, InputError
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "empty": b""}
@@ -191,13 +191,14 @@ def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None
 
 def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
     kept.store()
-    (kept.root / "cache/tmp/half").write_bytes(b"half")
-    orphan = kept.root / "cache/blobs/ff/orphan"
+    half = kept.root / "cache/tmp/tmp0123abcd"
+    half.write_bytes(b"half")
+    orphan = kept.root / "cache/blobs" / OTHER[:2] / OTHER
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"no record lists it")
     with kept.cache.building("program", OTHER):
         kept.cache.gc(10**9)
-    assert not (kept.root / "cache/tmp/half").exists()
+    assert not half.exists()
     assert not orphan.exists()
     assert kept.fetch() == FILES
     kept.cache.gc(10**9)
@@ -289,6 +290,177 @@ def test_a_crowd_of_processes_some_of_them_killed(kept: Kept, tmp_path: Path) ->
         assert process.returncode in (0, -signal.SIGKILL), said
         assert said == ""
     assert kept.cache.verify() == []
+
+
+class Precious:
+    """Files of a user, which the cache has nothing to do with."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("letter", "12/notes", OTHER, f"{OTHER[:2]}/{OTHER}", "tmp0123abcd", f"program-{OTHER}"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("mine")
+        self.before = self.state()
+
+    def state(self) -> dict[str, tuple[str, int]]:
+        files = [path for path in self.root.rglob("*") if path.is_file()]
+        return {str(path): (path.read_text(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Precious:
+    return Precious(tmp_path / "precious")
+
+
+LINKS = {
+    "blobs/zz": "",
+    "blobs/00": "",
+    f"blobs/{OTHER[:2]}": OTHER[:2],
+    f"blobs/{KEY[:2]}/{KEY}": "letter",
+    "records/linked": "",
+    "records/lower": "",
+    f"records/export/{OTHER[:2]}": OTHER[:2],
+    f"records/method/{OTHER[:2]}/{OTHER}": OTHER,
+    f"locks/program-{OTHER}": f"program-{OTHER}",
+    "locks/letter": "letter",
+    "tmp/tmp0123abcd": "tmp0123abcd",
+    "tmp/tmp4567abcd": "",
+    "tmp/precious": "",
+}
+
+
+@pytest.mark.parametrize("work", ["info", "verify", "gc", "fetch", "store", "building"])
+def test_no_link_is_followed(kept: Kept, precious: Precious, work: str) -> None:
+    kept.store()
+    for link, target in LINKS.items():
+        path = kept.root / "cache" / link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(precious.root / target)
+    kept.cache = Cache(kept.root / "cache", kept.said.append)
+    if work == "gc":
+        kept.cache.gc(0)
+    elif work in ("fetch", "store"):
+        for step in ("program", "lower", "export", "method"):
+            getattr(kept, work)(OTHER, step=step)
+    elif work == "building":
+        with kept.cache.building("program", OTHER):
+            pass
+    else:
+        getattr(kept.cache, work)()
+    assert precious.state() == precious.before
+    assert work == "gc" or kept.fetch() == FILES
+
+
+def test_links_that_come_and_go_are_not_followed(kept: Kept, precious: Precious) -> None:
+    """What was a directory when it was listed may be a link when its files are opened."""
+    kept.store(OTHER, {"any": b"content"})
+    (blob,) = kept.blobs()
+    aside, ended, chance = kept.root / "aside", threading.Event(), random.Random(1)
+
+    def swap() -> None:
+        while not ended.is_set():
+            blob.parent.rename(aside)
+            blob.parent.symlink_to(precious.root / OTHER[:2])
+            time.sleep(chance.random() / 2000)
+            blob.parent.unlink()
+            aside.rename(blob.parent)
+            time.sleep(chance.random() / 2000)
+
+    (precious.root / OTHER[:2] / blob.name).write_text("mine")
+    before = precious.state()
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(300):
+            kept.cache.verify()
+    finally:
+        ended.set()
+        swapping.join()
+    assert precious.state() == before
+
+
+@pytest.mark.parametrize("folder", ["blobs", "records", "locks", "tmp"])
+def test_a_cache_with_a_link_for_one_of_its_directories_is_refused(kept: Kept, precious: Precious, folder: str) -> None:
+    shutil.rmtree(kept.root / "cache" / folder)
+    (kept.root / "cache" / folder).symlink_to(precious.root)
+    with pytest.raises(InputError, match=f"cannot be used as a cache: `{folder}` is a link"):
+        Cache(kept.root / "cache")
+    assert precious.state() == precious.before
+
+
+def test_the_cache_itself_may_be_a_link(kept: Kept) -> None:
+    kept.store()
+    (kept.root / "link").symlink_to(kept.root / "cache")
+    kept.cache = Cache(kept.root / "link", kept.said.append)
+    assert kept.fetch() == FILES
+    assert kept.cache.gc(0).records == 1
+    assert kept.said == []
+
+
+def test_a_blob_that_became_a_link_is_dropped_and_what_it_leads_to_stays(kept: Kept) -> None:
+    kept.store()
+    blob = kept.blobs()[0]
+    blob.rename(kept.root / "elsewhere")
+    blob.symlink_to(kept.root / "elsewhere")
+    content = (kept.root / "elsewhere").read_bytes()
+    assert kept.fetch() is None
+    assert f"`{blob.name}` is a link" in kept.said[0]
+    assert (kept.root / "elsewhere").read_bytes() == content
+    kept.store()
+    assert kept.fetch() == FILES
+
+
+def test_a_pipe_in_place_of_a_blob_does_not_hang(kept: Kept) -> None:
+    kept.store()
+    blob = kept.blobs()[0]
+    blob.unlink()
+    os.mkfifo(blob)
+    assert kept.fetch() is None
+    kept.store()
+    assert kept.fetch() == FILES
+
+
+def test_what_the_cache_has_not_made_is_left_alone_and_said_once(kept: Kept) -> None:
+    kept.store()
+    mine = ["blobs/ff/orphan", "blobs/README", "records/program/note", "tmp/half", "locks/mine", f"blobs/00/{OTHER}"]
+    for name in mine:
+        (kept.root / "cache" / name).parent.mkdir(exist_ok=True)
+        (kept.root / "cache" / name).write_text("mine")
+    for work in (kept.cache.info, kept.cache.verify, lambda: kept.cache.gc(0)):
+        kept.said.clear()
+        work()
+        assert [line.partition(": ")[2] for line in kept.said] == [
+            f"not made by the cache, and left alone: 'blobs/00/{OTHER}', 'blobs/README', 'blobs/ff/orphan' and 3 more"
+        ]
+    assert all((kept.root / "cache" / name).read_text() == "mine" for name in mine)
+
+
+@pytest.mark.parametrize("name", ["net.tag", "net.pte"])
+def test_a_link_in_the_destination_is_not_followed(kept: Kept, precious: Precious, name: str) -> None:
+    kept.store()
+    target = kept.root / "target"
+    target.mkdir()
+    (target / name).symlink_to(precious.root / ("" if name == "net.tag" else "letter"))
+    if name == "net.tag":
+        with pytest.raises(BuildError, match=r"cannot write the file: `net\.tag` is a link"):
+            kept.cache.fetch("program", KEY, target)
+    else:
+        assert kept.cache.fetch("program", KEY, target) == list(FILES)
+        assert (target / name).read_bytes() == FILES[name]
+    assert precious.state() == precious.before
+    assert kept.fetch() == FILES
+    assert kept.said == []
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"files": [{"name": 5, "size": 1, "sha256": "x"}]}'])
+def test_a_strange_record_is_damage_and_no_bug(kept: Kept, content: str) -> None:
+    kept.store()
+    if content.startswith("{"):
+        whole = {"schema": "executorch-cache-record/v1", "step": "program", "key": KEY}
+        content = json.dumps({**whole, **json.loads(content)})
+    kept.record().write_bytes(hashlib.sha256(content.encode()).hexdigest().encode() + b"\n" + content.encode())
+    assert kept.fetch() is None
+    assert "was damaged and is dropped" in kept.said[0]
 
 
 @pytest.mark.parametrize("obstacle", ["", "records"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -121,3 +122,118 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         (directory / "new").write_bytes(b"new")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def publish(directory: Path, content: dict[str, bytes]) -> None:
+    """Publishes files; the last one is the index."""
+    with files.staging(directory) as staged:
+        made = [
+            files.write(staged, name, "x", lambda file, data=data: file.write(data)) for name, data in content.items()
+        ]
+        files.publish(made, directory)
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    directory = tmp_path / "precious"
+    directory.mkdir()
+    for name in ("a.ptd", "1.ptd", "2.ptd"):
+        (directory / name).write_bytes(b"mine")
+    return directory
+
+
+def untouched(precious: Path) -> bool:
+    return {path.name: path.read_bytes() for path in precious.iterdir()} == dict.fromkeys(
+        ("a.ptd", "1.ptd", "2.ptd"), b"mine"
+    )
+
+
+def test_an_index_that_lists_files_through_a_link_removes_nothing(tmp_path: Path, precious: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.dir").symlink_to(precious)
+    (out / "a.index.json").write_text('{"artifacts": [{"file": "a.dir/a.ptd"}, {"file": "a.dir/1.ptd"}]}')
+    publish(out, {"a.pte": b"new", "a.index.json": b"{}"})
+    assert untouched(precious)
+    assert (out / "a.dir").is_symlink()
+
+
+def test_an_index_removes_nothing_but_artifacts(tmp_path: Path) -> None:
+    for name in ("a.py", "a.yaml", "a.safetensors", "a.index.json.bak"):
+        (tmp_path / name).write_bytes(b"mine")
+    listed = [
+        *(path.name for path in tmp_path.iterdir()),
+        5,
+        None,
+        ["a.pte"],
+        "a.x\0.ptd",
+        "a.\ud800.ptd",
+        "",
+        "a." * 5000,
+    ]
+    (tmp_path / "a.index.json").write_text(json.dumps({"artifacts": [{"file": name} for name in listed]}))
+    publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.parametrize("index", ["[" * 100_000, '{"artifacts": 5}', '{"artifacts": [5]}', "null", "\udcff"])
+def test_what_is_no_index_is_replaced(tmp_path: Path, index: str) -> None:
+    (tmp_path / "a.index.json").write_text(index, errors="surrogateescape")
+    publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
+    assert (tmp_path / "a.index.json").read_bytes() == b"{}"
+
+
+def test_an_index_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.index.json").symlink_to("/dev/zero")
+    publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
+    assert (tmp_path / "a.index.json").read_bytes() == b"{}"
+
+
+def test_shards_are_not_written_through_a_link(tmp_path: Path, precious: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a.tag").symlink_to(precious)
+    with pytest.raises(BuildError, match=r"cannot write the file: `a\.tag` is a link"):
+        publish(tmp_path / "out", {"a.tag/1.ptd": b"new", "a.index.json": b"{}"})
+    assert untouched(precious)
+
+
+def test_a_link_in_place_of_an_artifact_is_replaced(tmp_path: Path, precious: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a.pte").symlink_to(precious / "a.ptd")
+    (tmp_path / "out/a.index.json").symlink_to(precious / "1.ptd")
+    publish(tmp_path / "out", {"a.pte": b"new", "a.index.json": b"{}"})
+    assert untouched(precious)
+    assert (tmp_path / "out/a.pte").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_whole_directory_replaces_directories_alone(tmp_path: Path, precious: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    if kind == "link":
+        out.symlink_to(precious)
+    else:
+        out.write_bytes(b"mine")
+
+    def make() -> None:
+        with files.whole_directory(out) as made:
+            (made / "new").write_bytes(b"")
+
+    with pytest.raises(BuildError, match=f"out: cannot write the file: `out` is a {kind}"):
+        make()
+    assert untouched(precious)
+    assert kind == "link" or out.read_bytes() == b"mine"
+
+
+def test_a_small_file_is_replaced_at_once_and_takes_no_other_with_it(tmp_path: Path) -> None:
+    (tmp_path / "a.pte").write_bytes(b"program")
+    (tmp_path / "a.lock.json").write_text('{"artifacts": [{"file": "a.pte"}]}')
+    files.replace(tmp_path / "a.lock.json", b"{}")
+    assert (tmp_path / "a.pte").read_bytes() == b"program"
+    assert (tmp_path / "a.lock.json").read_bytes() == b"{}"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_is_read_only_is_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(BuildError, match="cannot write the file: Permission denied"):
+        publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})

@@ -18,6 +18,11 @@ class Damaged(Exception):
     """An entry that is not what was stored."""
 
 
+class Unreadable(Exception):
+    """An entry that cannot be read now. It may be sound: a disk that fails, or a process without file descriptors, says
+    nothing of its content."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file of a record."""
@@ -62,10 +67,18 @@ def read_record(data: bytes, step: str, key: str) -> Record:
         if (content["schema"], content["step"], content["key"]) != (_SCHEMA, step, key):
             raise Damaged("it is the record of something else")
         files = [Entry(**entry) for entry in content["files"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"it is no record: {error}") from error
     for entry in files:
-        path = PurePosixPath(entry.name)
-        if path.is_absolute() or ".." in path.parts or not DIGEST.fullmatch(entry.sha256):
+        if not _is_entry(entry):
             raise Damaged(f"it names the file {entry.name!r}")
     return Record(step, key, files)
+
+
+def _is_entry(entry: Entry) -> bool:
+    """Whether it is of the types that it says, and its name stays in the directory that it is copied to."""
+    if not (isinstance(entry.name, str) and isinstance(entry.sha256, str) and type(entry.size) is int):
+        return False
+    path = PurePosixPath(entry.name)
+    inside = entry.name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
+    return inside and "\0" not in entry.name and DIGEST.fullmatch(entry.sha256) is not None

@@ -11,11 +11,13 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import EtbuildError, InputError, Problem, system_error
+from etbuild.progress import complain
 from etbuild.verbs import (
     build,
     cache,
@@ -47,30 +49,41 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
         The exit code. Only errors of ours leave as exceptions.
     """
     _mend_streams()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _interrupt)
+    interrupts = _hear_interrupts()
     try:
         options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
         options.settle = settle
         code = int(options.run(options))
         sys.stdout.flush()
         return code
-    except EtbuildError as error:
-        from etbuild.progress import complain
+    except SystemExit:  # of the parser
+        raise
+    except BaseException as error:
+        # Libraries make errors of their own of an interrupt: PyTorch, for one, while it is imported.
+        if interrupts or isinstance(error, KeyboardInterrupt):
+            print("etbuild: interrupted", file=sys.stderr)
+            return 130
+        return _tell(error)
 
-        complain(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("etbuild: interrupted", file=sys.stderr)
-        return 130
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO) or error.filename is not None:
-            raise
-        if error.errno != errno.EPIPE:  # a reader that has gone wants to hear nothing
-            print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+
+def _tell(error: BaseException) -> int:
+    """Says what went wrong, and returns the exit code. A bug of ours is raised again."""
+    known = error
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            return _lose_output(error)
+        known = system_error(error) or error
+    if not isinstance(known, EtbuildError):
+        raise error
+    complain(known)
+    return known.exit_code
+
+
+def _lose_output(error: OSError) -> int:
+    if error.errno != errno.EPIPE:  # a reader that has gone wants to hear nothing
+        print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _mend_streams() -> None:
@@ -84,9 +97,19 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """Ends the command as Ctrl-C does, so that nothing half-made stays behind."""
-    raise KeyboardInterrupt
+def _hear_interrupts() -> list[int]:
+    """The signals that have come: they end the command as Ctrl-C does, so that nothing half-made stays behind."""
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, interrupt)
+    return heard
 
 
 def _expand(arguments: list[str]) -> list[str]:

@@ -109,7 +109,6 @@ def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Pat
 
 
 def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> files.Artifact:
-    (directory / shards).mkdir(exist_ok=True)
     written = files.write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
     named = replace(written, file=f"{shards}/{tag}-{written.sha256}.ptd")
     written.path.rename(named.path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -101,6 +103,32 @@ class CheckError(EtbuildError):
     """The program is sound, and breaks a bound that the manifest sets."""
 
     exit_code = 3
+
+
+_ROOM, _DESCRIPTORS = "is there room on the disk?", "`ulimit -n` tells how many files may be open, and sets it"
+_OF_SYSTEM = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
+    **dict.fromkeys((errno.EACCES, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
+}
+"""What no code of ours can cause, and what helps."""
+
+
+def system_error(error: Exception) -> BuildError | None:
+    """What a user can mend of the machine: a full disk, a limit, a permission. None: it may be a bug of ours.
+
+    Args:
+        error: An OSError; or that of a library which has put the system's words into its own.
+    """
+    if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
+        named = isinstance(error.filename, str | bytes)
+        what = os.fsdecode(error.filename) if named else "a file cannot be used"
+        return BuildError([Problem(f"{what}: {error.strerror}", hint=_OF_SYSTEM[error.errno])])
+    if isinstance(error, RuntimeError):
+        for number, hint in _OF_SYSTEM.items():
+            if os.strerror(number) in str(error):
+                return BuildError([Problem(str(error).partition("\n")[0], hint=hint)])
+    return None
 
 
 def format_path(path: DocumentPath) -> str:

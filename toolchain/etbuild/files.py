@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, InputError, Problem
+from etbuild.errors import BuildError, InputError, Problem, system_error
+from etbuild.folders import Folder
 from etbuild.inputs import file_digest
+from etbuild.scratch import HIDDEN, Scratch, write_error
+
+_INDEX_BYTES = 1 << 26  # of an index that is believed; a thousand times what a large one has
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,34 @@ class Artifact:
 def staging(directory: Path) -> Iterator[Path]:
     """A directory beside the final place. `publish` moves files out of it; what is left in it goes when a build fails.
 
+    That of a build that was killed goes when the next one makes its own.
+
     Raises:
-        BuildError: The directory cannot be made.
+        BuildError: The directory cannot be made; or what is done meanwhile meets a full disk or the like.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        staged = tempfile.TemporaryDirectory(prefix=".etbuild-", dir=directory)
+        staged = Scratch(directory, HIDDEN)
     except OSError as error:
-        raise _write_error(directory, error) from error
-    with staged as name:
-        yield Path(name)
+        raise write_error(directory, error) from error
+    with staged, system_errors():
+        yield staged.path
+
+
+@contextlib.contextmanager
+def system_errors() -> Iterator[None]:
+    """Where a disk is full or a limit is reached, a build says that, whichever library meets it.
+
+    Raises:
+        BuildError: Something of the kind has happened.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        known = system_error(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 @contextlib.contextmanager
@@ -72,18 +93,31 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """A directory that appears with everything in it, or stays as it is. What was in it before goes.
 
     Raises:
-        BuildError: It cannot be made.
+        BuildError: It cannot be made, or a file or a link is in its place.
     """
     with staging(directory.parent) as staged:
-        content = staged / directory.name
+        content = staged / "content"
         content.mkdir()
         yield content
         try:
-            if directory.exists():  # a build system makes the directories that it declares
-                shutil.rmtree(directory)
-            content.rename(directory)
+            with Folder.at(directory.parent) as parent, Folder.at(staged) as own:
+                _set_aside(parent, directory.name, own)
+                own.move(content.name, parent, directory.name)
         except OSError as error:
-            raise _write_error(directory, error) from error
+            raise write_error(directory, error) from error
+
+
+def _set_aside(parent: Folder, name: str, staged: Folder) -> None:
+    """Moves a directory, which may be missing, to where it is removed: at its name it is whole, or not there."""
+    try:
+        parent.enter(name).close()
+        parent.move(name, staged, "before")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # overlayfs does not move directories of a lower layer
+            raise
+        parent.remove_tree(name)
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
@@ -91,52 +125,80 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 
     The index is the last one. The index of an earlier build goes first, with the files that it lists and this build
     does not make: an index never describes files of another build, and a renamed tag leaves no old file behind.
+    No link in the directory is followed.
 
     Raises:
         BuildError: A file cannot be moved there.
     """
-    with _turn(directory):
-        _withdraw(directory / artifacts[-1].file, {artifact.file for artifact in artifacts})
-        return _move(artifacts, directory)
+    with _turn(directory) as place:
+        _withdraw(place, artifacts[-1].file, {artifact.file for artifact in artifacts})
+        for artifact in artifacts:
+            _move(artifact, place)
+    return [replace_fields(artifact, directory=directory) for artifact in artifacts]
 
 
 @contextlib.contextmanager
-def _turn(directory: Path) -> Iterator[None]:
-    """Waits until no other process publishes in the directory."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _turn(directory: Path) -> Iterator[Folder]:
+    """The directory, once no other process publishes in it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _withdraw(index: Path, kept: set[str]) -> None:
-    """Removes an index, and what it alone lists. What is not an index of ours lists nothing."""
-    listed: list[str] = []
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        listed = [artifact["file"] for artifact in json.loads(index.read_bytes())["artifacts"]]
-    ours = re.compile(re.escape(index.name.partition(".")[0]) + r"\.[^/]+(/[^/]+\.ptd)?")
-    gone = [index, *(index.parent / name for name in listed if name not in kept and ours.fullmatch(name))]
-    with contextlib.suppress(OSError):
-        for path in gone:
-            path.unlink(missing_ok=True)
-    for directory in {path.parent for path in gone} - {index.parent}:
-        with contextlib.suppress(OSError):  # another shard is in it
-            directory.rmdir()
-
-
-def _move(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    published = []
-    for artifact in artifacts:
-        target = directory / artifact.file
+        place = Folder.at(directory)
+    except OSError as error:
+        raise write_error(directory, error) from error
+    with place:
         try:
-            target.parent.mkdir(exist_ok=True)
-            artifact.path.replace(target)
+            fcntl.flock(place.descriptor, fcntl.LOCK_EX)
         except OSError as error:
-            raise _write_error(target, error) from error
-        published.append(replace_fields(artifact, directory=directory))
-    return published
+            message = f"{directory}: cannot be locked against other builds: {error.strerror}"
+            raise BuildError([Problem(message, hint="write to a directory of a local file system")]) from error
+        yield place
+
+
+def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
+    """Removes an index, and of its program's files those that it alone lists.
+
+    Raises:
+        BuildError: The index cannot be removed.
+    """
+    gone = _listed(place, index) - kept
+    try:
+        place.remove(index)
+    except OSError as error:
+        raise write_error(place.path / index, error) from error
+    for name in sorted(gone):
+        with contextlib.suppress(OSError), place.holder(name) as (folder, file):
+            folder.remove(file)
+    for parent in {name.partition("/")[0] for name in gone if "/" in name}:
+        with contextlib.suppress(OSError):  # another shard is in it
+            place.remove_empty(parent)
+
+
+def _listed(place: Folder, index: str) -> set[str]:
+    """The files of a program that its index lists, by names that artifacts have: a manifest or a source may lie beside.
+
+    What is not an index of ours lists nothing.
+    """
+    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|(report|lowering)\.json)"
+    ours = re.compile(re.escape(index.partition(".")[0]) + artifact, re.ASCII)
+    try:
+        with place.open(index) as file:
+            artifacts = json.loads(file.read(_INDEX_BYTES))["artifacts"]
+        names = [artifact["file"] for artifact in artifacts]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    return {name for name in names if isinstance(name, str) and ours.fullmatch(name)}
+
+
+def _move(artifact: Artifact, place: Folder) -> None:
+    try:
+        place.make_parents(artifact.file)
+        with (
+            Folder.at(artifact.directory) as made,
+            made.holder(artifact.file) as (source, name),
+            place.holder(artifact.file) as (target, _),
+        ):
+            source.move(name, target, name)
+    except OSError as error:
+        raise write_error(place.path / artifact.file, error) from error
 
 
 def write(
@@ -148,7 +210,7 @@ def write(
 
     Args:
         directory: Where the build's artifacts are.
-        file: The file's name there.
+        file: The file's name there. Directories in it are made.
         kind: The artifact's kind.
         write_to: Writes the content to an open binary file.
         tag: The artifact's tag.
@@ -158,6 +220,7 @@ def write(
     """
     path = directory / file
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
             hashing = _HashingFile(opened)
             write_to(hashing)  # type: ignore[arg-type]
@@ -165,7 +228,7 @@ def write(
             os.fsync(opened.fileno())
         size, digest = path.stat().st_size, file_digest(path)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
     if digest != hashing.state.hexdigest():
         raise BuildError(
             [Problem(f"{path.name}: what was read back is not what was written", hint="is the disk sound?")]
@@ -185,10 +248,6 @@ class _HashingFile:
         return self.file.write(data)
 
 
-def _write_error(path: Path, error: OSError) -> BuildError:
-    return BuildError([Problem(f"{path.name}: cannot write the file: {error.strerror or error}")])
-
-
 def replace(path: Path, content: bytes) -> None:
     """Writes a small file whole: under another name first, then renamed.
 
@@ -196,7 +255,11 @@ def replace(path: Path, content: bytes) -> None:
         BuildError: It could not be written.
     """
     with staging(path.parent) as directory:
-        publish([write(directory, path.name, "file", lambda file: file.write(content))], path.parent)
+        written = write(directory, path.name, "file", lambda file: file.write(content))
+        try:
+            written.path.replace(path)
+        except OSError as error:
+            raise write_error(path, error) from error
 
 
 def read_json(path: Path, what: str) -> Any:

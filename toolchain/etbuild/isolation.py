@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import struct
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from etbuild.scratch import Scratch, temporary
 
 _libc = ctypes.CDLL(None)  # loaded before any fork
 _PR_SET_PDEATHSIG = 1
@@ -45,18 +46,29 @@ def leave_network() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
-def view(paths: Iterable[str]) -> Path:
-    """A new directory of links, in which relative paths find these files and no others of the current directory.
+MAIN = "main"
+"""The directory to run in, below that of a view: `../REPOSITORY` is a path of Bazel's."""
+
+
+def view(paths: Iterable[str]) -> Scratch:
+    """A new directory of links, in whose `MAIN` relative paths find these files and no others of the current directory.
 
     Outputs are written to Bazel's own directory of outputs, which is therefore there as a whole.
 
-    Returns:
-        The directory to run in. Its parent is to be removed.
+    Raises:
+        BuildError: It cannot be made.
+        OSError: A link in it cannot be made.
     """
-    here = Path.cwd()
-    made = Path(
-        tempfile.mkdtemp(prefix="etbuild-worker-"), "main"
-    )  # one level down: `../REPOSITORY` is a path of Bazel's
+    made = temporary("worker")
+    try:
+        _link(made.path / MAIN, Path.cwd(), paths)
+    except BaseException:
+        made.remove()
+        raise
+    return made
+
+
+def _link(made: Path, here: Path, paths: Iterable[str]) -> None:
     made.mkdir()
     (made / _OUTPUTS).symlink_to(here / _OUTPUTS)
     for path in sorted(paths):
@@ -65,4 +77,3 @@ def view(paths: Iterable[str]) -> Path:
             link.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):  # it lies in a directory that is an input itself
                 link.symlink_to(here / path)
-    return made

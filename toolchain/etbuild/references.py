@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import schema
 from etbuild.errors import InputError, Problem
+from etbuild.scratch import temporary
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
@@ -64,11 +64,11 @@ def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
     Raises:
         InputError: The cache does not have it.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        names = cache.fetch("program", key, Path(scratch))
+    with temporary("index") as scratch:
+        names = cache.fetch("program", key, scratch.path)
         if names is None:
             raise InputError([Problem(f"{key}: no program of this key in the cache {cache.directory}")])
-        return read_index(Path(scratch))[1]
+        return read_index(scratch.path)[1]
 
 
 def is_key(text: str) -> bool:

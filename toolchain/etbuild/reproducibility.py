@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from etbuild import files
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs, Used
 from etbuild.plan import Plan, canonical_json, export_data_names, weights_names
+from etbuild.scratch import temporary
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
 _SURROUNDINGS = {
@@ -42,8 +42,8 @@ def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made
     """
     from etbuild.comparison import first_difference
 
-    with tempfile.TemporaryDirectory(prefix="etbuild-again-") as name:
-        again = _build(Path(name), export_plan, lower_plan, inputs, used)
+    with temporary("again") as scratch:
+        again = _build(scratch.path, export_plan, lower_plan, inputs, used)
         for path in made:
             difference = first_difference(path, again / path.name)
             if difference is not None:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from etbuild import isolation
+from etbuild.errors import BuildError
+from etbuild.scratch import Scratch
 from etbuild.warm import warm
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 
@@ -44,14 +45,14 @@ class _Job:
         request_id: Of the request.
         pid: Of the fork, which leads a process group of its own.
         output: Descriptor of what it prints.
-        view: The directory that it runs in, of links to its inputs. None: Bazel has made one, or listed no inputs.
+        view: The directory of links to its inputs that it runs in. None: Bazel has made one, or listed no inputs.
         kill_at: When its patience ends, by the monotonic clock. None: it was not cancelled.
     """
 
     request_id: int
     pid: int
     output: int
-    view: Path | None
+    view: Scratch | None
     kill_at: float | None = None
 
 
@@ -161,13 +162,15 @@ class _Worker:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
+        view = None
         try:
             view = isolation.view(request.inputs) if request.inputs and not request.sandbox_dir else None
             self._fork(request, view)
-        except OSError as error:
+        except (OSError, BuildError) as error:
+            _remove(view)
             self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
 
-    def _fork(self, request: WorkRequest, view: Path | None) -> None:
+    def _fork(self, request: WorkRequest, view: Scratch | None) -> None:
         parent, output = os.getpid(), os.memfd_create("output")
         with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
             pid = os.fork()
@@ -177,12 +180,12 @@ class _Worker:
                 os.setpgid(pid, pid)
             self.jobs[request.request_id] = _Job(request.request_id, pid, output, view)
 
-    def _work(self, request: WorkRequest, view: Path | None, parent: int, output: int) -> NoReturn:
+    def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int) -> NoReturn:
         """Runs the request, in the fork."""
         code = 1
         try:
             self._leave(parent, output)
-            os.chdir(view or request.sandbox_dir or ".")
+            os.chdir(view.path / isolation.MAIN if view is not None else request.sandbox_dir or ".")
             code = self.run(list(request.arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
@@ -277,9 +280,9 @@ def _signal_group(job: _Job, number: signal.Signals) -> None:
         os.killpg(job.pid, number)
 
 
-def _remove(view: Path | None) -> None:
+def _remove(view: Scratch | None) -> None:
     if view is not None:
-        shutil.rmtree(view.parent, ignore_errors=True)  # removes links, not what they lead to
+        view.remove()
 
 
 def _printed(descriptor: int) -> str:

@@ -131,7 +131,8 @@ def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
             import torch
 
             torch.set_num_threads(1)  # threads of a pool from before the fork are not there
-            lower_method(each, name, directories[name])
+            with files.system_errors():
+                lower_method(each, name, directories[name])
 
         return run
 

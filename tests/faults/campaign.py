@@ -1,0 +1,218 @@
+"""Real builds that are killed or meet a fault, and what is looked at afterwards.
+
+Whatever happens to a build: it says so, no file under an artifact's name is wrong or cut, an index stands beside what
+it lists, the next build gives the right bytes, and it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from etbuild.__main__ import ARITHMETIC
+from etbuild.cache import Cache
+
+from .projects import MODEL, artifacts
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", kwargs: {width: 4}}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward: {example_inputs: [{shape: [1, 8]}]}
+  several: {entry: forward, example_inputs: [{shape: [3, 8]}]}
+named_data: {weights: {parameters: ["*"], shard_size: 200}}
+"""
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENOMEM)
+MODES = {"cold": ["--jobs", "2"], "joint": ["--jobs", "1", "--no-cache"], "hit": []}
+_STARTED = re.compile(rb"\r\x1b\[K  [^\r\n]+ \.\.\.")
+_INJECT = """\
+import sys
+sys.path.append(sys.argv[1])
+from etbuild.__main__ import main
+from tests.faults import injected
+place, error, root = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+sys.argv[1:] = sys.argv[5:]
+seen = injected.install(place, injected.fail(error), root)
+code = main()
+print(f"calls {seen()}", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A build that has ended.
+
+    Attributes:
+        code: Its exit code, or minus a signal.
+        said: What it wrote to standard error.
+        stages: How many stages it began, and when the signal was sent, if one was.
+    """
+
+    code: int
+    said: str
+    stages: int
+
+
+class Campaign:
+    """Builds of one program into one directory, with one cache and one directory of temporary files.
+
+    Args:
+        root: An empty directory.
+        seed: Of where and when faults happen.
+    """
+
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        self.root = root
+        self.chance = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.unclear: list[str] = []
+        self.out, self.cache, self.tmp = root / "out", root / "cache", root / "tmp"
+        for place in (self.out, self.cache, self.tmp, root / "in"):
+            place.mkdir()
+        (root / "in/model.py").write_text(MODEL)
+        (root / "in/net.yaml").write_text(MANIFEST)
+        self.right: dict[str, bytes] = {}
+        ended = self.run(["--jobs", "2"])
+        assert ended.code == 0, ended.said
+        self.right = self.files()
+        self.filled = root / "filled"
+        shutil.copytree(self.cache, self.filled)
+
+    def files(self) -> dict[str, bytes]:
+        """What is in the output directory, but for what is hidden."""
+        shards = {f"net.weights/{name}": content for name, content in artifacts(self.out / "net.weights").items()}
+        return {**artifacts(self.out), **shards}
+
+    def run(self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None) -> Ended:
+        """Builds, with a terminal for standard error, on which stages are seen to begin.
+
+        Args:
+            options: Of the build.
+            kill_at: The number of a stage, seconds after its begin, and the signal that is sent then.
+        """
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "etbuild", "build", *self.arguments(options)],
+            env=self.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        said, stages, pending = b"", 0, kill_at
+        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+            while block := os.read(ours, 4096):
+                said += block
+                stages = len(_STARTED.findall(said))
+                if pending is not None and stages >= pending[0]:
+                    time.sleep(pending[1])
+                    process.send_signal(pending[2])
+                    pending = None
+        os.close(ours)
+        return Ended(process.wait(), said.decode(errors="replace"), stages)
+
+    def arguments(self, options: list[str]) -> list[str]:
+        """Of a build."""
+        cache = [] if "--no-cache" in options else ["--cache-dir", str(self.cache)]
+        return [str(self.root / "in/net.yaml"), "-o", str(self.out), *cache, *options]
+
+    def environment(self) -> dict[str, str]:
+        """Of a build. It has what it would start itself anew for."""
+        settled = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "NO_COLOR": "1", **ARITHMETIC}
+        return {**os.environ, **settled, "TMPDIR": str(self.tmp)}
+
+    def prepare(self, mode: str) -> None:
+        """An output directory of nothing or of an earlier build, and a cache with nothing or with the program."""
+        shutil.rmtree(self.cache)
+        if mode == "hit":
+            shutil.copytree(self.filled, self.cache)
+        else:
+            self.cache.mkdir()
+        if self.chance.random() < 0.5:
+            shutil.rmtree(self.out)
+            self.out.mkdir()
+
+    def kill(self, mode: str, number: signal.Signals, stages: int = 12) -> None:
+        """Kills a build at some moment of some stage, and looks at what is left."""
+        self.prepare(mode)
+        stage = 1 if mode == "hit" else self.chance.randint(1, stages)
+        delay = self.chance.random() * (0.05 if mode == "hit" else 1.0)
+        ended = self.run(MODES[mode], (stage, delay, number))
+        self.counts["kills"] += 1
+        self.counts[f"killed by {number.name}"] += ended.code != 0
+        stopped = ended.code == 130 and "etbuild: interrupted" in ended.said
+        if not (ended.code in (0, -signal.SIGKILL) or stopped) or "Traceback" in ended.said:
+            self._note("unclear errors", f"{mode} {number.name} {stage} {delay}: {ended.code} {ended.said}")
+        self.look(mode, f"{number.name} in stage {stage}")
+
+    def inject(self, mode: str, place: int, error: int) -> int:
+        """Has one use of a file fail in a build, and looks at what is left. Returns how many uses there were."""
+        self.prepare(mode)
+        here = str(Path(__file__).parents[2])
+        command = [sys.executable, "-c", _INJECT, here, str(place), str(error), str(self.root), "build"]
+        done = subprocess.run(
+            [*command, *self.arguments(MODES[mode])], env=self.environment(), capture_output=True, text=True
+        )
+        self.counts["faults injected"] += 1
+        self.counts["faults survived"] += done.returncode == 0
+        if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
+            self._note("unclear errors", f"{mode} {errno.errorcode[error]} {place}: {done.returncode} {done.stderr}")
+        if done.returncode == 0 and self.files() != self.right:
+            self._note("wrong artifacts", f"{mode} {errno.errorcode[error]} {place}: exit code 0")
+        if mode == "hit" and not self._holds_all():
+            self._note("lost entries", f"{mode} {errno.errorcode[error]} {place}: {done.stderr}")
+        self.look(mode, f"{errno.errorcode[error]} at {place}")
+        return int((re.findall(r"calls (\d+)", done.stderr) or ["0"])[-1])
+
+    def _holds_all(self) -> bool:
+        kept = {path.relative_to(self.filled) for path in self.filled.rglob("*") if path.is_file()}
+        return all((self.cache / path).exists() for path in kept if path.parts[0] in ("blobs", "records"))
+
+    def look(self, mode: str, what: str) -> None:
+        """What stands under the names of artifacts is right; and the next build is, and leaves nothing else."""
+        found = self.files()
+        if not found.items() <= self.right.items():
+            self._note(
+                "wrong artifacts", f"{mode} {what}: {sorted(set(found.items()) - set(self.right.items()))}"[:2000]
+            )
+        if "net.index.json" in found and found != self.right:
+            self._note("wrong artifacts", f"{mode} {what}: an index without its files")
+        ended = self.run(MODES[mode])
+        if ended.code != 0 or self.files() != self.right:
+            self._note("wrong artifacts", f"{mode} {what}: the next build: {ended.said}")
+        if mode != "joint" and Cache(self.cache, lambda line: None).verify():
+            self._note("damaged entries", f"{mode} {what}")
+        left = [*self.out.glob(".*"), *(self.cache / "tmp").glob("*"), *self.tmp.glob("etbuild-*")]
+        if left:
+            self._note("leftovers", f"{mode} {what}: {[str(path.relative_to(self.root)) for path in left]}")
+
+    def _note(self, kind: str, line: str) -> None:
+        self.counts[kind] += 1
+        self.unclear.append(f"{kind}: {line}")
+
+    def result(self) -> dict[str, object]:
+        """Counts, those that have to be 0 among them, and what was found."""
+        none = dict.fromkeys(("wrong artifacts", "unclear errors", "lost entries", "damaged entries", "leftovers"), 0)
+        return {**none, **self.counts, "findings": self.unclear}
+
+
+def dump(result: dict[str, object]) -> str:
+    """For people and programs."""
+    return json.dumps(result, indent=2)

@@ -1,0 +1,48 @@
+"""Kills builds and has their files fail, for as long as is asked for, and prints what came of it as JSON.
+
+python -m tests.faults.run_campaign --kills 40 --faults 40 --seconds 600
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .campaign import ERRORS, MODES, SIGNALS, Campaign, dump
+
+
+def main() -> int:
+    """Runs the campaign: exit code 1 where something was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=40, help="builds to kill")
+    parser.add_argument("--faults", type=int, default=40, help="builds in which one use of a file fails")
+    parser.add_argument("--seconds", type=float, default=600, help="when to stop in any case")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory() as name:
+        campaign = Campaign(Path(name), options.seed)
+        calls = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
+        campaign.counts["faults injected"] = 0
+        ways = itertools.cycle(itertools.product(MODES, SIGNALS))
+        kinds = itertools.cycle(itertools.product(MODES, ERRORS))
+        kills, faults = options.kills, options.faults
+        while (kills or faults) and time.monotonic() < until:
+            if kills:
+                campaign.kill(*next(ways))
+                kills -= 1
+            if faults:
+                mode, error = next(kinds)
+                campaign.inject(mode, campaign.chance.randint(1, calls[mode]), error)
+                faults -= 1
+        result = campaign.result()
+    print(dump(result))
+    return 1 if result["findings"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

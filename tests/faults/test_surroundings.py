@@ -1,0 +1,306 @@
+"""Full disks, failing disks, read-only directories, no file descriptors, and two builds in one directory."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli
+from etbuild.cache import Cache
+from etbuild.errors import BuildError, InputError
+
+from .injected import tree
+from .projects import artifacts, build, command, write_project
+
+KEY = hashlib.sha256(b"one").hexdigest()
+FILES = {"net.pte": b"p" * 50_000, "net.weights.ptd": b"w" * 90_000, "net.index.json": b"{}"}
+
+
+class Disk:
+    """A file system of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        place.mkdir()
+
+    def mount(self, size: int, *, inodes: int = 0) -> None:
+        """Has room for so many bytes and, unless that is 0, for so many files."""
+        self.unmount()
+        options = f"size={size},nr_inodes={inodes}"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.place], capture_output=True)
+        if done.returncode:
+            pytest.skip("file systems cannot be mounted here")
+
+    def make_read_only(self) -> None:
+        """From now on nothing can be written."""
+        subprocess.run(["mount", "-o", "remount,ro", self.place], check=True)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--quiet", self.place], check=False, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path / "disk")
+    yield disk
+    disk.unmount()
+
+
+class Kept:
+    """A cache with one entry that is not small."""
+
+    def __init__(self, root: Path, place: Path) -> None:
+        self.source = root / "source"
+        self.source.mkdir(exist_ok=True)
+        for name, content in FILES.items():
+            (self.source / name).write_bytes(content)
+        self.said: list[str] = []
+        self.cache = Cache(place, self.said.append)
+
+    def store(self) -> None:
+        self.cache.store("program", KEY, self.source, list(FILES))
+
+    def fetch(self, directory: Path) -> dict[str, bytes] | None:
+        names = self.cache.fetch("program", KEY, directory)
+        assert tree(directory).keys() == set(names or ())
+        return None if names is None else tree(directory)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    kept = Kept(tmp_path, tmp_path / "cache")
+    kept.store()
+    return kept
+
+
+def test_a_full_destination_is_named_and_loses_no_entry(kept: Kept, disk: Disk, tmp_path: Path) -> None:
+    for size in (4096, 8192, 40_960, 49_152, 57_344, 131_072):
+        disk.mount(size)
+        with pytest.raises(BuildError, match="cannot write the file: No space left on device") as error:
+            kept.fetch(disk.place)
+        assert f"is there room in {disk.place}?" in str(error.value)
+        assert tree(disk.place) == {}
+    disk.mount(1 << 20)
+    assert kept.fetch(disk.place) == FILES
+    assert kept.said == []
+    (tmp_path / "out").mkdir()
+    assert kept.fetch(tmp_path / "out") == FILES
+
+
+def test_a_destination_without_room_for_files(kept: Kept, disk: Disk, tmp_path: Path) -> None:
+    disk.mount(1 << 20, inodes=3)
+    with pytest.raises(BuildError, match="No space left on device"):
+        kept.fetch(disk.place)
+    (tmp_path / "out").mkdir()
+    assert kept.fetch(tmp_path / "out") == FILES
+
+
+def test_a_limit_of_file_sizes_loses_no_entry(kept: Kept, tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; from pathlib import Path; from etbuild.cache import Cache\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        f"Cache(Path(sys.argv[1])).fetch('program', '{KEY}', Path(sys.argv[2]))\n"
+    )
+    (tmp_path / "out").mkdir()
+    arguments = [str(kept.cache.directory), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    assert "BuildError: net.weights.ptd: cannot write the file: File too large" in done.stderr
+    assert kept.fetch(tmp_path / "out") == FILES
+
+
+def test_a_read_only_destination_loses_no_entry(kept: Kept, disk: Disk, tmp_path: Path) -> None:
+    disk.mount(1 << 20)
+    disk.make_read_only()
+    with pytest.raises(BuildError, match="cannot write the file: Read-only file system"):
+        kept.fetch(disk.place)
+    (tmp_path / "out").mkdir()
+    assert kept.fetch(tmp_path / "out") == FILES
+
+
+def test_a_full_cache_keeps_what_it_has(disk: Disk, tmp_path: Path) -> None:
+    for size in (4096, 57_344, 90_112, 151_552, 1 << 20):
+        disk.mount(size)
+        kept = Kept(tmp_path, disk.place)
+        kept.store()
+        assert not kept.said or "nothing was stored: No space left on device" in kept.said[0]
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        (tmp_path / "out").mkdir()
+        assert kept.fetch(tmp_path / "out") == (None if kept.said else FILES)
+        assert kept.cache.verify() == []
+        assert list((disk.place / "tmp").iterdir()) == []
+        assert kept.cache.gc(0).size == 0  # the way out of it needs no room
+    assert kept.said == []
+
+
+def test_a_full_cache_lets_a_build_go_on_without_a_lock(disk: Disk, tmp_path: Path) -> None:
+    disk.mount(1 << 20, inodes=6)  # for the directories and the collector's lock
+    kept = Kept(tmp_path, disk.place)
+    with kept.cache.building("program", KEY):
+        pass
+    assert "no lock could be had: No space left on device" in kept.said[0]
+
+
+def test_a_read_only_cache_is_refused_in_words(disk: Disk, tmp_path: Path) -> None:
+    disk.mount(1 << 20)
+    disk.make_read_only()
+    with pytest.raises(InputError, match="cannot be used as a cache: Read-only file system"):
+        Cache(disk.place)
+
+
+def test_a_blob_that_cannot_be_read_stays(kept: Kept, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    blob = max((tmp_path / "cache/blobs").rglob("?" * 64), key=lambda path: path.stat().st_size)
+    # Nothing is mapped at the beginning of a process's memory: a real file that answers EIO.
+    if subprocess.run(["mount", "--bind", f"/proc/{os.getpid()}/mem", blob], capture_output=True).returncode:
+        pytest.skip("files cannot be mounted here")
+    try:
+        assert kept.fetch(tmp_path / "out") is None
+        found = kept.cache.verify()
+    finally:
+        subprocess.run(["umount", blob], check=True)
+    reason = os.strerror(errno.EIO)
+    assert kept.said[0].endswith(f"cannot be read, and is left as it is: a blob: {reason}")
+    assert [line.endswith(f"cannot be read, and is left as it is: {reason}") for line in found] == [True]
+    assert kept.fetch(tmp_path / "out") == FILES
+
+
+def test_no_file_descriptors_lose_no_entry(kept: Kept, tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    outcomes = set()
+    for more in range(12):
+        out = tmp_path / f"out{more}"
+        out.mkdir()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limit[1]))
+        try:
+            outcome = "right" if kept.cache.fetch("program", KEY, out) else "missed"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        assert tree(out) == (FILES if outcome == "right" else {})
+        outcomes.add(outcome)
+    assert outcomes == {"right", "missed"}
+    assert kept.fetch(tmp_path / "out0") == FILES
+    assert not any("dropped" in line for line in kept.said)
+
+
+CROWD = """\
+import json, random, sys
+from pathlib import Path
+from etbuild import files
+
+out, name, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+chance = random.Random(number)
+for turn in range(10):
+    content = f"{number} {turn}".encode() * 1000
+    tags = chance.sample(["a", "b", "c.d", "e/1"], 2)
+    with files.staging(out) as staged:
+        names = [f"{name}.pte", *(f"{name}.{tag}.ptd" for tag in tags if tag != "c.d")]
+        made = [files.write(staged, each, "x", lambda file: file.write(content)) for each in names]
+        index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
+        made.append(files.write(staged, f"{name}.index.json", "index", lambda file: file.write(index)))
+        files.publish(made, out)
+"""
+
+
+def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
+    arguments = [(name, str(number)) for number, name in enumerate(["one", "two"] * 3)]
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", CROWD, str(tmp_path), *each], stderr=subprocess.PIPE, text=True)
+        for each in arguments
+    ]
+    for process in crowd:
+        assert process.communicate()[1] == ""
+    found = tree(tmp_path)
+    assert not [name for name in found if name.startswith(".")]
+    for name in ("one", "two"):
+        listed = json.loads(found.pop(f"{name}.index.json"))["artifacts"]
+        assert {one["sha256"] for one in listed} == {
+            hashlib.sha256(found.pop(one["file"])).hexdigest() for one in listed
+        }
+    assert found == {}  # what no index lists
+
+
+class Project:
+    """A real program in a cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifest = write_project(root / "in", 4)
+        self.where = ["--cache-dir", str(root / "cache")]
+        self.right = build(self.manifest, root / "right", *self.where)
+
+    def hit(self, out: Path) -> int:
+        return cli.main(["build", str(self.manifest), "-o", str(out), *self.where, "--json"])
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+def test_a_program_for_a_full_disk(project: Project, disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+    codes = set()
+    for size in (4096, 8192, 12_288, 16_384, 1 << 20):
+        disk.mount(size)
+        code = project.hit(disk.place)
+        said = capsys.readouterr().err
+        codes.add(code)
+        assert artifacts(disk.place) == (project.right if code == 0 else {})
+        assert code == 0 or "cannot write the file: No space left on device" in said
+        assert code == 0 or f"is there room in {disk.place}?" in said
+        assert list(disk.place.glob(".*")) == []
+    assert codes == {0, 1}
+    assert Cache(project.root / "cache").verify() == []
+
+
+def test_a_full_directory_of_temporary_files_loses_no_entry(
+    project: Project, disk: Disk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.hit(project.root / "again")
+    key = json.loads(capsys.readouterr().out)["key"]
+    disk.mount(4096)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk.place))
+    assert cli.main(["explain", key, *project.where]) == 1
+    assert f"No space left on device\n    is there room in {disk.place}?" in capsys.readouterr().err
+    disk.mount(1 << 20)
+    assert cli.main(["explain", key, *project.where]) == 0
+    assert list(disk.place.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [8, 9, 11, 13])
+def test_a_process_without_file_descriptors(project: Project, tmp_path: Path, files: int) -> None:
+    """Python itself needs some to start."""
+    limited = ["prlimit", f"--nofile={files}", *command(project.manifest, tmp_path / "out", *project.where)]
+    done = subprocess.run(limited, capture_output=True, text=True)
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0 or "Too many open files" in done.stderr
+    assert artifacts(tmp_path / "out") == (project.right if done.returncode == 0 else {})
+    assert Cache(project.root / "cache").verify() == []
+
+
+def test_the_same_program_many_times_into_one_directory(project: Project, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    crowd = [
+        subprocess.Popen(command(project.manifest, tmp_path, *project.where), stdout=subprocess.DEVNULL)
+        for _ in range(5)
+    ]
+    for process in chance.sample(crowd, 2):
+        process.kill()
+    assert {process.wait() for process in crowd} <= {0, -9}
+    assert project.hit(tmp_path) == 0
+    assert artifacts(tmp_path) == project.right
+    assert list(tmp_path.glob(".*")) == []

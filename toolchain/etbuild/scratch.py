@@ -1,0 +1,229 @@
+"""Directories and files that go with the process that made them, however it ends.
+
+Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
+containers that share a directory, too). A directory has it on a file inside, which also tells that the directory is
+ours. Who makes something new in a place first sweeps there: it removes what has our kind of name and a lock that nobody
+holds.
+
+Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
+it has the lock, and else makes another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from etbuild.errors import BuildError, Problem
+from etbuild.folders import Folder
+
+HIDDEN = ".etbuild-"
+"""How directories beside a user's files are called."""
+
+_MARKER = "made-by-etbuild"
+_DIRECTORY = re.compile(r"(\.etbuild-|etbuild-[a-z]+-)[a-z0-9_]{8}")
+_FILE = re.compile(r"tmp[a-z0-9_]{8}")
+_LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # a file system without: nothing is swept there
+
+
+class Scratch:
+    """A new directory, which is this process's alone. As a context it removes itself.
+
+    Args:
+        parent: An existing directory. Links in its path are followed.
+        prefix: Of its name: `HIDDEN`, or `etbuild-WORD-`.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, parent: Path, prefix: str) -> None:
+        self._parent = Folder.at(parent.absolute())
+        try:
+            with contextlib.suppress(OSError):  # what cannot be swept now may be so another time
+                _sweep_directories(self._parent)
+            self._folder, self._name, self._lock = _make_directory(self._parent, prefix)
+        except BaseException:
+            self._parent.close()
+            raise
+        self.path = self._folder.path
+        """Where it is."""
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes it with all that is in it. What cannot be removed is left for another process to sweep."""
+        with contextlib.suppress(OSError):
+            _remove_directory(self._parent, self._name, self._folder)
+        os.close(self._lock)
+        self._folder.close()
+        self._parent.close()
+
+
+def temporary(word: str) -> Scratch:
+    """A directory in the system's directory of temporary files.
+
+    Args:
+        word: What it is for; becomes part of its name.
+
+    Raises:
+        BuildError: It cannot be made.
+    """
+    place = Path(tempfile.gettempdir())
+    try:
+        return Scratch(place, f"etbuild-{word}-")
+    except OSError as error:
+        raise write_error(place, error) from error
+
+
+@contextlib.contextmanager
+def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
+    """A new file, to be written and then moved, and its name. One that was not moved goes.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    while True:
+        name = f"tmp{secrets.token_hex(4)}"
+        descriptor = _make_locked(folder, name)
+        if descriptor is not None:
+            break
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, name
+    finally:
+        folder.remove(name)
+
+
+def sweep_files(folder: Folder) -> None:
+    """Removes what `unfinished` made in processes that were killed."""
+    for name in folder.names():
+        if is_unfinished(name):
+            _sweep_file(folder, name)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file is called as those that `unfinished` makes."""
+    return _FILE.fullmatch(name) is not None
+
+
+def write_error(path: Path, error: OSError) -> BuildError:
+    """That a file or a directory cannot be written, and where that is."""
+    hidden = [place for place in path.parents if _DIRECTORY.fullmatch(place.name)]
+    place = hidden[-1].parent if hidden else path.parent
+    where = f"in {place.absolute()}"
+    hint = f"is there room {where}?" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where
+    return BuildError([Problem(f"{path.name or path}: cannot write the file: {error.strerror or error}", hint=hint)])
+
+
+def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
+    """A new directory, its name, and the descriptor that holds its lock."""
+    while True:
+        name = f"{prefix}{secrets.token_hex(4)}"
+        os.mkdir(name, 0o700, dir_fd=parent.descriptor)
+        with contextlib.ExitStack() as failed:
+            failed.callback(_remove_if_empty, parent, name)
+            try:
+                folder = failed.enter_context(parent.enter(name))
+                descriptor = _make_locked(folder, _MARKER)
+            except FileNotFoundError:
+                continue  # another process has swept it while it was empty
+            if descriptor is not None:
+                failed.pop_all()
+                return folder, name, descriptor
+
+
+def _remove_if_empty(parent: Folder, name: str) -> None:
+    with contextlib.suppress(OSError):
+        parent.remove_empty(name)
+
+
+def _make_locked(folder: Folder, name: str) -> int | None:
+    """The descriptor of a new file that holds the file's lock; None where another process has swept the file."""
+    descriptor = os.open(name, _LOCKED | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
+    try:
+        _flock(descriptor)
+        if folder.is_still(name, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _flock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _sweep_directories(parent: Folder) -> None:
+    for name in filter(_DIRECTORY.fullmatch, parent.names()):
+        with contextlib.suppress(OSError):  # it is no directory, is gone already, or belongs to somebody else
+            _sweep_directory(parent, name)
+
+
+def _sweep_directory(parent: Folder, name: str) -> None:
+    with parent.enter(name) as folder:
+        if os.fstat(folder.descriptor).st_uid != os.geteuid():
+            return
+        try:
+            lock = _try_lock(folder, _MARKER)
+        except FileNotFoundError:
+            parent.remove_empty(name)  # a process was killed before it had made the lock; else it is not ours
+            return
+        if lock is not None:
+            try:
+                _remove_directory(parent, name, folder)
+            finally:
+                os.close(lock)
+
+
+def _sweep_file(folder: Folder, name: str) -> None:
+    with contextlib.suppress(OSError):
+        lock = _try_lock(folder, name)
+        if lock is not None:
+            folder.remove(name)
+            os.close(lock)
+
+
+def _try_lock(folder: Folder, name: str) -> int | None:
+    """The descriptor that now holds the lock of a file; None where it is another process's, or no file of ours."""
+    descriptor = os.open(name, _LOCKED, dir_fd=folder.descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and folder.is_still(name, descriptor):
+            return descriptor
+    except OSError:
+        pass  # a living process has it
+    os.close(descriptor)
+    return None
+
+
+def _remove_directory(parent: Folder, name: str, folder: Folder) -> None:
+    """Removes a directory. Its lock goes last, so that who is killed meanwhile leaves what can be swept."""
+    for each in folder.names():
+        if each != _MARKER:
+            folder.remove_tree(each)
+    folder.remove(_MARKER)
+    parent.remove_empty(name)
