@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
+import inspect
 import io
 import sys
+import types
 import zipfile
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild import example_values
+from etbuild import assignments, example_values, strict_names
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
@@ -130,24 +131,30 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
 
 def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe = ready.method, ready.module, ready.what.recipe
-    with torch.no_grad(), _entry_as_forward(module, ready.entry), _training(module, training):
+    root, strict = _root(ready), recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"]
+    with torch.no_grad(), _training(module, training), assignments.watched(module) as assigned:
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
                 program = torch.export.export(
-                    module,
+                    root,
                     ready.arguments,
                     ready.keywords,
-                    dynamic_shapes=shapes.for_export(module.forward),
-                    strict=recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"],
+                    dynamic_shapes=shapes.for_export(root.forward),
+                    strict=strict,
                 )
         except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
             # What fails without being exported too is a matter of the inputs, or of the model alone.
             running = f"running `{method['entry']}` on the example inputs"
             with blame((*ready.path, "example_inputs"), running, ready.what.finder):
-                module(*ready.arguments, **ready.keywords)
+                root(*ready.arguments, **ready.keywords)
             raise _export_error(error, ready.name, ready.what) from error
         sys.stderr.write(printed.getvalue())
+        if assigned.unclear:
+            assigned = assignments.assigned_when_run(module, lambda: root(*ready.arguments, **ready.keywords))
+    assigned.check(program, (*ready.path, "entry"))
+    if strict:
+        strict_names.settle(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
@@ -306,32 +313,39 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+def _root(ready: Ready) -> torch.nn.Module:
+    """What `torch.export` traces, which calls its root: the module itself for `forward`, else a root of its own.
+
+    That root has the module's parameters, buffers, children and attributes, in the very same dictionary: names stay
+    what they are, and what is written to one is written to the other. Calling it runs the entry of the module, whose
+    own `forward`, `__call__` and hooks are as they were, so that the entry may call them.
+    """
+    module = ready.module
+    if ready.method["entry"] == "forward":
+        return module
+    called, kind = _as_function(ready.entry), type(module)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
+    # Properties go before what the shared dictionary may hold under these names. `Module.__call__` runs the second one,
+    # where there is one, in place of hooks and `forward`.
+    entered = {"forward": property(lambda self: called), "_compiled_call_impl": property(lambda self: called)}
+    root: torch.nn.Module = object.__new__(type(kind.__name__, (torch.nn.Module,), {**names, **entered}))
+    object.__setattr__(root, "__dict__", vars(module))
+    return root
 
 
-@contextlib.contextmanager
-def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Iterator[None]:
-    """Lets `module(...)` call the entry. The module is exported whole, so that weights keep their names."""
-    if entry == module.forward:
-        yield
-        return
-    own = vars(module).get("forward")  # a factory may have set one on the instance
-    hooks = {name: vars(module)[name] for name in _HOOKS}  # hooks of `forward` are none of another entry
+def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """The entry with its signature and a `__code__`, which `torch.export` asks for.
 
-    @functools.wraps(_signature_of(entry))
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    A plain method is itself, which strict export traces best; a submodule is called, so that its hooks run.
+    """
+    if isinstance(entry, (types.MethodType, types.FunctionType)) and hasattr(entry, "__code__"):
+        return entry
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         return entry(*args, **kwargs)
 
-    # A plain method keeps its own code, which strict export traces best; a submodule is called, so that its hooks run.
-    module.forward = forward if isinstance(entry, torch.nn.Module) else entry
-    vars(module).update({name: type(value)() for name, value in hooks.items()})
-    try:
-        yield
-    finally:
-        vars(module).update(hooks)
-        del module.forward
-        if own is not None:
-            module.forward = own
+    call.__signature__ = inspect.signature(_signature_of(entry))  # type: ignore[attr-defined]
+    return call
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
