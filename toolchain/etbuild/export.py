@@ -8,20 +8,19 @@ import inspect
 import io
 import sys
 import types
-import zipfile
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild import assignments, example_values, strict_names
+from etbuild import assignments, example_values, pt2_file, strict_names
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
+from etbuild.pt2_strings import Refused
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 from etbuild.tied import memory, untie
 
@@ -233,14 +232,20 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     """
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
-    if not _is_exported(found):
-        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
-        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)])
     try:
-        program = torch.export.load(found)
+        return _bound(pt2_file.load(found))
+    except pt2_file.NotExported:
+        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
+        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)]) from None
+    except Refused as error:
+        raise InputError([Problem(f"cannot read `{file}`: {error}", path)]) from error
     except Exception as error:  # torch's deserializer has no common base of its errors
         hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
         raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
+
+
+def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with one tensor for each, whatever names it has, in a layout that can be lowered."""
     held = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
@@ -253,14 +258,6 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
         for key in [key for key in tensors if key in content]:
             content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
-
-
-def _is_exported(file: Path) -> bool:
-    """Whether it may be a file of torch.export.save; those of torch.save and torch.jit.save are archives too."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return not any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:
