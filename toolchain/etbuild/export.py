@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
+import inspect
 import io
 import sys
-import zipfile
+import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild import example_values
+from etbuild import assignments, example_values, pt2_file, strict_names
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
+from etbuild.pt2_strings import Refused
 from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
 from etbuild.tied import memory, untie
 
@@ -130,24 +130,30 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
 
 def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe = ready.method, ready.module, ready.what.recipe
-    with torch.no_grad(), _entry_as_forward(module, ready.entry), _training(module, training):
+    root, strict = _root(ready), recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"]
+    with torch.no_grad(), _training(module, training), assignments.watched(module) as assigned:
         printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
         try:
             with contextlib.redirect_stderr(printed):
                 program = torch.export.export(
-                    module,
+                    root,
                     ready.arguments,
                     ready.keywords,
-                    dynamic_shapes=shapes.for_export(module.forward),
-                    strict=recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"],
+                    dynamic_shapes=shapes.for_export(root.forward),
+                    strict=strict,
                 )
         except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
             # What fails without being exported too is a matter of the inputs, or of the model alone.
             running = f"running `{method['entry']}` on the example inputs"
             with blame((*ready.path, "example_inputs"), running, ready.what.finder):
-                module(*ready.arguments, **ready.keywords)
+                root(*ready.arguments, **ready.keywords)
             raise _export_error(error, ready.name, ready.what) from error
         sys.stderr.write(printed.getvalue())
+        if assigned.unclear:
+            assigned = assignments.assigned_when_run(module, lambda: root(*ready.arguments, **ready.keywords))
+    assigned.check(program, (*ready.path, "entry"))
+    if strict:
+        strict_names.settle(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
@@ -226,14 +232,20 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     """
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
-    if not _is_exported(found):
-        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
-        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)])
     try:
-        program = torch.export.load(found)
+        return _bound(pt2_file.load(found))
+    except pt2_file.NotExported:
+        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
+        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)]) from None
+    except Refused as error:
+        raise InputError([Problem(f"cannot read `{file}`: {error}", path)]) from error
     except Exception as error:  # torch's deserializer has no common base of its errors
         hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
         raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
+
+
+def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with one tensor for each, whatever names it has, in a layout that can be lowered."""
     held = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
@@ -246,14 +258,6 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
         for key in [key for key in tensors if key in content]:
             content[key] = settled.setdefault(tensors[key], _settled(content[key]))
     return program
-
-
-def _is_exported(file: Path) -> bool:
-    """Whether it may be a file of torch.export.save; those of torch.save and torch.jit.save are archives too."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return not any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def _settled(tensor: torch.Tensor) -> torch.Tensor:
@@ -306,32 +310,39 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+def _root(ready: Ready) -> torch.nn.Module:
+    """What `torch.export` traces, which calls its root: the module itself for `forward`, else a root of its own.
+
+    That root has the module's parameters, buffers, children and attributes, in the very same dictionary: names stay
+    what they are, and what is written to one is written to the other. Calling it runs the entry of the module, whose
+    own `forward`, `__call__` and hooks are as they were, so that the entry may call them.
+    """
+    module = ready.module
+    if ready.method["entry"] == "forward":
+        return module
+    called, kind = _as_function(ready.entry), type(module)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
+    # Properties go before what the shared dictionary may hold under these names. `Module.__call__` runs the second one,
+    # where there is one, in place of hooks and `forward`.
+    entered = {"forward": property(lambda self: called), "_compiled_call_impl": property(lambda self: called)}
+    root: torch.nn.Module = object.__new__(type(kind.__name__, (torch.nn.Module,), {**names, **entered}))
+    object.__setattr__(root, "__dict__", vars(module))
+    return root
 
 
-@contextlib.contextmanager
-def _entry_as_forward(module: torch.nn.Module, entry: Callable[..., Any]) -> Iterator[None]:
-    """Lets `module(...)` call the entry. The module is exported whole, so that weights keep their names."""
-    if entry == module.forward:
-        yield
-        return
-    own = vars(module).get("forward")  # a factory may have set one on the instance
-    hooks = {name: vars(module)[name] for name in _HOOKS}  # hooks of `forward` are none of another entry
+def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """The entry with its signature and a `__code__`, which `torch.export` asks for.
 
-    @functools.wraps(_signature_of(entry))
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    A plain method is itself, which strict export traces best; a submodule is called, so that its hooks run.
+    """
+    if isinstance(entry, (types.MethodType, types.FunctionType)) and hasattr(entry, "__code__"):
+        return entry
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         return entry(*args, **kwargs)
 
-    # A plain method keeps its own code, which strict export traces best; a submodule is called, so that its hooks run.
-    module.forward = forward if isinstance(entry, torch.nn.Module) else entry
-    vars(module).update({name: type(value)() for name, value in hooks.items()})
-    try:
-        yield
-    finally:
-        vars(module).update(hooks)
-        del module.forward
-        if own is not None:
-            module.forward = own
+    call.__signature__ = inspect.signature(_signature_of(entry))  # type: ignore[attr-defined]
+    return call
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:

@@ -1,0 +1,254 @@
+"""Methods that are exported compute what calling them computes, whatever of their module they call."""
+
+from __future__ import annotations
+
+import importlib.util
+from operator import attrgetter
+from typing import Any
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+from torch.utils import _pytree as pytree
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import functools
+import torch
+
+class Base(torch.nn.Module):
+    def forward(self, x):
+        return x * 3
+
+class Tail(torch.nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.linear = shared
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+    def cut(self, x):
+        return self(x)[:1]
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(self, *inputs, **keywords):
+        return function(self, *inputs, **keywords)
+    return wrapper
+
+def scaled(by, x):
+    return x * by
+
+class Shifted:
+    def __call__(self, x):
+        return x + 5
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.tied = torch.nn.Linear(4, 4)
+        self.tied.weight = self.linear.weight
+        self.tail = Tail(self.linear)
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("scratch", torch.ones(4), persistent=False)
+        self.constant = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        self.tripled = functools.partial(scaled, 3)
+        self.shifted = Shifted()
+
+    def forward(self, x):
+        return super().forward(self.linear(x)) + self.constant + self.scratch
+
+    def by_call(self, x):
+        return self(x).softmax(-1)
+
+    def by_forward(self, x):
+        return self.forward(x).softmax(-1)
+
+    def by_super(self, x):
+        return super().forward(x) + self.tied(x)
+
+    def by_class(self, x):
+        return Net.forward(self, x) - Base.forward(self, x)
+
+    def by_entries(self, x):
+        return self.by_call(x) + self.by_super(x)
+
+    def twice(self, x):
+        return self(self(x))
+
+    def by_child(self, x):
+        return self.tail.cut(x) + self.tail(x)
+
+    def by_type(self, x):
+        return self(x.float() / 255) if x.dtype == torch.uint8 else x
+
+    def counting(self, x):
+        self.count.add_(1)
+        return self(x) * self.count
+
+    def assigning(self, x):
+        self.count = self.count + 1
+        return self(x) * self.count
+
+    @logged
+    def decorated(self, x):
+        return self(x) + 1
+
+    @torch.no_grad()
+    def without_gradients(self, x):
+        return self(x) + 2
+
+    @classmethod
+    def of_class(cls, x):
+        return x * (3 if cls is Net else 4)
+
+    as_partial = functools.partialmethod(by_call)
+
+    def of_kind(self, x):
+        return self(x) if type(self) is Net and isinstance(self.tail, Tail) else x
+
+    def recursive(self, x, depth=2):
+        return self.recursive(self(x), depth - 1) if depth else x
+
+def create():
+    torch.manual_seed(0)
+    return Net()
+"""
+
+ENTRIES = (
+    *("forward", "by_call", "by_forward", "by_super", "by_class", "by_entries", "twice", "by_child", "by_type"),
+    *("counting", "assigning", "decorated", "without_gradients", "of_class", "as_partial", "of_kind", "recursive"),
+    *("tail", "tail.cut", "tripled", "shifted"),
+)
+STRICT = ("by_call", "by_forward", "by_super", "twice", "counting", "decorated", "tail.cut")
+HEAD = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: []}
+methods:
+"""
+
+
+def name_of(entry: str, strict: bool) -> str:
+    return entry.replace(".", "_") + ("_strict" if strict else "")
+
+
+def method(entry: str, strict: bool) -> str:
+    dtype = "uint8" if entry == "by_type" else "float32"
+    inputs = f"[{{shape: [2, 4], dtype: {dtype}}}]"
+    return f"  {name_of(entry, strict)}: {{entry: {entry}, strict: {str(strict).lower()}, example_inputs: {inputs}}}\n"
+
+
+def eager(built: Outcome) -> Any:
+    spec = importlib.util.spec_from_file_location("eager_model", built.directory.parent / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(source)
+    return source.create().eval()
+
+
+def check(built: Outcome, name: str, entry: str, *inputs: Any, calls: int = 2) -> None:
+    """Compares several calls of a method with those of the module, whose state may change."""
+    assert built.code == 0, built.err
+    module = eager(built)
+    called = module if entry == "forward" else attrgetter(entry)(module)
+    loaded = Runtime.get().load_program(built.directory / "net.pte").load_method(name)
+    assert loaded is not None
+    with torch.no_grad():
+        for _ in range(calls):
+            expected = pytree.tree_leaves(called(*inputs))
+            torch.testing.assert_close(list(loaded.execute(inputs)), expected)
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Outcome]:
+    return {}
+
+
+@pytest.fixture
+def built(build: Build, kept: dict[str, Outcome]) -> Outcome:
+    """One program of all entries, since each alone would take a build."""
+    if not kept:
+        methods = [method(entry, False) for entry in ENTRIES] + [method(entry, True) for entry in STRICT]
+        kept["net"] = build(HEAD + "".join(methods), model=MODEL)
+    return kept["net"]
+
+
+@pytest.mark.parametrize(("entry", "strict"), [*((e, False) for e in ENTRIES), *((e, True) for e in STRICT)])
+def test_an_entry_computes_what_calling_it_computes(entry: str, strict: bool, built: Outcome) -> None:
+    torch.manual_seed(1)
+    x = (torch.rand(2, 4) * 255).to(torch.uint8) if entry == "by_type" else torch.randn(2, 4)
+    check(built, name_of(entry, strict), entry, x)
+
+
+FACTORIES = {
+    "hooks": "net.register_forward_hook(lambda module, inputs, output: output + 10)\n"
+    "    net.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))\n"
+    "    net.tail.register_forward_hook(lambda module, inputs, output: output - 1)",
+    "forward_of_the_instance": "before = net.forward\n    net.forward = lambda x: before(x) * 7",
+    "call": "net.__class__ = type('Called', (Net,), {'__call__': lambda self, x: Net.__call__(self, x) * 9})",
+    "attributes": "net.__class__ = type('Open', (Net,), {'__getattr__': lambda self, name:"
+    " getattr(self.tail, name) if name == 'absent' else Net.__getattr__(self, name)})",
+    "shared_child": "net.again = net.tail",
+}
+
+
+@pytest.mark.parametrize("how", FACTORIES)
+def test_an_entry_calls_the_module_as_its_factory_left_it(how: str, build: Build) -> None:
+    model = MODEL.replace("    return Net()", f"    net = Net()\n    {FACTORIES[how]}\n    return net")
+    built = build(HEAD + method("by_call", False) + method("by_child", False) + method("by_forward", True), model=model)
+    x = torch.randn(2, 4)
+    for entry, strict in (("by_call", False), ("by_child", False), ("by_forward", True)):
+        check(built, name_of(entry, strict), entry, x)
+
+
+def test_weights_keep_their_names_and_each_export_its_bytes(build: Build) -> None:
+    """Strict exports name modules by their address, unless they are named anew."""
+    exports = []
+    for _ in range(2):
+        made = build(HEAD + method("by_call", True) + method("by_call", False), "--stop-after", "export", model=MODEL)
+        assert made.code == 0, made.err
+        exports.append({path.name: path.read_bytes() for path in made.directory.rglob("*.pt2")})
+        program = torch.export.load(next(made.directory.rglob("by_call_strict.pt2")))
+        assert {"linear.weight", "linear.bias"} <= set(program.state_dict)
+        assert [node.name for node in program.graph.nodes][:2] == ["p_linear_weight", "p_linear_bias"]
+
+
+LOSING = {
+    "of_a_child": (
+        "self.tail.state = self.tail.state + x.sum()\n        return self(x) * self.tail.state",
+        "the buffer `tail.state`",
+    ),
+    "constant": ("self.constant = self.constant + 1\n        return self(x)", "`constant`, which it reads"),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("what", LOSING)
+def test_what_would_be_lost_is_refused(what: str, strict: bool, build: Build) -> None:
+    body, named = LOSING[what]
+    model = MODEL.replace("    def by_call", f"    def lose(self, x):\n        {body}\n\n    def by_call")
+    model = model.replace("self.linear = shared", "self.linear = shared; self.register_buffer('state', torch.ones(1))")
+    made = build(HEAD + method("lose", strict), model=model)
+    assert made.code == 1
+    assert f"the method assigns to {named}, and torch.export loses what is assigned there" in made.err
+    assert made.files == []
+
+
+def test_what_strict_export_would_lose_is_refused(build: Build) -> None:
+    made = build(HEAD + method("assigning", True), model=MODEL)
+    assert made.code == 1
+    assert "the method assigns to the buffer `count`, and torch.export loses what is assigned there" in made.err
+
+
+def test_what_nothing_reads_may_be_assigned(build: Build) -> None:
+    model = MODEL.replace("return self(x).softmax(-1)", "self.seen = x; self.count += 1; return self(x).softmax(-1)", 1)
+    made = build(HEAD + method("by_call", False) + method("by_call", True), model=model)
+    assert "note: `by_call` assigns to `seen`" in made.err
+    for strict in (False, True):
+        check(made, name_of("by_call", strict), "by_call", torch.randn(2, 4))

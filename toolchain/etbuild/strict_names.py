@@ -1,0 +1,66 @@
+"""Names in a strictly exported method: by the module, as those of any other export are.
+
+TorchDynamo names a module by its address, and a weight by the way on which the traced code reached it. An address
+differs in each process, and a way says nothing to a reader.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputSpec, TensorArgument
+
+Spec = TypeVar("Spec", InputSpec, OutputSpec)
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # torch.export's own
+
+
+def settle(program: ExportedProgram, module: torch.nn.Module) -> None:
+    """Names weights and modules after their names in the module.
+
+    Args:
+        program: Of a strict export.
+        module: What it was exported from.
+    """
+    names = {str(id(child)): name for name, child in module.named_modules()}
+    for graph_module in program.graph_module.modules():
+        if isinstance(graph_module, torch.fx.GraphModule):
+            for node in graph_module.graph.nodes:
+                stack = node.meta.get("nn_module_stack")
+                if stack:
+                    node.meta["nn_module_stack"] = dict(_entry(names, *entry) for entry in stack.items())
+    _name_inputs(program)
+
+
+def _entry(names: dict[str, str], key: str, entry: tuple[str, Any]) -> tuple[str, tuple[str, Any]]:
+    """An entry of `nn_module_stack`, as an export that is not strict writes it."""
+    if key not in names:
+        return key, entry
+    path = names[key]
+    return "__".join(["L", "self", path.replace(".", "_")]), (path, entry[1])
+
+
+def _name_inputs(program: ExportedProgram) -> None:
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    renamed: dict[str, str] = {}
+    for spec in program.graph_signature.input_specs:
+        wanted = f"{_PREFIXES.get(spec.kind, '')}{re.sub('[^a-zA-Z0-9]', '_', spec.target or '')}"
+        if spec.kind in _PREFIXES and spec.arg.name != wanted:
+            node = inputs[spec.arg.name]
+            node._rename(wanted)
+            node.target = node.name
+            renamed[spec.arg.name] = node.name
+    if renamed:
+        signature = program.graph_signature
+        program._graph_signature = ExportGraphSignature(
+            [_renamed(spec, renamed) for spec in signature.input_specs],
+            [_renamed(spec, renamed) for spec in signature.output_specs],
+        )
+        program.graph_module.recompile()
+
+
+def _renamed(spec: Spec, names: dict[str, str]) -> Spec:
+    return replace(spec, arg=TensorArgument(names[spec.arg.name])) if spec.arg.name in names else spec
