@@ -16,7 +16,7 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, InputError, Problem
+from etbuild.errors import BuildError, Problem
 from etbuild.inputs import file_digest
 
 
@@ -197,15 +197,3 @@ def replace(path: Path, content: bytes) -> None:
     """
     with staging(path.parent) as directory:
         publish([write(directory, path.name, "file", lambda file: file.write(content))], path.parent)
-
-
-def read_json(path: Path, what: str) -> Any:
-    """The content of a JSON file that another step wrote.
-
-    Raises:
-        InputError: It is none.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(f"{path}: not {what}: {error}")]) from None

@@ -118,7 +118,7 @@ class _Explainer:
             case "required":
                 for key in wanted:
                     if key not in data:
-                        sample = self.example(schema["properties"][key])
+                        sample = self.example(schema.get("properties", {}).get(key, {}))
                         yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
             case "enum":
                 hint = did_you_mean(str(data), map(str, wanted))
