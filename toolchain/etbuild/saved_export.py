@@ -261,7 +261,7 @@ def read(export: ExportFiles) -> SavedExport:
         root = directory / "sources"
         return SavedExport(
             export,
-            [TensorFacts(**entry) for entry in content["tensors"]],
+            [_tensor_facts(entry) for entry in content["tensors"]],
             content["zeros"],
             _read_constants(directory, content["constants"]),
             content["imports"],
@@ -270,6 +270,12 @@ def read(export: ExportFiles) -> SavedExport:
         )
     except Exception as error:  # safetensors has errors of its own
         raise InputError([Problem(f"{directory}: not {what}: {summary(error)}")]) from error
+
+
+def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
+    if not isinstance(getattr(torch, entry["dtype"], None), torch.dtype):
+        raise ValueError(f"`{entry['dtype']}` is no type of tensors")
+    return TensorFacts(**entry)
 
 
 def load_methods(
