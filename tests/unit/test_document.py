@@ -58,5 +58,5 @@ def test_what_yaml_1_1_reads_otherwise_is_an_error(tmp_path: Path, text: str) ->
 
 @pytest.mark.parametrize("text", ["1" * 5001, "0" + "1" * 5001, "0b" + "1" * 20000])
 def test_a_number_can_be_too_long(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match=f"`{text[:40]}` is not a value of its type"):
+    with pytest.raises(InputError, match="is too long for a number"):
         load(tmp_path / "x.yaml", text)

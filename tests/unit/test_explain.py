@@ -172,7 +172,7 @@ def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         (None, "no such file or directory"),
         ("{", "not an index"),
         ("[]", "its schema is none, not executorch-index/v2"),
-        ('{"schema": "executorch-index/v1"}', "build it again with this version of the driver"),
+        ('{"schema": "executorch-index/v1"}', "make it again with this version of `etbuild`"),
         ('{"schema": "executorch-index/v2"}', "the key `name` is missing"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from etbuild import json_file, regular_files
 from etbuild.changes import ABSENT, Change, changes, show
 from etbuild.errors import InputError, Problem, format_path
 from etbuild.progress import size
@@ -91,11 +93,13 @@ def _artifacts(listed: list[dict[str, Any]]) -> Facts:
 def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
     """The report that the index lists, where it lies beside it unchanged."""
     for artifact in index["artifacts"]:
-        file = path.parent / artifact["file"]
-        if artifact["kind"] == "report" and file.exists():
-            content = file.read_bytes()
-            if hashlib.sha256(content).hexdigest() == artifact["sha256"]:
-                return dict(json.loads(content))
+        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):
+            data = regular_files.read(file, json_file.MAX_BYTES)
+            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
+                return dict(json_file.content(data, file, "a report", "report"))
     return None
 
 

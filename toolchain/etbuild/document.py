@@ -20,6 +20,7 @@ from etbuild.errors import DocumentPath, InputError, Position, Problem
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # aliases count each time they are used, so that a bomb of them ends here
 MAX_DEPTH = 50
+_LONGEST_NUMBER = 400  # in characters: the largest float written out has 309 digits
 
 
 @dataclass
@@ -42,27 +43,34 @@ def load(path: Path, name: str | None = None) -> Document:
         InputError: The file cannot be read, is not UTF-8 or not the YAML described above. Holds every problem found.
     """
     name = name or str(path)
-    text = _read(path, name)
+    loader, node = _compose(_read(path, name), name)
+    reader = _Reader(loader, name)
+    document = Document(reader.read(node, ()), reader.positions, reader.keys)
+    if reader.problems:
+        raise InputError(reader.problems)
+    return document
+
+
+def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
+    """The nodes of a document, and what makes values of them."""
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            hint = "a manifest starts with `schema: executorch-model/v1`"
-            raise InputError([Problem("the file is empty", hint=hint, position=Position(name, 1, 1))])
-        reader = _Reader(loader, name)
-        document = Document(reader.read(node, ()), reader.positions, reader.keys)
-    except yaml.MarkedYAMLError as error:
-        raise InputError([_syntax_problem(error, name)]) from None
+        loader = _Loader(text, name)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         position = Position(name, before.count("\n") + 1, len(before) - before.rfind("\n"))
         message = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
         raise InputError([Problem(message, position=position)]) from None
-    except RecursionError:
-        raise InputError([_too_deep(Position(name, 1, 1))]) from None
-    if reader.problems:
-        raise InputError(reader.problems)
-    return document
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise InputError([_syntax_problem(error, name)]) from None
+    except (ValueError, OverflowError):  # the number in an escape such as "\U00110000"
+        position = Position(name, loader.line + 1, loader.column + 1)
+        raise InputError([Problem("an escape stands for no character of Unicode", position=position)]) from None
+    if node is None:
+        hint = "a manifest starts with `schema: executorch-model/v1`"
+        raise InputError([Problem("the file is empty", hint=hint, position=Position(name, 1, 1))])
+    return loader, node
 
 
 def _read(path: Path, name: str) -> str:
@@ -105,8 +113,14 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
     return Problem(f"not valid YAML: {message}", position=position, hint=hint)
 
 
-def _too_deep(position: Position) -> Problem:
-    return Problem(f"nested more than {MAX_DEPTH} levels deep", position=position)
+def _too_deep(position: Position) -> InputError:
+    return InputError([Problem(f"nested more than {MAX_DEPTH} levels deep", position=position)])
+
+
+def _too_many(position: Position) -> InputError:
+    message = f"the file stands for more than {MAX_VALUES} values"
+    hint = "is an alias (`*name`) used inside what other aliases repeat?"
+    return InputError([Problem(message, position=position, hint=hint)])
 
 
 _AMBIGUOUS = "ambiguous"  # the tag of scalars that YAML 1.1 and 1.2 read differently
@@ -114,7 +128,27 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML reads YAML 1.1; this is 1.2's core schema, and `<<`, so that it can be refused."""
+    """PyYAML reads YAML 1.1; this is 1.2's core schema, and `<<`, so that it can be refused. It stops at what is too
+    large or too deep, and does not read it to its end first."""
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self.file = file
+        self.nodes = self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node, with all that is in it."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        position = Position(self.file, mark.line + 1, mark.column + 1)
+        if self.nodes >= 2 * MAX_VALUES:  # keys are nodes too
+            raise _too_many(position)
+        if self.depth > MAX_DEPTH:
+            raise _too_deep(position)
+        self.nodes += 1
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         """The tag of a node."""
@@ -169,17 +203,9 @@ class _Reader:
         position = self._position(node)
         self.count += 1
         if self.count > MAX_VALUES:
-            raise InputError(
-                [
-                    Problem(
-                        f"the file stands for more than {MAX_VALUES} values",
-                        position=position,
-                        hint="is an alias (`*name`) used inside what other aliases repeat?",
-                    )
-                ]
-            )
+            raise _too_many(position)
         if len(path) > MAX_DEPTH:
-            raise InputError([_too_deep(position)])
+            raise _too_deep(position)
         self.positions[path] = position
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -212,33 +238,37 @@ class _Reader:
         return data
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
-        position = self._position(node)
-        try:
-            if node.tag == _AMBIGUOUS:
-                self._ambiguous(node.value, position, path)
-                return None
-            value = self.loader.construct_object(node)
-        except yaml.constructor.ConstructorError:
-            self._problem(f"`{node.tag}` is not a type that a manifest can hold", position, path)
+        """The value of a scalar; None, and a problem, where no manifest can hold it."""
+        position, tag = self._position(node), _type_of(node)
+        if tag == _AMBIGUOUS:
+            self._ambiguous(node.value, position, path)
             return None
-        except ValueError:  # a number with more digits than Python reads or writes
-            self._problem(f"`{node.value[:40]}` is not a value of its type", position, path)
+        if tag not in _TYPES:
+            message = f"`{_short_tag(node)} {node.value[:40]}` is not of a type that a manifest can hold"
+            self._problem(message, position, path, f'write "{node.value}" in quotes')
             return None
-        if isinstance(value, float) and not math.isfinite(value):
-            self._problem(f"`{node.value}` is not a finite number", position, path)
-        elif isinstance(value, str) and not value.isprintable() and _has_surrogate(value):
+        if tag != node.tag:
+            hint = f"write it without `{_short_tag(node)}`"
+            self._problem(f"`{node.value[:40]}` is not {_TYPES[node.tag]}", position, path, hint)
+            return None
+        if tag != f"{_TAG}str" and len(node.value) > _LONGEST_NUMBER:
+            self._problem(f"`{node.value[:40]}...` is too long for a number", position, path)
+            return None
+        value = self.loader.construct_object(node)
+        if isinstance(value, int) and not fits_64_bits(value):
+            self._problem(f"`{node.value[:40]}` does not fit into 64 bits", position, path)
+        elif isinstance(value, float) and not math.isfinite(value):
+            self._problem(f"`{node.value[:40]}` is not a finite number", position, path)
+        elif isinstance(value, str) and has_surrogate(value):
             self._problem("the text holds half of a surrogate pair", position, path)
-        elif not isinstance(value, (str, int, float, bool, type(None))):
-            self._problem(
-                f"`{node.value}` is a {type(value).__name__} in YAML",
-                position,
-                path,
-                f'write "{node.value}" in quotes',
-            )
-            return None
-        return value
+        else:
+            return value
+        return None
 
     def _ambiguous(self, text: str, position: Position, path: DocumentPath) -> None:
+        if len(text) > _LONGEST_NUMBER:
+            self._problem(f"`{text[:40]}...` is too long for a number", position, path)
+            return
         number = str(int(text)) if re.fullmatch("[-+]?[0-9]+", text) else None
         values = [_old_value(text), number]
         kind = {"timestamp": "a date", "str": "text"}.get(_tag_of_old(text).removeprefix(_TAG), "a number")
@@ -249,7 +279,7 @@ class _Reader:
     def _plain_tag(self, node: yaml.Node, kind: str, path: DocumentPath) -> bool:
         if node.tag == f"tag:yaml.org,2002:{kind}":
             return True
-        self._problem(f"`{node.tag}` is not a type that a manifest can hold", self._position(node), path)
+        self._problem(f"`{_short_tag(node)}` is not a type that a manifest can hold", self._position(node), path)
         return False
 
     def _position(self, node: yaml.Node) -> Position:
@@ -259,8 +289,35 @@ class _Reader:
         self.problems.append(Problem(message, path, hint, position))
 
 
-def _has_surrogate(text: str) -> bool:
-    return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+def _type_of(node: yaml.Node) -> str:
+    """The tag of a scalar: with a tag that is written out, that of the text without it, so that the two can be
+    compared. Text is text whatever it looks like."""
+    if node.tag in (_AMBIGUOUS, f"{_TAG}str") or node.tag not in _TYPES:
+        return str(node.tag)
+    return _Loader("", "").resolve(yaml.ScalarNode, node.value, (True, False))
+
+
+_TYPES = {
+    f"{_TAG}str": "text",
+    f"{_TAG}null": "null",
+    f"{_TAG}bool": "true or false",
+    f"{_TAG}int": "a whole number",
+    f"{_TAG}float": "a number with a point",
+}
+
+
+def _short_tag(node: yaml.Node) -> str:
+    tag: str = node.tag
+    return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+
+
+def fits_64_bits(number: int) -> bool:
+    """Whether a whole number fits into 64 bits, with a sign or without."""
+    return -(1 << 63) <= number < 1 << 64
+
+
+has_surrogate = re.compile("[\ud800-\udfff]").search
+"""Finds half of a surrogate pair in a text, which has no form in UTF-8."""
 
 
 def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 import errno
-import json
+import functools
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 DocumentPath = tuple[str | int, ...]
+
+_COMPARED = 20  # of unknown words, so many are compared with all that are known
+_LISTED = 60  # of known words, so many are listed
+_LONG = 100  # of a key, so many characters are shown
+_ALIKE = 10  # of problems that differ in names and numbers alone, so many are shown
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class Position:
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{printable(self.file)}:{self.line}:{self.column}"
 
 
 Positions = Mapping[DocumentPath, Position]
@@ -33,6 +39,9 @@ _COMMON: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "mem
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong.
+
+    What it quotes may come from files of others: as text it has no character that a terminal would obey, and a line
+    of its message that is not the first is indented, so that it looks like no message of its own.
 
     Attributes:
         message: What is wrong.
@@ -65,8 +74,14 @@ class Problem:
         parts = [str(self.position)] if self.position else []
         if self.path:
             parts.append(format_path(self.path))
-        text = ": ".join([*parts, self.message])
-        return text + (f"\n    {self.hint}" if self.hint else "")
+        first, *more = ": ".join([*parts, self.message]).split("\n")
+        if self.hint:
+            more += self.hint.split("\n")
+        return "\n".join([printable(first), *(f"    {printable(line.removeprefix('    '))}" for line in more)])
+
+    def on_one_line(self) -> str:
+        """The problem without its hint, as a part of another message."""
+        return printable(str(replace(self, hint=None)))
 
 
 @dataclass
@@ -138,18 +153,63 @@ def format_path(path: DocumentPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            shown = part if part.isprintable() else json.dumps(part)
+            shown = printable(part if len(part) <= _LONG else f"{part[:_LONG]}...")
             text += f".{shown}" if text else shown
     return text
 
 
+def printable(text: str) -> str:
+    """The text with an escape in place of each character that could move a cursor, begin a line, or turn the order
+    of what is read: control characters, line ends, marks of direction, and what has no form."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+
+
+def _escape(code: int) -> str:
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+    return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """The problems, in their order; of many that differ in names and numbers alone the first few, and how many more
+    there are."""
+    alike: dict[str, list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault(_kind(problem.message), []).append(problem)
+    places = {id(problem): place for kind in alike.values() for place, problem in enumerate(kind)}
+    for problem in problems:
+        place, number = places[id(problem)], len(alike[_kind(problem.message)])
+        if place < _ALIKE:
+            yield problem
+        elif place == _ALIKE:
+            more = f"{number - _ALIKE} more such problem{'s' if number > _ALIKE + 1 else ''}, the first of them here"
+            yield Problem(more, problem.path, position=problem.position)
+
+
+def _kind(message: str) -> str:
+    return re.sub(r"`[^`]*`|\"[^\"]*\"|[0-9]+", "", message)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known word and lists all of them."""
-    words = sorted(known)
+    return _did_you_mean(word, tuple(sorted(known)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _did_you_mean(word: str, words: tuple[str, ...]) -> str | None:
     if not words:
         return None
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if not near:
         near = [w for w in words if w.lower() == word.lower()]
-    listing = f"known: {', '.join(words)}"
+    more = f", and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    listing = f"known: {', '.join(words[:_LISTED])}{more}"
     return f"did you mean `{near[0]}`? ({listing})" if near else listing
+
+
+def unknown(given: Iterable[str], known: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Those of some words that are not known, each with a hint. Both may be long: only the first few are compared."""
+    words = set(known)
+    for number, word in enumerate(word for word in given if word not in words):
+        yield word, did_you_mean(word, words) if number < _COMPARED else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.errors import DocumentPath, Problem, unknown
 
 Example = dict[str, Any]
 CheckFile = Callable[[str, DocumentPath], Iterator[Problem]]
@@ -172,11 +172,11 @@ def _check_mapping(
     inputs: dict[str, Any], shapes: dict[str, Any], known: _KnownDims, path: DocumentPath
 ) -> Iterator[Problem]:
     """What is not named is fixed."""
+    for key, hint in unknown(shapes, inputs):
+        yield Problem(f"there is no input `{key}`", (*path, key), hint, at_key=True)
     for key, part in shapes.items():
         if key in inputs:
             yield from _check_shapes(inputs[key], part, known, (*path, key))
-        else:
-            yield Problem(f"there is no input `{key}`", (*path, key), did_you_mean(key, inputs), at_key=True)
 
 
 def _check_shapes(example: Any, shapes: Any, known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:

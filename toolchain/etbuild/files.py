@@ -15,7 +15,7 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, InputError, Problem, system_error
+from etbuild.errors import BuildError, Problem, system_error
 from etbuild.folders import Folder
 from etbuild.inputs import file_digest
 from etbuild.scratch import HIDDEN, Scratch, write_error
@@ -261,14 +261,3 @@ def replace(path: Path, content: bytes) -> None:
         except OSError as error:
             raise write_error(path, error) from error
 
-
-def read_json(path: Path, what: str) -> Any:
-    """The content of a JSON file that another step wrote.
-
-    Raises:
-        InputError: It is none.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(f"{path}: not {what}: {error}")]) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
+import math
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from etbuild import json_file, regular_files
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
 from etbuild.plan import Plan
@@ -23,6 +24,7 @@ from etbuild.sources import SourceFinder, blame
 
 _PATH: DocumentPath = ("model", "huggingface")
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes them
 _OF_FILES = ("auto_map", "architectures", "transformers_version")  # what a config.json says to `from_pretrained` alone
 
 
@@ -103,7 +105,7 @@ def _check_keys(config: Any, wanted: dict[str, Any], path: DocumentPath) -> None
 def _read(name: str, inputs: Inputs) -> dict[str, Any]:
     path: DocumentPath = (*_PATH, "config")
     try:
-        content = json.loads(inputs.find_data(name, path).read_bytes())
+        content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES), _NOT_FINITE)
     except (OSError, ValueError) as error:
         raise InputError([Problem(f"cannot read `{name}`: {error}", path)]) from None
     if not isinstance(content, dict):

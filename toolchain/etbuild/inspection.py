@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from etbuild.errors import printable
 from etbuild.progress import size, table
 
 
 def text(facts: dict[str, Any]) -> str:
     """What `program_file.describe` found, in a few tables."""
-    head = f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}"
+    head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
         return "\n\n".join([head, _blobs(facts["named_data"])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
@@ -20,7 +21,7 @@ def text(facts: dict[str, Any]) -> str:
     rows.append(("named data", str(len(blobs["named_data"])), size(sum(blobs["named_data"].values()))))
     parts.append(table(rows))
     if facts["external_keys"]:
-        parts.append("expects in named data:\n" + "\n".join(f"  {key}" for key in facts["external_keys"]))
+        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
     return "\n\n".join(parts)
 
 
@@ -36,7 +37,7 @@ def _method(name: str, method: dict[str, Any]) -> str:
     lines += [f"  {operator}: {count} calls" for operator, count in method["operators"].items()]
     if method["memory"]:
         lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _value(value: dict[str, Any]) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild import files, schema
+from etbuild import files, json_file
 from etbuild.changes import ABSENT, Change, changes, show
-from etbuild.errors import CheckError, InputError, Problem, format_path
+from etbuild.errors import CheckError, Problem, format_path
 from etbuild.progress import size
 
 _SCHEMA = "executorch-lock/v1"
@@ -58,10 +58,7 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
     """
     if not path.exists():
         raise CheckError([Problem(f"{path.name}: there is no lockfile yet", hint=hint)])
-    found = files.read_json(path, "a lockfile")
-    wrong = schema.problems("lock", found)
-    if wrong:
-        raise InputError([Problem(f"{path.name}: not a lockfile: {problem}", hint=hint) for problem in wrong])
+    found = json_file.read(path, "a lockfile", "lock", hint)
     lines = [_line(change) for change in _merged(changes(found, content))]
     if lines:
         message = f"{path.name}: the program is not the one that is locked:"

@@ -28,7 +28,7 @@ from executorch.exir.serde import export_serialize, serialize
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from etbuild import files, named_data, sharing, versions
+from etbuild import files, json_file, named_data, sharing, versions
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
 from etbuild.inputs import file_digest
@@ -269,17 +269,14 @@ def read(directory: Path, name: str) -> LoweredMethod:
     Raises:
         InputError: It is no lowered method, another one, or it is damaged.
     """
-    try:
-        facts = json.loads((directory / _METHOD).read_bytes())
-        if facts.pop("schema") != _SCHEMA:
-            raise ValueError(f"its schema is not {_SCHEMA}")
-        if facts["name"] != name:
-            raise ValueError(f"it is `{facts['name']}`")
-        claims = {key: set(shards) for key, shards in facts.pop("claims").items()}
-        places = [sharing.read(place) for place in facts.pop("places")]
-        return LoweredMethod(directory, claims=claims, places=places, **facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError([Problem(f"not the lowered method: {error}", ("methods", name))]) from error
+    facts = json_file.read(directory / _METHOD, f"the lowered method `{name}`", "step#loweredMethod")
+    if facts["name"] != name:
+        raise InputError([Problem(f"not the lowered method: it is `{facts['name']}`", ("methods", name))])
+    claims = {key: set(shards) for key, shards in facts["claims"].items()}
+    places = [sharing.read(place) for place in facts["places"]]
+    nodes = [(node, count) for node, count in facts["nodes"]]
+    rest = {key: facts[key] for key in ("why_not", "bound", "delegates", "digests")}
+    return LoweredMethod(directory, name, claims=claims, places=places, nodes=nodes, **rest)
 
 
 def merge(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from etbuild.document import mapping
-from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.errors import DocumentPath, Problem, unknown
 
 HOOKS = ("aten", "edge", "edge_manager", "executorch")
 """Where passes run, in order. The first is in the export."""
@@ -97,10 +97,9 @@ def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     for key in ("segment_alignment", "constant_tensor_alignment", "delegate_alignment"):
         yield from _check_power_of_two(executorch, key, ("executorch",))
     for key, value in mapping(executorch, "propagate_device_config").items():
-        for name in value if isinstance(value, dict) else ():
-            if name not in methods:
-                path = ("executorch", "propagate_device_config", key, name)
-                yield Problem(f"there is no method `{name}`", path, did_you_mean(name, methods), at_key=True)
+        for name, hint in unknown(value if isinstance(value, dict) else (), methods):
+            path = ("executorch", "propagate_device_config", key, name)
+            yield Problem(f"there is no method `{name}`", path, hint, at_key=True)
     yield from _check_memory(data, executorch, methods)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -9,9 +10,11 @@ from typing import Any
 
 from etbuild import backends, document, examples, lowering_options, recipes, schema
 from etbuild.document import mapping
-from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
+from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, unknown
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # of a file: the bytes of each part, and the characters of all
+_QUOTED = 100  # so many characters of a word are shown
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
 
@@ -33,21 +36,37 @@ def load(path: Path, name: str | None = None) -> Manifest:
     Raises:
         InputError: All that is wrong with it, in the order of the file.
     """
-    parsed = document.load(path, name)
-    problems = schema.problems("model", parsed.data)
-    if isinstance(parsed.data, dict):
-        broken = [problem.path or () for problem in problems]
-        problems += [p for p in _cross_checks(parsed.data) if not _explained(p.path or (), broken)]
-    if problems:
-        raise InputError(
-            [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
-        ).located(parsed.positions)
+    try:
+        parsed = document.load(path, name)
+        problems = [*_problems(parsed.data)]
+        if problems:
+            problems = [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
+            raise InputError(problems).located(parsed.positions)
+    except InputError as error:
+        raise InputError([_quoting_in_short(problem) for problem in error.problems]) from None
     return Manifest(parsed.data, parsed.positions)
 
 
-def _explained(path: DocumentPath, broken: list[DocumentPath]) -> bool:
-    """Whether the schema has found something at, above or below the path: a second error would only confuse."""
-    return any(path[: len(other)] == other or other[: len(path)] == path for other in broken if other)
+def _quoting_in_short(problem: Problem) -> Problem:
+    """The problem with what it quotes of the manifest on one line, and cut where it is long."""
+    texts = (problem.message, problem.hint or "")
+    message, hint = (re.sub(f"`([^`]{{{_QUOTED}}})[^`]+`", r"`\1...`", printable(text)) for text in texts)
+    return replace(problem, message=message, hint=hint or None)
+
+
+def _problems(data: Any) -> Iterator[Problem]:
+    """What is wrong with the data of a manifest. Where the schema has found something, at, above or below a place,
+    a second error would only confuse."""
+    found = schema.problems("model", data)
+    yield from found
+    if not isinstance(data, dict):
+        return
+    broken = {problem.path for problem in found if problem.path}
+    above = {path[:length] for path in broken for length in range(len(path))}
+    for problem in _cross_checks(data):
+        path = problem.path or ()
+        if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
+            yield problem
 
 
 def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
@@ -56,7 +75,8 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)
-    yield from _check_whole_programs(mapping(data, "defaults"), methods)
+    lowered = _partitioners(mapping(data, "defaults"), methods)
+    yield from _check_whole_programs(lowered)
     for name, method in methods.items():
         if isinstance(method, dict):
             yield from _check_method(method, ("methods", name))
@@ -68,7 +88,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from lowering_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
     yield from _check_quantizations(data, methods)
-    yield from _check_quantizers_fit(mapping(data, "defaults"), methods)
+    yield from _check_quantizers_fit(mapping(data, "defaults"), methods, lowered)
     yield from _check_checks(data, methods)
 
 
@@ -115,7 +135,11 @@ def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
-    if name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
+    if not name.isprintable():
+        yield Problem(f"`{name}` holds a character that cannot be printed", path, "give the file another name")
+    elif len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
+        yield Problem(f"`{name}` is too long for the name of a file", path)
+    elif name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
         yield Problem(
             f"`{name}` is not a relative path with `/`",
             path,
@@ -141,27 +165,27 @@ def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterat
     if isinstance(partitioners, list):
         yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
     elif isinstance(partitioners, dict):
+        for name, hint in unknown(partitioners, methods):
+            yield Problem(f"there is no method `{name}`", ("defaults", "partitioners", name), hint, at_key=True)
         for name, entries in partitioners.items():
             path = ("defaults", "partitioners", name)
-            if name not in methods:
-                yield Problem(f"there is no method `{name}`", path, did_you_mean(name, methods), at_key=True)
-            elif isinstance(methods[name], dict) and "partitioners" in methods[name]:
+            if isinstance(methods.get(name), dict) and "partitioners" in methods[name]:
                 yield Problem(f"`methods.{name}.partitioners` says it too", path, "keep one of the two", at_key=True)
             if isinstance(entries, list):
                 yield from _check_partitioners(entries, path)
 
 
 def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Problem]:
-    seen: list[tuple[str, dict[str, Any]]] = []
+    seen = set()
     for index, entry in enumerate(entries):
         here = (*path, index)
         name, options = _name_and_options(entry)
         if name is None or options is None:
             continue
         yield from _at_name(backends.check(name, options, here), entry, here)
-        if (name, options) in seen:
+        if (name, schema.canonical(options)) in seen:
             yield Problem("the same partitioner stands twice", here, "remove one of them")
-        seen.append((name, options))
+        seen.add((name, schema.canonical(options)))
         if name == "portable" and index != len(entries) - 1:
             yield Problem("`portable` takes all that is left, so nothing can follow it", here, "move it to the end")
 
@@ -180,24 +204,37 @@ def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterato
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
 
 
-def _partitioners(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The backends of a method with their options, its own or inherited; without what the schema refuses."""
+_Partitioners = list[tuple[str, dict[str, Any]]]
+
+
+def _partitioners(defaults: dict[str, Any], methods: dict[str, Any]) -> dict[str, _Partitioners]:
+    """The backends of each method with their options, its own or inherited; without what the schema refuses. Methods
+    that inherit one list have one list."""
     inherited = defaults.get("partitioners")
-    inherited = inherited.get(name) if isinstance(inherited, dict) else inherited
-    entries = methods[name].get("partitioners", inherited) if isinstance(methods[name], dict) else None
-    for entry in entries if isinstance(entries, list) else []:
-        backend, options = _name_and_options(entry)
-        if backend is not None:
-            yield backend, options or {}
+    common = _named(inherited)
+    found: dict[str, _Partitioners] = {}
+    for name, method in methods.items():
+        if not isinstance(method, dict):
+            found[name] = []
+        elif "partitioners" in method:
+            found[name] = _named(method["partitioners"])
+        else:
+            found[name] = _named(inherited.get(name)) if isinstance(inherited, dict) else common
+    return found
 
 
-def _check_whole_programs(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+def _named(entries: Any) -> _Partitioners:
+    named = map(_name_and_options, entries) if isinstance(entries, list) else ()
+    return [(backend, options or {}) for backend, options in named if backend is not None]
+
+
+def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem]:
     """A backend that wants a setting of the whole program has to be that of every method."""
-    used = {name: {backend for backend, _ in _partitioners(defaults, methods, name)} for name in methods}
-    for backend in sorted(set().union(*used.values())):
+    lists = {id(entries): {backend for backend, _ in entries} for entries in lowered.values()}
+    for backend in sorted(set().union(*lists.values())):
         if not backends.whole_program(backend):
             continue
-        for name in sorted(name for name, named in used.items() if backend not in named):
+        for name in sorted(name for name, entries in lowered.items() if backend not in lists[id(entries)]):
             message = f"`{backend}` changes operators in all methods of a program, and this one does not name it"
             yield Problem(message, ("methods", name), "name it here too, or make two programs", at_key=True)
 
@@ -234,22 +271,31 @@ def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Itera
             yield from _check_quantize(mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
 
 
-def _check_quantizers_fit(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+def _check_quantizers_fit(
+    defaults: dict[str, Any], methods: dict[str, Any], lowered: dict[str, _Partitioners]
+) -> Iterator[Problem]:
     """What a method is quantized for has to be what it is lowered for."""
-    said = set()
+    seen = set()
     for name, method in methods.items():
         own = isinstance(method, dict) and "quantize" in method
         quantize = mapping(method if own else defaults, "quantize")
+        if (id(quantize), id(lowered[name])) in seen:
+            continue
+        seen.add((id(quantize), id(lowered[name])))
+        place: DocumentPath = ("methods", name) if own else ("defaults",)
         for index, entry in enumerate(_list(mapping(quantize, "pt2e"), "quantizers")):
-            backend, options = _name_and_options(entry)
-            here = (*(("methods", name) if own else ("defaults",)), "quantize", "pt2e", "quantizers", index, "options")
-            for option in backends.same_options(backend) if backend is not None else ():
-                lowered = [other.get(option) for one, other in _partitioners(defaults, methods, name) if one == backend]
-                given = (options or {}).get(option)
-                if given is not None and lowered and given not in lowered and (here, option) not in said:
-                    said.add((here, option))
-                    message = f"the method `{name}` is quantized for {given} and lowered for {lowered[0]}"
-                    yield Problem(message, (*here, option), "write the same in both")
+            here = (*place, "quantize", "pt2e", "quantizers", index, "options")
+            yield from _check_quantizer_fits(entry, here, name, lowered[name])
+
+
+def _check_quantizer_fits(entry: Any, path: DocumentPath, method: str, lowered: _Partitioners) -> Iterator[Problem]:
+    backend, options = _name_and_options(entry)
+    for option in backends.same_options(backend) if backend is not None else ():
+        given = (options or {}).get(option)
+        wanted = [other.get(option) for name, other in lowered if name == backend] if given is not None else []
+        if wanted and given not in wanted:
+            message = f"the method `{method}` is quantized for {given} and lowered for {wanted[0]}"
+            yield Problem(message, (*path, option), "write the same in both")
 
 
 def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:
@@ -344,7 +390,6 @@ def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Pro
         ("min_delegated", "method", methods),
         ("max_named_data_bytes", "tag", tags),
     ):
-        for name in mapping(checks, check):
-            if name not in known:
-                hint = did_you_mean(name, known) or "the manifest has no `named_data`"
-                yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)
+        for name, hint in unknown(mapping(checks, check), known):
+            hint = hint if known else "the manifest has no `named_data`"
+            yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)

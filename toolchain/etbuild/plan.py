@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild import examples, lowering_options, recipes
+from etbuild import examples, json_file, lowering_options, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
 SCHEMA, EXPORT_SCHEMA, LOWER_SCHEMA = "executorch-plan/v2", "executorch-export-plan/v1", "executorch-lower-plan/v1"
+_PARTS = {SCHEMA: "plan#plan", EXPORT_SCHEMA: "plan#exportPlan", LOWER_SCHEMA: "plan#lowerPlan"}
 
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """Where passes over a method run while it is quantized, in order."""
@@ -127,12 +128,7 @@ def read(path: Path, schema: str) -> Plan:
     Raises:
         InputError: It is none, or another one.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(f"{path}: not a plan: {error}")]) from None
-    if not isinstance(content, dict) or content.get("schema") != schema:
-        raise InputError([Problem(f"{path}: not a plan of the schema {schema}", hint="`etbuild plan` writes them")])
+    content: Plan = json_file.read(path, "a plan", _PARTS[schema], "`etbuild plan` writes them")
     return content
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
     _deserialize_to_flat_tensor,
 )
 
+from etbuild import regular_files
 from etbuild.errors import InputError, Problem
 
 
@@ -39,7 +41,8 @@ def describe(path: Path) -> dict[str, Any]:
         InputError: It is neither, or it is damaged.
     """
     try:
-        data = path.read_bytes()
+        with regular_files.opened(path) as file:
+            data = file.read()
     except OSError as error:
         raise InputError([Problem(f"{path}: cannot read the file: {error.strerror}")]) from None
     facts = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -48,7 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
         if identifier == b"ET":
             return {"kind": "program", **facts, **program_facts(read_program(data))}
         if identifier == b"FT":
-            return {"kind": "named_data", **facts, "named_data": named_data_facts(path)}
+            return {"kind": "named_data", **facts, "named_data": _blob_sizes(data, len(data))}
     except Exception as error:  # flatbuffers and struct have no common base of their errors
         raise InputError([Problem(f"{path}: the file is damaged, or of another version: {error}")]) from error
     raise InputError(
@@ -80,10 +83,16 @@ def named_data_facts(path: Path) -> dict[str, int]:
     Raises:
         Exception: As `named_data_blobs`.
     """
-    with path.open("rb") as file:
-        header = _named_data_header(file.read(8 + FlatTensorHeader.EXPECTED_LENGTH), path.stat().st_size)
+    with regular_files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        header = _named_data_header(file.read(8 + FlatTensorHeader.EXPECTED_LENGTH), size)
         file.seek(0)
-        content = named_data_content(file.read(header.flatbuffer_offset + header.flatbuffer_size))
+        return _blob_sizes(file.read(header.flatbuffer_offset + header.flatbuffer_size), size)
+
+
+def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
+    _named_data_header(head, size)
+    content = named_data_content(head)
     return {named.key: content.segments[named.segment_index].size for named in sorted(content.named_data, key=_key)}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from etbuild.errors import EtbuildError
+from etbuild.errors import EtbuildError, folded, printable
 
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 
@@ -22,8 +22,8 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 
 def complain(error: EtbuildError) -> None:
-    """Prints what is wrong to standard error, one problem after the other."""
-    for problem in error.problems:
+    """Prints what is wrong to standard error, one problem after the other; of many of a kind the first few."""
+    for problem in folded(error.problems):
         head, _, hint = str(problem).partition("\n")
         mark = paint("error:", RED + BOLD, sys.stderr)
         print(f"{mark} {head}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
@@ -46,7 +46,7 @@ class Progress:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Shows that a stage runs, and at its end how long it took."""
-        start = time.monotonic()
+        start, name = time.monotonic(), printable(name)
         self._line(f"  {name} ...", end="")
         try:
             yield
@@ -64,7 +64,8 @@ class Progress:
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as aligned columns, the first row being the head."""
+    """Rows as aligned columns, the first row being the head. A cell may hold what a file says."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import schema
+from etbuild import json_file
 from etbuild.errors import InputError, Problem
 from etbuild.scratch import temporary
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
-
-_SCHEMA = "executorch-index/v2"
 
 
 def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
@@ -27,17 +24,8 @@ def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
         InputError: There is none, or several, or it is damaged.
     """
     found = _locate(path)
-    try:
-        content = json.loads(found.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(f"{found}: not an index: {error}")]) from None
-    if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
-        said = content.get("schema") if isinstance(content, dict) else None
-        hint = "build it again with this version of the driver" if str(said).startswith("executorch-index/") else None
-        raise InputError([Problem(f"{found}: its schema is {said or 'none'}, not {_SCHEMA}", hint=hint)])
-    wrong = schema.problems("index", content)
-    if wrong:
-        raise InputError([Problem(f"{found}: not an index: {wrong[0]}")])
+    content = json_file.read(found, "an index", "index")
+    json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
     return found, content
 
 

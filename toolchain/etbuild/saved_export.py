@@ -14,7 +14,6 @@ has nothing to do. Written against torch 2.13, whose `.pt2` holds stack traces a
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import zipfile
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild import files
+from etbuild import files, json_file
 from etbuild.carried import carried
 from etbuild.errors import InputError, Problem
 from etbuild.export_files import METHODS, PLAN, ExportFiles
@@ -256,22 +255,27 @@ def read(export: ExportFiles) -> SavedExport:
         InputError: It is none, or it is damaged.
     """
     directory = export.directory
+    what = "an export that `etbuild export` wrote"
+    content = json_file.read(directory / _MODULE, what, "step#export")
     try:
-        content = json.loads((directory / _MODULE).read_bytes())
-        if content["schema"] != _SCHEMA:
-            raise ValueError(f"its schema is {content['schema']}, not {_SCHEMA}")
         root = directory / "sources"
         return SavedExport(
             export,
-            [TensorFacts(**entry) for entry in content["tensors"]],
+            [_tensor_facts(entry) for entry in content["tensors"]],
             content["zeros"],
             _read_constants(directory, content["constants"]),
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            json.loads((directory / PLAN).read_bytes()) if export.together else None,
+            json_file.read(directory / PLAN, "a plan", "plan#exportPlan") if export.together else None,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError([Problem(f"{directory}: not an export that `etbuild export` wrote: {error}")]) from error
+    except Exception as error:  # safetensors has errors of its own
+        raise InputError([Problem(f"{directory}: not {what}: {summary(error)}")]) from error
+
+
+def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
+    if not isinstance(getattr(torch, entry["dtype"], None), torch.dtype):
+        raise ValueError(f"`{entry['dtype']}` is no type of tensors")
+    return TensorFacts(**entry)
 
 
 def load_methods(
@@ -307,11 +311,24 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
     Args:
         saved: What `read` gave.
         weights: The content of those that the weights' files bring, by name.
+
+    Raises:
+        InputError: Some of it is missing or damaged.
     """
     from safetensors.torch import load_file
 
     path = saved.files.directory / _MADE
-    made = load_file(path) if path.exists() else {}
+    try:
+        made = load_file(path) if path.exists() else {}
+        return _content(saved, weights, made)
+    except Exception as error:  # safetensors and torch have errors of their own
+        message = f"{saved.files.directory}: the parameters and buffers cannot be read: {summary(error)}"
+        raise InputError([Problem(message)]) from error
+
+
+def _content(
+    saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for entry in saved.tensors:
         if entry.same_as is not None:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
 
 _DIRECTORY = Path(__file__).parent / "schemas"
 _TYPE_NAMES = {
@@ -29,9 +29,20 @@ _TYPE_NAMES = {
 
 @cache
 def validator(name: str | Path) -> Draft202012Validator:
-    """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere."""
-    path = name if isinstance(name, Path) else _DIRECTORY / f"{name}.schema.json"
-    return _Validator(json.loads(path.read_text("utf-8")))
+    """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere.
+
+    `NAME#PART` is one of the schemas that a file has in its `$defs`.
+    """
+    file, _, part = ("", "", "") if isinstance(name, Path) else name.partition("#")
+    path = name if isinstance(name, Path) else _DIRECTORY / f"{file}.schema.json"
+    content = json.loads(path.read_text("utf-8"))
+    return _Validator({**content["$defs"][part], "$defs": content["$defs"]} if part else content)
+
+
+def identifier(name: str) -> str | None:
+    """What files of a schema have as their `schema`; None where they have none."""
+    said = validator(name).schema.get("properties", {}).get("schema")
+    return said["enum"][0] if said else None
 
 
 def check(path: Path) -> None:
@@ -55,9 +66,21 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
+# The library compares each entry with each other one where they have no order.
+def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    del validator, schema
+    if wanted and isinstance(instance, list) and len({canonical(entry) for entry in instance}) < len(instance):
+        yield ValidationError("an entry stands twice")
+
+
+def canonical(value: Any) -> str:
+    """Equal values as equal texts."""
+    return json.dumps(value, sort_keys=True)
+
+
 _Validator = extend(
     Draft202012Validator,
-    {"pattern": _pattern},
+    {"pattern": _pattern, "uniqueItems": _unique_items},
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
     ),
@@ -67,10 +90,8 @@ _Validator = extend(
 def problems(name: str | Path, data: Any, path: DocumentPath = ()) -> list[Problem]:
     """Everything in `data` that breaks the schema `name`, each at its path below `path`."""
     explain = _Explainer(validator(name).schema, path)
-    found: list[Problem] = []
-    for error in validator(name).iter_errors(data):
-        found += [problem for problem in explain.error(error) if problem not in found]
-    return found
+    found = (problem for error in validator(name).iter_errors(data) for problem in explain.error(error))
+    return list(dict.fromkeys(found))
 
 
 class _Explainer:
@@ -91,35 +112,38 @@ class _Explainer:
                 yield from self.any_of(error)
             case "additionalProperties" if wanted is False:
                 known = schema.get("properties", {})
-                for key in data:
-                    if key not in known:
-                        hint = did_you_mean(key, known) or "there are no keys here"
-                        yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
+                for key, hint in unknown(data, known):
+                    hint = hint if known else "there are no keys here"
+                    yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
             case "required":
                 for key in wanted:
                     if key not in data:
-                        sample = self.example(schema["properties"][key])
+                        sample = self.example(schema.get("properties", {}).get(key, {}))
                         yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
             case "enum":
                 hint = did_you_mean(str(data), map(str, wanted))
-                yield Problem(f"{_show(data)} is not one of the known values", path, hint)
+                yield Problem(f"{show(data)} is not one of the known values", path, hint)
             case "type":
-                message = f"expected {_type_names(wanted)}, got {_show(data)}"
+                message = f"expected {_type_names(wanted)}, got {show(data)}"
                 yield Problem(message, path, hint)
+            case "maxLength" if "propertyNames" in error.absolute_schema_path:
+                yield Problem(f"{show(data)} is longer than {wanted} characters", (*path, data), at_key=True)
             case "pattern" if "propertyNames" in error.absolute_schema_path:
-                message = f"{_show(data)} does not fit: {_first_sentence(schema)}"
+                message = f"{show(data)} does not fit: {_first_sentence(schema)}"
                 yield Problem(message, (*path, data), hint, at_key=True)
             case "pattern":
-                yield Problem(f"{_show(data)} does not fit: {_first_sentence(schema)}", path, hint)
+                yield Problem(f"{show(data)} does not fit: {_first_sentence(schema)}", path, hint)
             case "oneOf" if all("required" in branch for branch in wanted):
                 yield from _one_of(data, [branch["required"][0] for branch in wanted], path)
             case "minItems" | "maxItems" if schema.get("minItems") == schema.get("maxItems"):
                 yield Problem(f"expected {wanted} entries, got {len(data)}", path, hint)
             case "minItems" | "minProperties" | "minLength":
                 yield Problem("must not be empty", path, hint)
+            case "maxLength":
+                yield Problem(f"{show(data)} is longer than {wanted} characters", path)
             case "minimum" | "maximum":
                 word = "at least" if keyword == "minimum" else "at most"
-                yield Problem(f"must be {word} {wanted}, got {_show(data)}", path)
+                yield Problem(f"must be {word} {wanted}, got {show(data)}", path)
             case "uniqueItems":
                 yield Problem("an entry stands twice in the list", path, "remove one of them")
             case _:
@@ -147,7 +171,7 @@ class _Explainer:
         ]
         path = (*self.base, *error.absolute_path)
         hint = next((text for text in hints if text), None)
-        yield Problem(f"{_show(error.instance)} does not fit: {_first_sentence(error.schema)}", path, hint)
+        yield Problem(f"{show(error.instance)} does not fit: {_first_sentence(error.schema)}", path, hint)
 
     def example(self, schema: Any) -> str | None:
         """An example of what the schema takes, as YAML on one line."""
@@ -193,6 +217,7 @@ def _first_sentence(schema: Any) -> str:
     return re.split(r"\. (?=[A-Z])", str(said))[0].rstrip(".")
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
+    """A value of a document as JSON, cut where it is long."""
     text = "null" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

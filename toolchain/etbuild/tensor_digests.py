@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from etbuild import json_file, regular_files, schema
 from etbuild.errors import InputError, Problem
 
 _BLOCK = 1 << 20
@@ -26,32 +27,50 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
     if not name.endswith(".safetensors"):
         return _of_torch_file(name, file)
     try:
-        with file.open("rb") as opened:
+        with regular_files.opened(file) as opened:
             return _of_safetensors(opened)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError([Problem(f"cannot read `{name}`: {error}", ("model", "weights"))]) from error
 
 
 def _of_safetensors(file: BinaryIO) -> dict[str, str]:
-    """Follows the format: eight bytes with the length of a JSON header, the header, then the tensors' bytes."""
+    """Follows the format: eight bytes with the length of a JSON header, the header, then the tensors' bytes.
+
+    Raises:
+        ValueError: It is something else.
+    """
     length = int.from_bytes(file.read(8), "little")
     if length > _HEADER_LIMIT:
         raise ValueError("its header is too long")
-    header = json.loads(file.read(length))
+    header = json_file.parse(file.read(length))
+    wrong = schema.problems("safetensors", header)
+    if wrong:
+        raise ValueError(wrong[0].on_one_line())
     header.pop("__metadata__", None)
-    found = {}
-    for name, entry in sorted(header.items()):
-        begin, end = entry["data_offsets"]
-        state = _state(entry["dtype"], entry["shape"])
-        file.seek(8 + length + begin)
-        rest = end - begin
-        while rest > 0 and (block := file.read(min(_BLOCK, rest))):
-            state.update(block)
-            rest -= len(block)
-        if rest:
-            raise ValueError("it ends too early")
-        found[name] = state.hexdigest()
-    return found
+    _check_places(header, file.seek(0, os.SEEK_END) - 8 - length)
+    return {name: _digest(file, 8 + length, entry) for name, entry in sorted(header.items())}
+
+
+def _check_places(header: dict[str, Any], size: int) -> None:
+    """Tensors fill the file one after the other, as safetensors wants it: none is read twice."""
+    end = 0
+    for begin, after in sorted(entry["data_offsets"] for entry in header.values()):
+        if begin != end or after < begin:
+            raise ValueError("its tensors do not follow each other")
+        end = after
+    if end != size:
+        raise ValueError("it ends too early" if end > size else "it goes on after its tensors")
+
+
+def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
+    begin, end = entry["data_offsets"]
+    state = _state(entry["dtype"], entry["shape"])
+    file.seek(start + begin)
+    rest = end - begin
+    while rest > 0 and (block := file.read(min(_BLOCK, rest))):
+        state.update(block)
+        rest -= len(block)
+    return str(state.hexdigest())
 
 
 def _of_torch_file(name: str, file: Path) -> dict[str, str]:

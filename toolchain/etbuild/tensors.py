@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
 from etbuild.plan import Plan, weights_names
@@ -131,8 +131,7 @@ def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -
             names = " and ".join(f"`{name}`" for name in files)
             problems.append(Problem(f"parameter `{key}` {expected[key]} is missing in {names}", path))
     unused = expected.keys() - state.keys()
-    for key in sorted(state.keys() - expected.keys()):
-        hint = did_you_mean(key, unused) if unused else None
+    for key, hint in unknown(sorted(state.keys() - expected.keys()), unused):
         problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
     problems += _misfits(state, owner, expected, given)
     if problems:

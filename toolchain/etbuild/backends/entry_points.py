@@ -17,7 +17,13 @@ GROUP = "etbuild.backends"
 
 def names() -> set[str]:
     """The names of them all."""
-    return set(importlib.metadata.entry_points(group=GROUP).names)
+    return {entry.name for entry in _entries()}
+
+
+@functools.cache
+def _entries() -> importlib.metadata.EntryPoints:
+    """The entry points of the group. Looking for them reads a file of each installed distribution."""
+    return importlib.metadata.entry_points(group=GROUP)
 
 
 @functools.cache
@@ -27,7 +33,7 @@ def load(name: str) -> Backend | None:
     Raises:
         InputError: It cannot be loaded, or is no backend.
     """
-    entries = importlib.metadata.entry_points(group=GROUP, name=name)
+    entries = _entries().select(name=name)
     if not entries:
         return None
     [entry, *more] = entries
@@ -77,5 +83,5 @@ def _is_tuple_of(kind: type, value: Any) -> bool:
 @functools.cache
 def owner(name: str) -> str | None:
     """The distribution that a backend of another package comes from."""
-    entries = importlib.metadata.entry_points(group=GROUP, name=name)
+    entries = _entries().select(name=name)
     return next((entry.dist.name for entry in entries if entry.dist is not None), None)

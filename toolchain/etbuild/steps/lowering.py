@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild import backends, files, forked, sharing, versions
 from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
+from etbuild.errors import printable
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import Inputs, file_digest
 from etbuild.lowering_options import EDGE_COMPILE
@@ -196,7 +197,8 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
         methods = {name: lowered_method.read(path, name) for name, path in directories.items()}
         for name, method in methods.items():
             if method.why_not is not None:
-                print(f"note: all methods are lowered together, because of `{name}`: {method.why_not}", file=sys.stderr)
+                why_not = printable(method.why_not)
+                print(f"note: all methods are lowered together, because of `{name}`: {why_not}", file=sys.stderr)
                 return _lower_together(what, saved, finder, directory)
         with accelerated() if what.effort.accelerate else nullcontext():
             with what.stage("merge the methods"):

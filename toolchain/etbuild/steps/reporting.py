@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from etbuild import checks, files, schema
-from etbuild.errors import InputError, Problem
+from etbuild import checks, files, json_file, schema
+from etbuild.errors import Problem
 from etbuild.index import index
 from etbuild.plan import Plan, canonical_json
 from etbuild.report import report
@@ -40,9 +40,7 @@ def read_lowering(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file holds none.
     """
-    facts = files.read_json(path, "the facts of a lowering")
-    if not isinstance(facts, dict) or facts.get("schema") != LOWERING_SCHEMA:
-        raise InputError([Problem(f"{path}: not the facts of a lowering that this `etbuild` wrote")])
+    facts: dict[str, Any] = json_file.read(path, "the facts of a lowering", "step#lowering")
     return facts
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import EtbuildError
+from etbuild.errors import EtbuildError, printable
 from etbuild.steps.stages import STAGES
 from etbuild.verbs.options import (
     add_cache_directory,
@@ -112,7 +112,7 @@ def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: In
                 print(f"# {stage}: {path.stem}\n{path.read_text('utf-8')}")
         if not paths:
             print(f"# {stage}: {_NOTHING[stage]}\n")
-    print("\n".join(str(path) for paths in saved.values() for path in paths))
+    print("\n".join(printable(str(path)) for paths in saved.values() for path in paths))
     return 0
 
 

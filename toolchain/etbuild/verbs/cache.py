@@ -8,7 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError, Problem, printable
 from etbuild.verbs.options import add_cache_directory, add_parser
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _verify(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(damaged, indent=2))
     else:
-        print("\n".join(damaged) or "no damage")
+        print("\n".join(map(printable, damaged)) or "no damage")
     return 1 if damaged else 0
 
 

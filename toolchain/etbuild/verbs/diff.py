@@ -25,10 +25,11 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the differences."""
     from etbuild import comparison
+    from etbuild.errors import printable
 
     found = comparison.compare(comparison.facts(options.before), comparison.facts(options.after))
     if options.json:
         print(json.dumps(comparison.as_json(found), indent=2))
     else:
-        print("\n".join(comparison.text(found)) or "no differences")
+        print("\n".join(map(printable, comparison.text(found))) or "no differences")
     return 1 if found and options.exit_code else 0

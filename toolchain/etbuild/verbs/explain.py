@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import EtbuildError, InputError, Problem, printable
 from etbuild.verbs.options import add_cache_directory, add_declared, add_parser, add_roots, cache, inputs
 
 _MANIFESTS = (".yaml", ".yml")
@@ -93,4 +93,6 @@ def _print_differences(before: dict[str, Any], after: dict[str, Any], as_json: b
     elif same:
         print(f"the same key: {before['key']}")
     else:
-        print(f"{before['key']} -> {after['key']}", *lines, f"to run again: {'; '.join(steps)}", sep="\n")
+        print(
+            f"{before['key']} -> {after['key']}", *map(printable, lines), f"to run again: {'; '.join(steps)}", sep="\n"
+        )

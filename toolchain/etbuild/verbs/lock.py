@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from etbuild.errors import printable
 from etbuild.verbs.options import add_parser
 
 
@@ -26,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     content = lockfile.lock(references.read_index(options.build)[1])
     if options.update:
         lockfile.write(options.lock, content)
-        print(f"{options.lock}: written")
+        print(f"{printable(str(options.lock))}: written")
     else:
         hint = options.hint or f"etbuild lock {options.build} {options.lock} --update"
         lockfile.check(options.lock, content, hint)
-        print(f"{options.lock.name}: as built")
+        print(f"{printable(options.lock.name)}: as built")
     return 0

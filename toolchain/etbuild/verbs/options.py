@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -176,11 +175,13 @@ def positions_beside(plan: Path) -> Positions:
     It is no input of the later steps, so that a comment in a manifest changes no key: it is read to word an error,
     never for an output.
     """
+    from etbuild import json_file
     from etbuild.plan import positions_from_json
 
     real = plan.resolve()
     name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
     try:
-        return positions_from_json(json.loads(real.with_name(f"{name}.positions.json").read_bytes()))
-    except (OSError, ValueError, TypeError):
+        beside = real.with_name(f"{name}.positions.json")
+        return positions_from_json(json_file.read(beside, "positions", "plan#positions"))
+    except InputError:
         return {}

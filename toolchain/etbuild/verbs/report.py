@@ -24,13 +24,13 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Checks, and writes the report and the index."""
-    from etbuild import files
+    from etbuild import files, json_file
     from etbuild import plan as plans
     from etbuild.inputs import describe
     from etbuild.steps import reporting
 
     plan = plans.read(options.plan, plans.SCHEMA)
-    read = files.read_json(options.inputs, "what an export read")
+    read = json_file.read(options.inputs, "what an export read", "step#inputs")
     lowering = reporting.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}
     try:

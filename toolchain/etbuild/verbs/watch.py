@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import EtbuildError, InputError, Problem, printable
 from etbuild.verbs import build
 from etbuild.verbs.options import add_parser, declared
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         for changed in changes:
             for path in sorted(changed):
-                print(f"changed: {path}", file=sys.stderr)
+                print(f"changed: {printable(str(path))}", file=sys.stderr)
             for manifest in options.manifests:
                 try:
                     forked.run({f"building {manifest}": _task(options, manifest)}, 1)

@@ -1,0 +1,43 @@
+"""What fuzzing starts from, for each target: files that are sound, and inputs that once were findings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from etbuild import manifest, plan
+from tests.conftest import MANIFESTS
+from tests.unit.indexes import make_index
+
+DIRECTORY = Path(__file__).with_name("seeds")
+FINDINGS = Path(__file__).with_name("findings")
+_GOLDEN = Path(__file__).parents[1] / "golden/manifests"
+_EMPTY_SHARING = {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
+
+
+def seeds(target: str) -> list[bytes]:
+    """The inputs that a target starts from, always in one order."""
+    files = [*DIRECTORY.glob(f"{target}-*"), *FINDINGS.glob(f"{target}-*")]
+    return [*_made(target), *(path.read_bytes() for path in sorted(files))]
+
+
+def _made(target: str) -> list[bytes]:
+    """Those that are made here, so that they keep to the formats of today."""
+    match target:
+        case "manifest":
+            paths = [*MANIFESTS.values(), *sorted(_GOLDEN.glob("*.yaml"))]
+            return [data for data in (path.read_bytes() for path in paths) if len(data) < 8000]
+        case "plan":
+            plans = [plan.reduce(manifest.load(path).data) for path in MANIFESTS.values()]
+            parts = [part for whole in plans for part in (whole, plan.export_plan(whole), plan.lower_plan(whole))]
+            return [plan.canonical_json(part) for part in parts]
+        case "positions":
+            return [plan.canonical_json(plan.positions_to_json(manifest.load(MANIFESTS["mlp"]).positions))]
+        case "index" | "json":
+            return [plan.canonical_json(make_index(tensors=2))]
+        case "record":
+            files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
+            schema = "executorch-cache-record/v1"
+            return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
+        case _:
+            return []

@@ -1,0 +1,297 @@
+"""What reads files of others, one function for each reader. Whatever the bytes are, only our errors come out.
+
+`test_fuzz.py` and `run.py` both call them. A target raises nothing where the reader takes the bytes or says what is
+wrong with them; anything else that comes out is a finding.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import EtbuildError, InputError
+
+Target = Callable[[bytes], None]
+_NO_MODEL = {"sources": {}, "data": {}, "packages": []}
+
+
+@functools.cache
+def _directory() -> Path:
+    """A directory of this process, in memory where the machine has such a place."""
+    memory = Path("/dev/shm")
+    made = Path(tempfile.mkdtemp(prefix="etbuild-fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _directory() / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@contextlib.contextmanager
+def _only_our_errors() -> Iterator[None]:
+    """Our errors end here, once they are worded."""
+    try:
+        yield
+    except EtbuildError as error:
+        _check(error)
+
+
+def _check(error: EtbuildError) -> None:
+    assert error.problems
+    assert all(line.isprintable() for line in str(error).split("\n"))
+
+
+def _check_places(error: InputError, data: bytes) -> None:
+    """Each problem has a place in the manifest, and one line."""
+    lines = 1 + sum(data.count(end) for end in (b"\n", b"\r", b"\xc2\x85", b"\xe2\x80"))
+    for problem in error.problems:
+        assert problem.position is not None, problem
+        assert problem.position.file == "model.yaml"
+        assert 1 <= problem.position.line <= lines
+        assert "\n" not in problem.message
+
+
+def fuzz_manifest(data: bytes) -> None:
+    """A manifest, up to its plan. Each problem has a place in the file."""
+    from etbuild import manifest, plan
+
+    path = _file("model.yaml", data)
+    try:
+        loaded = manifest.load(path, "model.yaml")
+    except InputError as error:
+        _check(error)
+        _check_places(error, data)
+        return
+    whole = plan.reduce(loaded.data)
+    _use_plan(whole)
+    plan.digest(whole)
+
+
+def _use_plan(whole: dict[str, Any]) -> None:
+    from etbuild import plan
+
+    exporting, lowering = plan.export_plan(whole), plan.lower_plan(whole)
+    _use_export_plan(exporting)
+    _use_lower_plan(lowering)
+    plan.data_names(whole)
+
+
+def _use_export_plan(exporting: dict[str, Any]) -> None:
+    from etbuild import plan
+
+    plan.callables(exporting)
+    plan.export_data_names(exporting)
+    plan.carries_content(exporting)
+
+
+def _use_lower_plan(lowering: dict[str, Any]) -> None:
+    from etbuild import plan
+
+    plan.lower_data_names(lowering)
+    plan.partitioners(lowering)
+    plan.sharded_tags(lowering)
+    for name in lowering["methods"]:
+        plan.method_plan(lowering, name)
+
+
+def fuzz_json(data: bytes) -> None:
+    """Any JSON."""
+    from etbuild import json_file
+    from etbuild.plan import canonical_json
+
+    with contextlib.suppress(ValueError):
+        canonical_json(json_file.parse(data))
+
+
+def fuzz_plan(data: bytes) -> None:
+    """A plan and its parts."""
+    from etbuild import plan
+
+    path = _file("plan.json", data)
+    for schema, use in (
+        (plan.SCHEMA, _use_plan),
+        (plan.EXPORT_SCHEMA, _use_export_plan),
+        (plan.LOWER_SCHEMA, _use_lower_plan),
+    ):
+        with _only_our_errors():
+            use(plan.read(path, schema))
+
+
+def fuzz_positions(data: bytes) -> None:
+    """The places of a manifest's values, beside a plan."""
+    from etbuild.verbs.options import positions_beside
+
+    _file("beside.positions.json", data)
+    InputError([]).located(positions_beside(_directory() / "beside.plan.json"))
+
+
+def fuzz_index(data: bytes) -> None:
+    """An index: explained, compared with another and locked."""
+    from etbuild import comparison, explanation, lockfile, references
+    from tests.unit.indexes import make_index
+
+    path = _file("net.index.json", data)
+    with _only_our_errors():
+        index = references.read_index(path)[1]
+        list(explanation.tree(index["inputs"]))
+        explanation.differences(index, make_index())
+        explanation.differences(make_index(), index)
+        explanation.steps_to_run(index, make_index())
+        lockfile.lock(index)
+        other = _file("other.index.json", json.dumps(make_index()).encode())
+        list(comparison.text(comparison.compare(comparison.facts(path), comparison.facts(other))))
+
+
+def fuzz_report(data: bytes) -> None:
+    """A report that an index lists."""
+    from etbuild import comparison
+    from tests.unit.indexes import make_index
+
+    _file("built/net.report.json", data)
+    index = make_index()
+    index["artifacts"][2]["sha256"] = hashlib.sha256(data).hexdigest()
+    path = _file("built/net.index.json", json.dumps(index).encode())
+    other = _file("other.index.json", json.dumps(make_index()).encode())
+    with _only_our_errors():
+        list(comparison.text(comparison.compare(comparison.facts(other), comparison.facts(path))))
+
+
+def fuzz_lock(data: bytes) -> None:
+    """A lockfile."""
+    from etbuild import lockfile
+    from tests.unit.indexes import make_index
+
+    with _only_our_errors():
+        lockfile.check(_file("net.lock.json", data), lockfile.lock(make_index()), "update it")
+
+
+def fuzz_lowering(data: bytes) -> None:
+    """The facts of a lowering, reported."""
+    from etbuild import plan
+    from etbuild.report import report
+    from etbuild.steps import reporting
+    from tests.unit.indexes import MANIFEST
+
+    with _only_our_errors():
+        lowering = reporting.read_lowering(_file("net.lowering.json", data))
+        whole = plan.reduce(MANIFEST)
+        if whole["methods"].keys() <= lowering["program"]["methods"].keys() & lowering["operators"].keys():
+            report(whole, lowering, [])
+
+
+def fuzz_export(data: bytes) -> None:
+    """What the methods of an export have in common."""
+    from etbuild import saved_export
+    from etbuild.export_files import ExportFiles
+
+    path = _file("export/module.json", data)
+    with _only_our_errors():
+        saved = saved_export.read(ExportFiles.below(path.parent))
+        if sum(entry.nbytes for entry in saved.tensors) < 1 << 20:
+            saved_export.load_content(saved, {})
+
+
+def fuzz_lowered_method(data: bytes) -> None:
+    """A lowered method without its program."""
+    from etbuild import lowered_method, sharing
+
+    path = _file("lowered/method.json", data)
+    with _only_our_errors():
+        found = lowered_method.read(path.parent, "forward")
+        sharing.measure({"forward": found.places})
+        lowered_method.load(found, {})
+
+
+def fuzz_record(data: bytes) -> None:
+    """A record of the cache whose digest is right."""
+    from etbuild.cache_record import Damaged, read_record
+
+    with contextlib.suppress(Damaged):
+        read_record(data, "program", "0" * 64)
+    with contextlib.suppress(Damaged):
+        read_record(hashlib.sha256(data).hexdigest().encode() + b"\n" + data, "program", "0" * 64)
+
+
+def fuzz_work_protocol(data: bytes) -> None:
+    """Requests of Bazel, in two pieces."""
+    from etbuild.work_protocol import Messages, ProtocolError, decode_request
+
+    messages, cut = Messages(), len(data) // 2
+    with contextlib.suppress(ProtocolError):
+        for piece in (data[:cut], data[cut:]):
+            for message in messages.feed(piece):
+                with contextlib.suppress(ProtocolError):
+                    decode_request(message)
+    with contextlib.suppress(ProtocolError):
+        decode_request(data)
+
+
+def fuzz_pte(data: bytes) -> None:
+    """A program."""
+    _describe("net.pte", data)
+
+
+def fuzz_ptd(data: bytes) -> None:
+    """Named data."""
+    _describe("net.ptd", data)
+
+
+def _describe(name: str, data: bytes) -> None:
+    from etbuild import comparison, inspection, program_file
+
+    path = _file(name, data)
+    with _only_our_errors():
+        facts = program_file.describe(path)
+        json.dumps(facts)
+        assert all(line.isprintable() for line in inspection.text(facts).split("\n"))
+    with _only_our_errors():
+        found = comparison.facts(path)
+        list(comparison.text(comparison.compare(found, found)))
+
+
+def fuzz_safetensors(data: bytes) -> None:
+    """A file of weights, by our reader and by that of safetensors."""
+    from etbuild import tensor_digests, tensors
+
+    path = _file("net.safetensors", data)
+    with _only_our_errors():
+        tensor_digests.tensor_digests("net.safetensors", path)
+    with _only_our_errors():
+        tensors.read_tensors("net.safetensors", path, ())
+
+
+def fuzz_pt2(data: bytes) -> None:
+    """An exported program."""
+    from etbuild import export, plan
+    from etbuild.inputs import Inputs
+
+    path = _file("net.pt2", data)
+    methods = {"forward": {"program": "net.pt2"}}
+    whole = plan.reduce({"schema": "executorch-model/v1", "name": "net", "methods": methods})
+    with _only_our_errors(), contextlib.redirect_stderr(io.StringIO()):
+        export.load_method(plan.export_plan(whole), "forward", Inputs({}, {"net.pt2": path}, []))
+
+
+_NOT_YET = {"pt2"}
+"""Readers of PyTorch's, which run code that stands in a file: they are fuzzed when they have one that does not."""
+
+TARGETS: dict[str, Target] = {
+    name: value
+    for name, value in (
+        (key.removeprefix("fuzz_"), value) for key, value in list(globals().items()) if key.startswith("fuzz_")
+    )
+    if name not in _NOT_YET
+}

@@ -1,0 +1,87 @@
+"""A short run of every target, always with the same inputs. `run.py` goes on where this ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from .seeds import seeds
+from .strategies import documents, mutated_bytes, mutated_trees
+from .targets import TARGETS
+
+SCHEMAS = {
+    "manifest": ["model"],
+    "plan": ["plan#plan", "plan#exportPlan", "plan#lowerPlan"],
+    "positions": ["plan#positions"],
+    "index": ["index"],
+    "report": ["report"],
+    "lock": ["lock"],
+    "lowering": ["step#lowering"],
+    "export": ["step#export"],
+    "lowered_method": ["step#loweredMethod"],
+}
+EXAMPLES = {"manifest": 250, "pte": 40, "ptd": 40}
+SECONDS = 20  # of one input: on the slowest machine a hundred times what it should take
+
+
+@contextmanager
+def no_longer_than(seconds: int) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"it takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def inputs(target: str) -> st.SearchStrategy[bytes]:
+    """What a target is called with."""
+    sound = seeds(target) or [b"{}"]
+    drawn: list[st.SearchStrategy[bytes]] = [documents(name) for name in SCHEMAS.get(target, ())]
+    trees = [data for data in sound if is_json(data)]
+    if trees:
+        drawn.append(mutated_trees(trees))
+    return st.one_of(*drawn, mutated_bytes(sound))
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data), (dict, list))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_seeds(target: str) -> None:
+    for data in [b"", b"\0", b"{}", b"[]", *seeds(target)]:
+        with no_longer_than(SECONDS):
+            TARGETS[target](data)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_drawn_inputs(target: str) -> None:
+    @settings(
+        max_examples=EXAMPLES.get(target, 80),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(inputs(target))
+    def run(data: bytes) -> None:
+        with no_longer_than(SECONDS):
+            TARGETS[target](data)
+
+    run()

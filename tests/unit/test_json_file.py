@@ -1,0 +1,152 @@
+"""Files that others wrote: read with limits, checked before anything is taken from them, and never waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild import cli, json_file, plan, references, regular_files
+from etbuild.errors import InputError
+
+from .indexes import MANIFEST, edited, make_index
+
+BAD = {
+    "nothing": b"",
+    "half": b'{"schema": "executorch-index/v2", ',
+    "not UTF-8": b'{"schema": "\xff"}',
+    "UTF-16": '{"schema": 1}'.encode("utf-16"),
+    "a key twice": b'{"schema": 1, "schema": 2}',
+    "NaN": b'{"schema": NaN}',
+    "infinity": b'{"schema": -Infinity}',
+    "a number that is infinite": b'{"schema": 1e999}',
+    "a number of 4,000 digits": b'{"schema": ' + b"1" * 4000 + b"}",
+    "a number of 5,000 digits": b'{"schema": ' + b"1" * 5000 + b"}",
+    "a number of 65 bits": b'{"schema": 18446744073709551616}',
+    "half a surrogate pair": b'{"schema": "\\ud800"}',
+    "half a surrogate pair in a key": b'{"\\udc00": 1}',
+    "101 lists": b"[" * 101 + b"]" * 101,
+    "100,000 lists": b"[" * 100_000,
+    "100,000 objects": b'{"a":' * 100_000,
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
+def test_what_is_no_strict_json_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        json_file.parse(data)
+
+
+@pytest.mark.parametrize("verb", ["explain", "lock", "diff"])
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
+def test_every_verb_says_what_is_wrong_with_an_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, data: bytes
+) -> None:
+    path = tmp_path / "net.index.json"
+    path.write_bytes(data)
+    others = {"lock": [str(tmp_path / "net.lock.json")], "diff": [str(path)], "explain": []}
+    assert cli.main([verb, str(path), *others[verb]]) == 2
+    assert f"{path}: not an index: " in capsys.readouterr().err
+
+
+def test_what_fits_the_limits_is_read() -> None:
+    deepest = b"[" * 100 + b"]" * 100
+    for data in (b"1", b"-9223372036854775808", b"18446744073709551615", b'"\\ud83d\\ude00"', deepest):
+        assert json_file.parse(data) == json.loads(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("inputs", "plan", "methods", "decode"), {}),
+        (("inputs", "plan", "methods", "decode", "partitioners"), [{"backend": "custom", "options": {}}]),
+        (("inputs", "plan", "methods", "decode", "example_inputs"), [{"list": [1]}]),
+        (("inputs", "plan", "methods", "decode", "quantize"), {"torchao": None, "pt2e": None}),
+        (("inputs", "plan", "model"), {}),
+        (("inputs", "plan", "recipe"), {"name": 1}),
+        (("inputs", "plan", "passes"), {"edge": [1]}),
+        (("inputs", "plan", "named_data"), {"../up": {"parameters": [], "shard_size": None}}),
+        (("inputs", "plan", "named_data", "weights"), {"parameters": "*"}),
+        (("artifacts", 0, "file"), "../net.pte"),
+        (("artifacts", 0, "file"), "/dev/zero"),
+        (("artifacts", 0, "file"), "a/../../b"),
+        (("artifacts", 0, "file"), ".."),
+        (("artifacts", 0, "file"), "net.pte\0"),
+        (("artifacts", 0, "size"), -1),
+        (("tensors",), {"net.safetensors": {"a": 1}}),
+        (("key",), "x"),
+    ],
+)
+def test_an_index_fits_its_schema_in_depth(tmp_path: Path, path: tuple[Any, ...], value: Any) -> None:
+    target = tmp_path / "net.index.json"
+    target.write_text(json.dumps(edited(make_index(), *path, value=value)))
+    with pytest.raises(InputError, match="not an index: ") as error:
+        references.read_index(target)
+    assert len(error.value.problems) <= 3
+
+
+@pytest.mark.parametrize("schema", [plan.SCHEMA, plan.EXPORT_SCHEMA, plan.LOWER_SCHEMA])
+def test_plans_that_are_written_can_be_read(tmp_path: Path, schema: str) -> None:
+    whole = plan.reduce(MANIFEST)
+    lower = plan.lower_plan(whole)
+    written = [whole, plan.export_plan(whole), lower, plan.method_plan(lower, "decode")]
+    for part in (each for each in written if each["schema"] == schema):
+        path = tmp_path / "plan.json"
+        path.write_bytes(plan.canonical_json(part))
+        assert plan.read(path, schema) == part
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to("/dev/zero")
+    for path in (pipe, link, tmp_path, Path("/dev/zero"), tmp_path / "none", tmp_path / ("n" * 5000), Path("a\0b")):
+        with pytest.raises(OSError, match=r".+"):
+            regular_files.read(path, 10)
+        with pytest.raises(InputError, match="not a lockfile"):
+            json_file.read(path, "a lockfile", "lock")
+
+
+def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match="not a lockfile: larger than"):
+        json_file.read(path, "a lockfile", "lock")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "b/../../a", "/etc/passwd", "a\0", "out", "way/a", "none"])
+def test_names_do_not_leave_the_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").write_text("outside")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "out").symlink_to(tmp_path / "a")
+    (inside / "way").symlink_to(tmp_path)
+    (inside / "index").write_text("{}")
+    found = regular_files.beside(inside / "index", name)
+    assert found is None or found == inside
+
+
+def test_a_link_to_a_file_leads_to_what_is_beside_that(tmp_path: Path) -> None:
+    """A build system shows outputs as links."""
+    real, shown = tmp_path / "real", tmp_path / "shown"
+    for directory in (real, shown):
+        directory.mkdir()
+    for name in ("index", "report"):
+        (real / name).write_text(name)
+        (shown / name).symlink_to(real / name)
+    assert regular_files.beside(shown / "index", "report") == real / "report"
+
+
+def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
+    """Neither one behind a link, nor a device."""
+    index = make_index()
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "net.report.json").symlink_to("/dev/zero")
+    (inside / "net.index.json").write_text(json.dumps(index))
+    assert cli.main(["diff", str(inside), str(inside)]) == 0

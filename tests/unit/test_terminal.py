@@ -1,0 +1,69 @@
+"""What files say reaches a terminal as text: nothing in it moves a cursor, begins a line or turns what is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli, inspection
+from etbuild.errors import Problem, printable
+from etbuild.progress import table
+
+from .indexes import MANIFEST, edited, make_index
+
+EVIL = "a\x1b[2J\x1b]0;b\x07\r\x9b31m\u202ec\u2066\u2028\x7f\x00"
+
+
+def is_clean(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_escapes_name_the_character() -> None:
+    assert printable("a\x1b\n\u202e\U000e0001") == r"a\x1b\n\u202e\U000e0001"
+    assert printable("Größe 数 😀") == "Größe 数 😀"
+
+
+def test_a_problem_has_lines_of_its_own() -> None:
+    said = str(Problem(f"first{EVIL}\nerror: second", path=(EVIL,), hint=f"{EVIL}\nerror: third"))
+    assert is_clean(said)
+    assert [line.startswith("    ") for line in said.split("\n")] == [False, True, True, True]
+
+
+def test_names_in_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = json.dumps(EVIL)
+    path = tmp_path / f"{EVIL.replace(chr(0), '')}.yaml"
+    path.write_text(f"{evil}: 1\nname: {evil}\nmethods: {{{evil}: 1}}\nmodel: {{factory: {evil}, weights: {evil}}}\n")
+    assert cli.main(["validate", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") < 20
+    assert is_clean(said)
+
+
+def test_names_in_indexes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = make_index()
+    second = make_index(edited(MANIFEST, "model", "kwargs", value={EVIL: EVIL + "\n"}), sources={EVIL: "0" * 64})
+    second["artifacts"][0]["file"] = "n" + EVIL.replace("\0", "") + "\n"
+    second["tensors"]["net.safetensors"] = {EVIL + "\n": "1" * 64}
+    paths = [tmp_path / f"{name}.index.json" for name in ("first", "second")]
+    for path, index in zip(paths, (first, second), strict=True):
+        path.write_text(json.dumps(index))
+    lock = tmp_path / "net.lock.json"
+    assert cli.main(["lock", str(paths[1]), str(lock), "--update"]) == 0
+    for arguments in (["explain", paths[1]], ["explain", *paths], ["diff", *paths], ["lock", paths[0], lock]):
+        capsys.readouterr()
+        assert cli.main([*map(str, arguments)]) in (0, 3)
+        said = capsys.readouterr()
+        assert "\\x1b" in said.out + said.err
+        assert is_clean(said.out + said.err)
+
+
+def test_names_in_programs() -> None:
+    method = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
+    sizes = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
+    head = {"file": EVIL, "size": 1, "sha256": ""}
+    program = {"kind": "program", **head, "methods": {EVIL: method}, "bytes": sizes, "external_keys": [EVIL]}
+    assert is_clean(inspection.text(program))
+    assert is_clean(inspection.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
+    assert is_clean(table([("a", "b"), (EVIL, EVIL)]))
