@@ -63,10 +63,11 @@ def emit(
     early = passes.executorch(lower_plan, finder)
     early += [InitializedMutableBufferPass(initialized)] if initialized else []
     config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
+    segments = named_data.program_alignment(edge, config.segment_alignment)
     weight_only.register_kernels(edge)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
-        manager = edge.to_executorch(config)
+        manager = edge.to_executorch(replace(config, segment_alignment=segments))
     except (BuildError, InputError):
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
