@@ -12,7 +12,7 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
+from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from executorch.exir.graph_module import get_control_flow_submodules
 
 
@@ -200,6 +200,15 @@ class Taker(Partitioner):
             self._tag(submodule, tags)
 
 
+class StateTaker(Taker):
+    """Takes the buffers over that its operators write to."""
+
+    def partition(self, program):
+        result = super().partition(program)
+        tag_mutated_buffer(program)
+        return result
+
+
 class Changer(Taker):
     """Breaks the promise to leave the graph as it is."""
 
@@ -213,6 +222,10 @@ class Changer(Taker):
 
 def take(operators, backend, spec="", alone=False):
     return Taker(operators, backend, spec, alone)
+
+
+def take_state(operators):
+    return StateTaker(operators, "SingleBackend", "", False)
 
 
 def change():

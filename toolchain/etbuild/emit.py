@@ -72,6 +72,8 @@ def emit(
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, lower_plan, edge, finder) from error
+    if lower_plan["share_mutable_buffers"]:
+        mutable_state.check_shared(manager)
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
