@@ -7,11 +7,12 @@ import json
 import os
 from pathlib import Path
 
-from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
+from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from executorch.exir.graph_module import get_control_flow_submodules
 
 
@@ -101,6 +102,52 @@ class ClashingBackend(BackendDetails):
         return PreprocessResult(b"", {}, store.get_named_data_store_output())
 
 
+class OtherClashingBackend(BackendDetails):
+    """The same under another name."""
+
+    preprocess = staticmethod(ClashingBackend.preprocess)
+
+
+class AligningBackend(BackendDetails):
+    """Wants one blob for all that it compiles, under one key or several, at the alignments that its spec has."""
+
+    @staticmethod
+    def preprocess(program, specs):
+        keys, alignments, tag = specs[0].value.decode().split()[:3]
+        store = NamedDataStoreOutput([b"blob" * 8], {}, {})
+        entries = store.pte_data if tag == "-" else store.external_data.setdefault(tag, {})
+        for key, alignment in zip(keys.split(","), alignments.split(","), strict=True):
+            entries[key] = DataEntry(0, None if alignment == "none" else int(alignment), None)
+        return PreprocessResult(b"aligning", {}, store)
+
+
+class DamagedBackend(BackendDetails):
+    """Returns other results than it should, as its spec says."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        first = min(programs)
+        good = {method: [PreprocessResult(b"good") for _ in listed] for method, listed in programs.items()}
+        store = NamedDataStore()
+        return {
+            "nothing": lambda: None,
+            "a list": lambda: list(good.values()),
+            "no list": lambda: {**good, first: None},
+            "fewer": lambda: {**good, first: good[first][:-1]},
+            "more": lambda: {**good, first: [*good[first], PreprocessResult(b"more")]},
+            "a method less": lambda: {method: good[method] for method in good if method != first},
+            "a method more": lambda: {**good, "elsewhere": []},
+            "no result": lambda: {**good, first: [None, *good[first][1:]]},
+            "text": lambda: {**good, first: [PreprocessResult("text"), *good[first][1:]]},
+            "a store": lambda: {**good, first: [PreprocessResult(b"good", {}, store), *good[first][1:]]},
+            "good": lambda: good,
+        }[specs[first][0][0].value.decode().split(":")[0]]()
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
 class HoldingBackend(BackendDetails):
     """Keeps its weights inside what it compiles."""
 
@@ -153,6 +200,15 @@ class Taker(Partitioner):
             self._tag(submodule, tags)
 
 
+class StateTaker(Taker):
+    """Takes the buffers over that its operators write to."""
+
+    def partition(self, program):
+        result = super().partition(program)
+        tag_mutated_buffer(program)
+        return result
+
+
 class Changer(Taker):
     """Breaks the promise to leave the graph as it is."""
 
@@ -166,6 +222,10 @@ class Changer(Taker):
 
 def take(operators, backend, spec="", alone=False):
     return Taker(operators, backend, spec, alone)
+
+
+def take_state(operators):
+    return StateTaker(operators, "SingleBackend", "", False)
 
 
 def change():

@@ -199,7 +199,7 @@ def test_one_key_with_two_contents_is_refused(lower: Lower, order: str) -> None:
     tail = methods(a=f"[{both}]", b=f"[{both}]") if order == "at once" else methods(a=f"[{one}, {other}]")
     outcome, _ = lower(tail, MODEL)
     assert outcome.code == 1
-    assert "Duplicate key everything with different data" in outcome.err
+    assert "store different data under the key `everything`" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,38 @@ def test_sharing_follows_a_tag_to_its_file(lower: Lower) -> None:
     assert outcome.read("net.all.ptd").count(weight()) == 1
 
 
+BIASES = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        for name in ("one", "other"):
+            setattr(self, name, torch.nn.Linear(16, 16))
+            torch.nn.init.zeros_(getattr(self, name).bias)
+
+    def prefill(self, x):
+        return self.one(x)
+
+    def decode(self, x):
+        return self.other(x)
+
+    def both(self, x):
+        return self.one(x) + self.other(x)
+
+def create():
+    return Net()
+"""
+
+
+def test_biases_of_zeros_of_two_layers_are_no_copies_of_one(lower: Lower) -> None:
+    """A bias of zeros is there twice where it is one bias, as any weight is."""
+    assert sharing(lower(tail("[xnnpack]", "[]", limit=0), BIASES)[0])["expected_bytes"] == 0
+    found = sharing(lower(tail("[xnnpack]", "[]").replace("decode:", "both:"), BIASES)[0])
+    assert {each["weight"]: each["bytes"] for each in found["duplicates"]} == {"one.weight": WEIGHT, "one.bias": BIAS}
+
+
 def pairing(operators: str, equal: bool) -> str:
     entry = take(operators, "PairingBackend")
     return f"[{entry.replace('options: {', 'options: {equal_partitions: true, ')}]" if equal else f"[{entry}]"

@@ -82,3 +82,26 @@ def test_a_place_comes_back_from_json(change: dict[str, Any]) -> None:
 
     place = Place(**{**vars(xnnpack({"k": 1}, w=4)), **change})
     assert sharing.read(json.loads(json.dumps(place.facts()))) == place
+
+
+def zeros(*names: str, size: int = 64) -> dict[str, tuple[str, int]]:
+    return {sharing.identity("0", name): (name, size) for name in names}
+
+
+def test_two_weights_of_zeros_are_two_weights() -> None:
+    one, other = Place("", "", 0, {}, zeros("a")), Place("XnnpackBackend", "x", 100, {"k": 64}, zeros("b"))
+    found = sharing.measure({"a": [one], "b": [other]})
+    assert found == {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
+
+
+def test_one_weight_of_zeros_may_be_there_twice() -> None:
+    one, other = Place("", "", 0, {}, zeros("a", "c")), Place("XnnpackBackend", "x", 200, {"k": 64}, zeros("a", "b"))
+    found = sharing.measure({"a": [one], "b": [other]})
+    assert [(each["weight"], each["bytes"]) for each in found["duplicates"]] == [("a", 64)]
+
+
+def test_blobs_are_counted_by_content_whatever_names_it_has() -> None:
+    """Both zeros are one blob, which does not stand for a weight of their size that is not shared."""
+    one = Place("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
+    other = Place("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})
+    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0

@@ -63,14 +63,17 @@ def emit(
     early = passes.executorch(lower_plan, finder)
     early += [InitializedMutableBufferPass(initialized)] if initialized else []
     config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
+    segments = named_data.program_alignment(edge, config.segment_alignment)
     weight_only.register_kernels(edge)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     try:
-        manager = edge.to_executorch(config)
+        manager = edge.to_executorch(replace(config, segment_alignment=segments))
     except (BuildError, InputError):
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, lower_plan, edge, finder) from error
+    if lower_plan["share_mutable_buffers"]:
+        mutable_state.check_shared(manager)
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())

@@ -16,7 +16,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import backends, named_data, partitioners, passes, recipes, weight_only
+from etbuild import backends, named_data, partitioners, passes, preprocess_results, recipes, weight_only
 from etbuild.backends import Edge
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import edge_compile_config, merged
@@ -56,7 +56,13 @@ def lower(
     made = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     around = backends.around(plan_backends(lower_plan), made)
-    with _blame_lowering(methods, finder), named_data.tag_folded_constants(shards), around:
+    with (
+        _blame_lowering(methods, finder),
+        named_data.tag_folded_constants(shards),
+        named_data.clashes_told_later(),
+        preprocess_results.checked(),
+        around,
+    ):
         wanted = _edges(lower_plan, programs)
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
         edge = to_edge_transform_and_lower(

@@ -295,14 +295,15 @@ def merge(
 
     Raises:
         InputError: A method is damaged.
-        BuildError: Two tags claim a blob.
+        BuildError: Their named data does not fit together: see `named_data.arrange`.
     """
     programs = {name: load(method, content) for name, method in sorted(methods.items())}
     for program in programs.values():
         named_data.tag_placeholders(program, shards)
-    edge = EdgeProgramManager(
-        programs, dict(sorted(constant_methods.items())) or None, EdgeCompileConfig(_check_ir_validity=False)
-    )
+    with named_data.clashes_told_later():
+        edge = EdgeProgramManager(
+            programs, dict(sorted(constant_methods.items())) or None, EdgeCompileConfig(_check_ir_validity=False)
+        )
     claims: Claims = {}
     for method in methods.values():
         for key, wanted in method.claims.items():

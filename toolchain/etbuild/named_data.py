@@ -10,8 +10,10 @@ shards holds for a whole tag too, which is its own only shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +25,7 @@ from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.program import _program
 from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorConfig,
@@ -32,6 +35,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 from torch.export import ExportedProgram
 
 from etbuild import versions
+from etbuild.accelerate.replaced import replaced
 from etbuild.errors import BuildError, Problem
 from etbuild.program_file import named_data_content
 from etbuild.tensors import tag_of_shard
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
+_MOST_ALIGNMENT = 1 << 21  # bytes: the largest that a manifest can ask for
 
 Claims = dict[str, set[str | None]]
 """By the key of each blob the shards whose weights it holds; None for weights without one."""
@@ -159,7 +164,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
     may depend on the graph.
 
     Raises:
-        BuildError: Nothing says whose a blob is.
+        BuildError: Nothing says whose a blob is; or a backend puts one under a tag that the manifest does not have.
     """
     found: Claims = {}
     for method in sorted(edge.methods):
@@ -170,6 +175,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
             owners = _owners(delegate, shards)
             one_owner = len(_tags_of(owners)) == 1
             for shard, entries in output.external_data.items():
+                _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
                     found.setdefault(key, set()).add(shard)
             weights_alone = delegate.backend_id == "XnnpackBackend"
@@ -183,36 +189,131 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
     return found
 
 
+def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
+    """A tag that a backend chose itself is one of the manifest, and a whole one."""
+    if tag in shards:
+        return
+    message = f"{backend} puts named data under the tag `{tag}`, which the manifest does not have"
+    hint = f'name the weights that go there, as in `named_data: {{{tag}: {{parameters: ["*"]}}}}`'
+    if tag in map(tag_of_shard, shards):
+        message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by the names of weights"
+        hint = "leave `shard_size` out for this tag"
+    raise BuildError([Problem(message, ("methods", method, "partitioners"), hint)])
+
+
+@contextmanager
+def clashes_told_later() -> Iterator[None]:
+    """Inside, ExecuTorch passes over named data that it refuses: `arrange` does so too, and says whose it is."""
+    collect = _program.collect_named_data_store_from_exported_program
+
+    def collect_what_fits(program: ExportedProgram, store: NamedDataStore) -> None:
+        with suppress(ValueError):
+            collect(program, store)
+
+    with replaced(_program, "collect_named_data_store_from_exported_program", collect_what_fits):
+        yield
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A blob under a key, as one delegate asks for it."""
+
+    method: str
+    backend: str
+    data: CordBuffer
+    entry: DataEntry
+
+    @property
+    def alignment(self) -> int:
+        """In bytes. A backend may leave it open."""
+        return 1 if self.entry.alignment is None else int(self.entry.alignment)
+
+    def __str__(self) -> str:
+        return f"{self.backend} of `{self.method}`"
+
+
 def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
     """Gives each blob of the delegates its final place, whatever order they came in.
 
     A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
-    to the first of them.
+    to the first of them. A blob that is asked for with several alignments has all of them.
 
     Args:
         edge: The lowered methods.
         claims: Of all of them.
 
     Raises:
-        BuildError: Two tags claim a blob.
+        BuildError: Two tags claim a blob; delegates ask for different blobs under one key, or for alignments that no
+            file can keep.
     """
-    stores = [
-        delegate.named_data_store_output
-        for method in sorted(edge.methods)
-        for delegate in delegates(edge.exported_program(method).graph_module)
-        if delegate.named_data_store_output is not None
-    ]
-    blobs = {
-        key: (store.buffers[entry.buffer_index], entry)
-        for store in stores
-        for entries in (store.pte_data, *store.external_data.values())
-        for key, entry in entries.items()
-    }
+    asked: dict[str, list[_Request]] = {}
+    for key, request in _requests(edge):
+        asked.setdefault(key, []).append(request)
+    _check_requests(asked)
     arranged = NamedDataStore()
-    for key in sorted(blobs):
-        data, entry = blobs[key]
-        arranged.add_named_data(key, data, entry.alignment, _only_shard(claims[key], len(data)), entry.tensor_layout)
+    for key, requests in sorted(asked.items()):
+        data, layout = requests[-1].data, requests[-1].entry.tensor_layout
+        alignment = math.lcm(*(request.alignment for request in requests))
+        arranged.add_named_data(key, data, alignment, _only_shard(claims[key], len(data)), layout)
+    for entries in (arranged.pte_data, *arranged.external_data.values()):
+        _align_together(entries.values())
+        _check_alignments({key: asked[key] for key in entries})
     edge._named_data_store = arranged
+
+
+def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
+    """Each blob that a delegate asks for, with its key, in the order of the methods' names."""
+    for method in sorted(edge.methods):
+        for delegate in delegates(edge.exported_program(method).graph_module):
+            output = delegate.named_data_store_output
+            stores = (output.pte_data, *output.external_data.values()) if output is not None else ()
+            for entries in stores:
+                for key, entry in entries.items():
+                    yield key, _Request(method, delegate.backend_id, output.buffers[entry.buffer_index], entry)
+
+
+def _check_requests(asked: dict[str, list[_Request]]) -> None:
+    """What is asked for under one key is one blob, and is aligned to some number of bytes."""
+    problems = []
+    for key, requests in sorted(asked.items()):
+        first, *others = requests
+        other = next((each for each in others if not _same_blob(first.data, each.data)), None)
+        if other is not None:
+            message = f"{first} and {other} store different data under the key `{key}` of named data"
+            hint = "a key goes for the whole program: a backend has to derive it from the data, or from a weight's name"
+            problems.append(Problem(message, ("methods", other.method, "partitioners"), hint))
+        wrong = next((each for each in requests if each.alignment < 1), None)
+        if wrong is not None:
+            message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment} bytes"
+            problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the least alignment is 1"))
+    if problems:
+        raise BuildError(problems)
+
+
+def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
+    if one is other:
+        return True
+    return len(one) == len(other) and versions.sha256_of(one) == versions.sha256_of(other)
+
+
+def _align_together(entries: Iterable[DataEntry]) -> None:
+    """Gives all keys of a blob one alignment: ExecuTorch places it by that of the key that it meets first."""
+    by_blob: dict[int, list[DataEntry]] = {}
+    for entry in entries:
+        by_blob.setdefault(entry.buffer_index, []).append(entry)
+    for same in by_blob.values():
+        alignment = math.lcm(*(entry.alignment for entry in same))
+        for entry in same:
+            entry.alignment = alignment
+
+
+def _check_alignments(asked: dict[str, list[_Request]]) -> None:
+    """A file can keep all alignments that are asked for of its blobs: it grows by up to as much for each of them."""
+    askers = {each.alignment: each for requests in asked.values() for each in requests}
+    if math.lcm(*askers) > _MOST_ALIGNMENT:
+        said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
+        message = f"named data of one file is wanted at alignments that have no common multiple up to 2 MiB: {said}"
+        raise BuildError([Problem(message, ("methods",), "powers of two go together")])
 
 
 def _only_shard(claims: set[str | None], size: int) -> str | None:
@@ -309,14 +410,27 @@ def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
     }
 
 
+def program_alignment(edge: EdgeProgramManager, alignment: int) -> int:
+    """The alignment of a program's segments that puts its named data where backends want it.
+
+    ExecuTorch aligns each blob to the place where the segments begin, which has to be aligned itself.
+    """
+    return math.lcm(alignment, *(entry.alignment for entry in edge._named_data_store.pte_data.values()))
+
+
 def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
-    """The content of each named-data file, with the blobs in the order of their keys, not of the graph."""
+    """The content of each named-data file, with the blobs in the order of their keys, not of the graph.
+
+    Args:
+        edge: The lowered methods, arranged.
+        manager: The program that was made of them.
+        alignment: The least alignment of a blob in its file, in bytes.
+    """
     alignments = {
         key: entry.alignment
         for entries in edge._named_data_store.external_data.values()
         for key, entry in entries.items()
     }
-    serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=alignment))
     files = {}
     for shard, file in sorted((manager._tensor_data or {}).items()):
         content, blobs = _pieces(file)
@@ -324,7 +438,9 @@ def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, 
             named.key: DataEntry(named.segment_index, alignments.get(named.key, 1), named.tensor_layout)
             for named in sorted(content.named_data, key=lambda named: named.key)
         }
-        files[shard] = serializer.serialize(DataPayload(blobs, entries))
+        _align_together(entries.values())
+        aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as `program_alignment`
+        files[shard] = FlatTensorSerializer(FlatTensorConfig(aligned)).serialize(DataPayload(blobs, entries))
     return files
 
 

@@ -1,7 +1,10 @@
 """What methods share of their weights, and which weights the artifacts hold more than once.
 
-A weight is a content: two parameters or buffers with the same bytes are one. It is held by *places*: ExecuTorch's own
-constants are one place, each delegate is another. Two places may be one copy:
+A weight is a content: two parameters or buffers with the same bytes are one. But those of which all elements are equal,
+as in a bias of zeros, are one only if they have one name: two layers that start with zeros are two layers.
+
+A weight is held by *places*: ExecuTorch's own constants are one place, each delegate is another. Two places may be one
+copy:
 
 - delegates with named data, if they have the weight's blob in common, also those of two backends. Blobs have no names
   of weights, so that sizes decide: of the blobs that have the weight's size, both have as many in common as they could.
@@ -14,6 +17,7 @@ of it, where a backend keeps half precision.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +31,7 @@ class Place:
         program: The digest of what the backend compiled.
         stored: The size in bytes of that and of its named data.
         named_data: The size in bytes of each of its blobs of named data, by digest.
-        weights: By digest of its content, the first name and the size in bytes of each weight that it reads.
+        weights: The first name and the size in bytes of each weight that it reads, by `identity`.
     """
 
     backend: str
@@ -41,6 +45,16 @@ class Place:
         return asdict(self)
 
 
+def identity(digest: str, name: str | None) -> str:
+    """What stands for a weight: the digest of its content, with its name where the content alone does not tell it."""
+    return digest if name is None else f"{digest} {name}"
+
+
+def _contents(identities: Iterable[str]) -> set[str]:
+    """The digests of weights: blobs of named data are kept by content, whatever names they have."""
+    return {each.partition(" ")[0] for each in identities}
+
+
 Places = dict[str, list[Place]]
 """The places of each method."""
 
@@ -51,7 +65,7 @@ def read(facts: dict[str, Any]) -> Place:
     Raises:
         TypeError, KeyError, ValueError: It did not.
     """
-    weights = {digest: (str(name), int(size)) for digest, (name, size) in facts["weights"].items()}
+    weights = {weight: (str(name), int(size)) for weight, (name, size) in facts["weights"].items()}
     return Place(**{**facts, "weights": weights})
 
 
@@ -65,14 +79,14 @@ def measure(places: Places) -> dict[str, Any]:
     """
     expected = shared = 0
     duplicates: list[dict[str, Any]] = []
-    for digest, readers in sorted(_readers(places).items()):
-        name, size = min(place.weights[digest] for _, place in readers)
-        copies = _copies(digest, readers)
+    for weight, readers in sorted(_readers(places).items()):
+        name, size = min(place.weights[weight] for _, place in readers)
+        copies = _copies(weight, readers)
         if len({method for method, _ in readers}) > 1:
             expected += size
             shared += size if len(copies) == 1 else 0
         if len(copies) > 1:
-            sizes = [max(_share(digest, place) for _, place in copy) for copy in copies]
+            sizes = [max(_share(weight, place) for _, place in copy) for copy in copies]
             duplicates.append(
                 {"weight": name, "bytes": sum(sizes) - max(sizes), "copies": len(copies), "readers": _described(copies)}
             )
@@ -92,50 +106,46 @@ def _readers(places: Places) -> dict[str, _Readers]:
     readers: dict[str, _Readers] = {}
     for method, listed in sorted(places.items()):
         for place in listed:
-            for digest in place.weights:
-                readers.setdefault(digest, []).append((method, place))
+            for weight in place.weights:
+                readers.setdefault(weight, []).append((method, place))
     return readers
 
 
-def _copies(digest: str, readers: _Readers) -> list[_Readers]:
+def _copies(weight: str, readers: _Readers) -> list[_Readers]:
     """The readers of a weight, those together that have one copy."""
     copies: list[_Readers] = []
     for reader in readers:
-        same = [copy for copy in copies if any(_one_copy(digest, reader[1], other) for _, other in copy)]
+        same = [copy for copy in copies if any(_one_copy(weight, reader[1], other) for _, other in copy)]
         others = [copy for copy in copies if not any(copy is joined for joined in same)]
         copies = [*others, [*(each for copy in same for each in copy), reader]]
     return copies
 
 
-def _one_copy(digest: str, one: Place, other: Place) -> bool:
+def _one_copy(weight: str, one: Place, other: Place) -> bool:
     if (one.backend, one.program, one.named_data) == (other.backend, other.program, other.named_data):
         return True
     common = one.named_data.keys() & other.named_data.keys()
-    size = one.weights[digest][1]
-    wanted = min(_count(one.weights.keys() & other.weights.keys(), one, size), _blobs(one, other, size))
+    size = one.weights[weight][1]
+    shared = _of_size(size, one) & _of_size(size, other)
+    wanted = min(len(shared), *(_blobs_of(shared, place, size) for place in (one, other)))
     if wanted:
         return sum(one.named_data[key] == size for key in common) >= wanted
     return bool(common)
 
 
-def _blobs(one: Place, other: Place, size: int) -> int:
-    """How many blobs of a size two delegates can have in common: those that are not of weights that one alone reads."""
-    return min(
-        max(0, sum(blob == size for blob in place.named_data.values()) - _count(alone, place, size))
-        for place, alone in (
-            (one, one.weights.keys() - other.weights.keys()),
-            (other, other.weights.keys() - one.weights.keys()),
-        )
-    )
+def _of_size(size: int, place: Place) -> set[str]:
+    """The contents of a size that a place reads."""
+    return _contents(weight for weight, (_, own) in place.weights.items() if own == size)
 
 
-def _count(digests: set[str], place: Place, size: int) -> int:
-    return sum(place.weights[digest][1] == size for digest in digests)
+def _blobs_of(shared: set[str], place: Place, size: int) -> int:
+    """How many blobs of a size a delegate can have of shared contents: those that are not of others that it reads."""
+    return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
 
 
-def _share(digest: str, place: Place) -> int:
+def _share(weight: str, place: Place) -> int:
     """The bytes of a weight in a place."""
-    size, total = place.weights[digest][1], sum(size for _, size in place.weights.values())
+    size, total = place.weights[weight][1], sum(size for _, size in place.weights.values())
     return size * min(place.stored, total) // total if place.backend and total else size
 
 

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from etbuild import named_data, versions
 from etbuild.backends import coreml_models
-from etbuild.sharing import Place
+from etbuild.sharing import Place, identity
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -22,17 +22,22 @@ class Digests:
     """Digests of tensors and blobs that outlive this, each worked out once: methods have many of them in common."""
 
     def __init__(self) -> None:
-        self._tensors: dict[tuple[int, int], str] = {}
+        self._tensors: dict[tuple[int, int], tuple[str, bool]] = {}
         self._blobs: dict[int, str] = {}
 
-    def tensor(self, tensor: torch.Tensor) -> str:
-        """The digest of what a tensor holds, in the order of its elements."""
+    def weight(self, name: str, tensor: torch.Tensor) -> str:
+        """What stands for a weight: see `sharing.identity`."""
+        digest, uniform = self._tensor(tensor)
+        return identity(digest, name if uniform else None)
+
+    def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
+        """The digest of what a tensor holds, in the order of its elements, and whether these are all equal."""
         contiguous = tensor.detach().contiguous()
         if contiguous.data_ptr() != tensor.data_ptr():
-            return _tensor_digest(contiguous)  # of a copy, whose address is free again afterwards
+            return _described_content(contiguous)  # of a copy, whose address is free again afterwards
         place = contiguous.data_ptr(), contiguous.nbytes
         if place not in self._tensors:
-            self._tensors[place] = _tensor_digest(contiguous)
+            self._tensors[place] = _described_content(contiguous)
         return self._tensors[place]
 
     def blob(self, blob: CordBuffer) -> str:
@@ -44,8 +49,13 @@ class Digests:
         return self._blobs[id(blob)]
 
 
-def _tensor_digest(contiguous: torch.Tensor) -> str:
-    return hashlib.sha256(memoryview(contiguous.view(-1).view(torch.uint8).numpy())).hexdigest()
+def _described_content(contiguous: torch.Tensor) -> tuple[str, bool]:
+    content = contiguous.view(-1).view(torch.uint8)
+    elements = content.view(-1, contiguous.element_size())
+    uniform = len(elements) == 0 or bool(
+        torch.equal(elements[0], elements[-1]) and torch.equal(elements, elements[:1].expand_as(elements))
+    )
+    return hashlib.sha256(memoryview(content.numpy())).hexdigest(), uniform
 
 
 def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
@@ -98,5 +108,5 @@ def _function_of_core_ml(
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:
     described: dict[str, tuple[str, int]] = {}
     for name, weight in sorted(weights.items()):
-        described.setdefault(digests.tensor(weight), (name, weight.nbytes))
+        described.setdefault(digests.weight(name, weight), (name, weight.nbytes))
     return described

@@ -1,0 +1,97 @@
+"""What a backend returns for the partitions of methods, checked before ExecuTorch puts it into programs.
+
+ExecuTorch takes the results of `preprocess_multimethod` as they come: it drops results that are too many, leaves
+partitions without a result in the graph, and fails far away from the backend where a result is no result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir.backend import backend_api
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+
+from etbuild import versions
+from etbuild.accelerate.replaced import replaced
+from etbuild.errors import BuildError, Problem
+
+_HINT = (
+    "`preprocess_multimethod` has to return a dict with the names of the methods that it is given, each with a list of "
+    "one `PreprocessResult` for each partition"
+)
+
+
+@contextlib.contextmanager
+def checked() -> Iterator[None]:
+    """Inside, a backend's results are checked as soon as ExecuTorch has them.
+
+    Raises:
+        BuildError: In ExecuTorch's call of the backend: the results are not one for each partition. Names the backend.
+    """
+    lower_all = backend_api.lower_all_submodules_to_backend
+
+    def lower_all_checked(backend: str, *arguments: Any) -> None:
+        owner = next((each for each in BackendDetails.__subclasses__() if each.__name__ == backend), None)
+        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
+            lower_all(backend, *arguments)
+
+    with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
+        yield
+
+
+@contextlib.contextmanager
+def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
+    preprocess = owner.preprocess_multimethod
+
+    def preprocess_multimethod(cls: Any, programs: Mapping[str, Sequence[Any]], specs: Any) -> Any:
+        del cls
+        counts = {method: len(partitions) for method, partitions in programs.items()}  # before anyone changes them
+        results = preprocess(programs, specs)
+        problems = list(_problems(owner.__name__, counts, results))
+        if problems:
+            raise BuildError(problems)
+        return results
+
+    with replaced(owner, "preprocess_multimethod", classmethod(preprocess_multimethod)):
+        yield
+
+
+def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
+    """What is wrong with a backend's results, given the number of partitions of each method."""
+    if not isinstance(results, Mapping):
+        yield Problem(f"{backend} returned {_named(results)} for all methods, and no results", ("methods",), _HINT)
+        return
+    for method in sorted(results.keys() - counts.keys(), key=str):
+        yield Problem(f"{backend} returned results for `{method}`, which it was not given", ("methods",), _HINT)
+    for method, count in sorted(counts.items()):
+        for message in _messages(count, results.get(method)):
+            yield Problem(f"{backend} returned {message}", ("methods", method, "partitioners"), _HINT)
+
+
+def _messages(count: int, results: Any) -> Iterator[str]:
+    """What a backend returned for the partitions of one method that is wrong."""
+    if not isinstance(results, (list, tuple)):
+        yield f"{_named(results)} for the method, and no list of results"
+        return
+    if len(results) != count:
+        yield f"{_counted(len(results), 'result')} for {_counted(count, 'partition')}"
+        return
+    for number, result in enumerate(results):
+        if not isinstance(result, PreprocessResult):
+            yield f"{_named(result)} for partition {number}, and no `PreprocessResult`"
+        elif not isinstance(result.processed_bytes, bytes) and not versions.is_file_backed(result.processed_bytes):
+            yield f"{_named(result.processed_bytes)} as what it compiled of partition {number}, and no bytes"
+        elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
+            found = _named(result.data_store_output)
+            yield f"{found} as the named data of partition {number}, and no `NamedDataStoreOutput`"
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"`{type(value).__name__}`"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
