@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import backends, document, examples, lowering_options, recipes, schema
+from etbuild import alignment, backends, document, examples, lowering_options, recipes, schema
 from etbuild.document import mapping
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean
 
@@ -38,6 +38,8 @@ def load(path: Path, name: str | None = None) -> Manifest:
     if isinstance(parsed.data, dict):
         broken = [problem.path or () for problem in problems]
         problems += [p for p in _cross_checks(parsed.data) if not _explained(p.path or (), broken)]
+    # Only partitioners that are sound have an order.
+    problems = problems or _check_orders(parsed.data)
     if problems:
         raise InputError(
             [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
@@ -182,13 +184,43 @@ def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterato
 
 def _partitioners(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The backends of a method with their options, its own or inherited; without what the schema refuses."""
-    inherited = defaults.get("partitioners")
-    inherited = inherited.get(name) if isinstance(inherited, dict) else inherited
-    entries = methods[name].get("partitioners", inherited) if isinstance(methods[name], dict) else None
+    entries, _ = _partitioner_list(defaults, methods, name)
     for entry in entries if isinstance(entries, list) else []:
         backend, options = _name_and_options(entry)
         if backend is not None:
             yield backend, options or {}
+
+
+def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> tuple[Any, DocumentPath]:
+    """What a method's partitioners are, its own or inherited, and where that stands; None if they are nowhere."""
+    if not isinstance(methods[name], dict):
+        return None, ()
+    if "partitioners" in methods[name]:
+        return methods[name]["partitioners"], ("methods", name, "partitioners")
+    inherited, path = defaults.get("partitioners"), ("defaults", "partitioners")
+    return (inherited.get(name), (*path, name)) if isinstance(inherited, dict) else (inherited, path)
+
+
+def _check_orders(data: dict[str, Any]) -> list[Problem]:
+    """Whether one order of the partitioners serves all methods of a manifest that is sound otherwise.
+
+    Those of a recipe are not known yet. Beside a named one no order is wrong: see `alignment`'s tests.
+    """
+    defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
+    lists = {}
+    try:
+        for name in methods:
+            entries, path = _partitioner_list(defaults, methods, name)
+            found = [(*_name_and_options(entry), (*path, index)) for index, entry in enumerate(entries or [])]
+            lists[name] = [
+                alignment.item(backend, options or {}, here)
+                for backend, options, here in found
+                if backend is not None and backends.get(backend).create
+            ]
+        alignment.check(lists)
+    except InputError as error:
+        return error.problems
+    return []
 
 
 def _check_whole_programs(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
