@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from etbuild import cli
+from etbuild.backends import entry_points
 
 EXAMPLE = Path(__file__).parents[2] / "examples/third_party_backend"
 MANIFEST = EXAMPLE / "tally.yaml"
@@ -116,6 +123,9 @@ def own_site(site: Path, tmp_path: Path) -> Path:
         ("BACKEND = replace(BACKEND, same_options='target')", "has `same_options` that are no tuple of strings"),
         ("BACKEND = replace(BACKEND, pairing=True)", "has a `pairing` that is no `etbuild.backends.Pairing`"),
         ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
+        ("BACKEND = replace(BACKEND, separable='no')", "has `separable` that is neither True nor False"),
+        ("BACKEND = replace(BACKEND, pairing=Pairing())", "is `separable` and has `pairing`: write `separable=False`"),
+        ("BACKEND = replace(BACKEND, edge=create)", "is `separable` and has `edge`: write `separable=False`, or leave"),
     ],
 )
 def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, code: str, message: str) -> None:
@@ -135,8 +145,8 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
             "the backend `tally` failed when it looked for what it needs: ZeroDivisionError: division by zero",
         ),
         (
-            "BACKEND = replace(BACKEND, pairing=Pairing(lambda options: options['no']))",
-            "methods.classify.partitioners: the backend `tally` failed when it was asked for `pairing.of_options`: Key",
+            "BACKEND = replace(BACKEND, separable=False, pairing=Pairing(lambda options: options['no']))",
+            "methods.classify.partitioners[0]: the backend `tally` failed when it was asked for `pairing.of_options`",
         ),
         (
             "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",
@@ -144,7 +154,7 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
         ),
         (
             "BACKEND = replace(BACKEND, apart=lambda options: {1})",
-            "methods.classify.partitioners: the backend `tally` failed when it was asked for `apart`: TypeError",
+            "defaults.partitioners[0]: the backend `tally` failed when it was asked for `apart`: TypeError",
         ),
         (
             "BACKEND = replace(BACKEND, create=lambda options, context: 5)",
@@ -157,6 +167,153 @@ def test_what_a_backend_raises_is_no_bug_of_ours(own_site: Path, tmp_path: Path,
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# Counts its methods across them, which it can only where it gets them together.
+JOINT = """
+def number_methods(cls, programs, specs):
+    numbers = {method: str(number).encode() for number, method in enumerate(sorted(programs))}
+    return {method: [PreprocessResult(numbers[method])] for method in programs}
+"""
+OWN = "TallyBackend.preprocess_multimethod = classmethod(number_methods)\n"
+INHERITED = """
+class Numbering:
+    preprocess_multimethod = classmethod(number_methods)
+class NumberingBackend(Numbering, BackendDetails):
+    preprocess = TallyBackend.preprocess
+TallyBackend.__name__ = "NumberingBackend"
+"""
+# A partitioner that delegates to another backend than the package's own.
+ELSEWHERE = """
+class JointBackend(BackendDetails):
+    preprocess_multimethod = classmethod(number_methods)
+    preprocess = TallyBackend.preprocess
+def create(self, operators, method):
+    Partitioner.__init__(self)
+    self.operators, self.specification = operators, DelegationSpec("JointBackend", [])
+TallyPartitioner.__init__ = create
+"""
+COUNTING = """
+TallyBackend.compiled = 0
+preprocess = TallyBackend.preprocess
+def count(program, specs):
+    TallyBackend.compiled += 1
+    result = preprocess(program, specs)
+    result.processed_bytes += str(TallyBackend.compiled).encode()
+    return result
+TallyBackend.preprocess = staticmethod(count)
+"""
+# Gives each weight out once.
+KEEPING = """
+given = set()
+preprocess = TallyBackend.preprocess
+def give_once(program, specs):
+    result = preprocess(program, specs)
+    new = {key: entry for key, entry in result.data_store_output.pte_data.items() if key not in given}
+    given.update(new)
+    result.data_store_output.pte_data = new
+    return result
+TallyBackend.preprocess = staticmethod(give_once)
+"""
+REFUSING = """
+from executorch.exir.backend.utils import is_identical_graph
+preprocess, seen = TallyBackend.preprocess, []
+def once(program, specs):
+    assert not any(is_identical_graph(program.graph_module, each) for each in seen), "I know that one"
+    seen.append(program.graph_module)
+    return preprocess(program, specs)
+TallyBackend.preprocess = staticmethod(once)
+"""
+
+
+@dataclass
+class Changed:
+    """The package with changes, in this process, where torch is imported already."""
+
+    site: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def build(self, jobs: int, lowering: str = "", backend: str = "") -> tuple[int, dict[str, bytes], str]:
+        """Builds the example with code at the end of two modules: exit code, artifacts, and what was said."""
+        with (
+            changed(self.site / "etbuild_tally/lowering.py", lowering),
+            changed(self.site / "etbuild_tally/__init__.py", f"from dataclasses import replace\n{backend}"),
+        ):
+            forget_the_package()
+            out = self.site.parent / "out"
+            code = cli.main(["build", str(MANIFEST), "--no-cache", "--jobs", str(jobs), "-o", str(out)])
+        made = {path.name: path.read_bytes() for path in out.glob("*")}
+        shutil.rmtree(out, ignore_errors=True)
+        return code, made, self.capsys.readouterr().err
+
+
+@contextmanager
+def changed(module: Path, code: str) -> Iterator[None]:
+    before = module.read_text()
+    module.write_text(f"{before}\n{code}\n")
+    yield
+    module.write_text(before)
+
+
+def forget_the_package() -> None:
+    importlib.invalidate_caches()
+    entry_points.load.cache_clear()
+    entry_points.owner.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("etbuild_tally")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Changed]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits within a second
+    monkeypatch.syspath_prepend(str(own_site))
+    shutil.rmtree(own_site / "etbuild_tally/__pycache__", ignore_errors=True)
+    yield Changed(own_site, capsys)
+    forget_the_package()
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "jobs"),
+    [
+        pytest.param(JOINT + OWN, "`TallyBackend` has a `preprocess_multimethod` of its own", 1, id="own, together"),
+        pytest.param(JOINT + OWN, "`TallyBackend` has a `preprocess_multimethod` of its own", 2, id="own"),
+        pytest.param(JOINT + INHERITED, "`NumberingBackend` has a `preprocess_multimethod`", 2, id="inherited"),
+        pytest.param(JOINT + ELSEWHERE, "`JointBackend` has a `preprocess_multimethod` of its own", 2, id="elsewhere"),
+        pytest.param(COUNTING, "compiled one partition twice, and made another delegate of it", 1, id="counting"),
+        pytest.param(KEEPING, "compiled one partition twice, and made other named data of it", 2, id="keeping"),
+        pytest.param(REFUSING, "twice, and failed: AssertionError: I know that one", 2, id="refusing"),
+    ],
+)
+def test_a_backend_that_is_not_separable_cannot_say_so(package: Changed, change: str, message: str, jobs: int) -> None:
+    code, made, said = package.build(jobs, lowering=change)
+    assert (code, made) == (1, {})
+    assert (
+        "partitioners[0]: the backend `tally` of the package `etbuild-tally` says that it is `separable`, but " in said
+    )
+    assert message in said
+    assert "write `separable=False`" in said
+    assert "Traceback" not in said
+
+
+def test_a_backend_that_gets_all_methods_says_so(package: Changed) -> None:
+    """Then it gets them together, however many processes there are."""
+    made = [package.build(jobs, JOINT + OWN, "BACKEND = replace(BACKEND, separable=False)") for jobs in (1, 2)]
+    assert made[0][0] == 0, made[0][2]
+    assert made[0][:2] == made[1][:2]
+
+
+def test_a_package_may_lower_for_xnnpack(package: Changed) -> None:
+    """Also where what stands for ExecuTorch's loop over the delegates is one over several processes."""
+    create = """
+def create(options, context):
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    return XnnpackPartitioner()
+BACKEND = replace(BACKEND, create=create)
+"""
+    code, made, said = package.build(2, backend=create)
+    assert code == 0, said
+    report = json.loads(made["tally.report.json"])
+    assert set(report["methods"]["features"]["operators"]["delegated"]) == {"XnnpackBackend"}
 
 
 def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:

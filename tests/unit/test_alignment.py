@@ -1,28 +1,53 @@
-"""Equal partitioners of different methods meet at one index; contradictions are named."""
+"""Partitioners of different methods meet at one index wherever the orders allow; contradictions are named."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from functools import cache
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from etbuild.alignment import Entry, align
+from etbuild import alignment, backends, recipes
+from etbuild.alignment import Item, Slot
 from etbuild.errors import InputError
+from tests.examples_drawn import examples
+
+Entry = dict[str, Any]
 
 
 def entry(backend: str, **options: object) -> Entry:
     return {"backend": backend, "options": options}
 
 
-A, B, X = entry("openvino"), entry("vulkan"), entry("xnnpack")
+def align(lists: dict[str, list[Entry]]) -> list[dict[str, Entry]]:
+    """The slots, as entries."""
+    items = {
+        method: [
+            alignment.item(each["backend"], each["options"], ("methods", method, "partitioners", index))
+            for index, each in enumerate(listed)
+        ]
+        for method, listed in lists.items()
+    }
+    return [
+        {method: lists[method][int(str(each.path[-1]))] for method, each in slot.items()}
+        for slot in alignment.align(items)
+    ]
+
+
+# Core ML and Vulkan may look at several methods; OpenVINO and XNNPACK do not.
+C, V, O, X = entry("coreml"), entry("vulkan"), entry("openvino"), entry("xnnpack")  # noqa: E741
 
 
 def test_a_shorter_list_waits_for_the_others() -> None:
-    assert align({"prefill": [A, X], "decode": [X]}) == [{"prefill": A}, {"prefill": X, "decode": X}]
+    assert align({"prefill": [V, X], "decode": [X]}) == [{"prefill": V}, {"prefill": X, "decode": X}]
 
 
 def test_equal_lists_stay_as_they_are() -> None:
-    assert align({"f": [A, X], "g": [A, X]}) == [{"f": A, "g": A}, {"f": X, "g": X}]
+    assert align({"f": [V, X], "g": [V, X]}) == [{"f": V, "g": V}, {"f": X, "g": X}]
 
 
 def test_options_may_differ_within_one_backend() -> None:
@@ -30,15 +55,24 @@ def test_options_may_differ_within_one_backend() -> None:
     assert align({"f": [fast], "g": [slow]}) == [{"f": fast, "g": slow}]
 
 
-def test_two_partitioners_of_one_backend_in_one_method_keep_their_order() -> None:
-    first, second = entry("xnnpack", mode=1), entry("xnnpack", mode=2)
+@pytest.mark.parametrize("backend", ["xnnpack", "vulkan"])
+def test_two_partitioners_of_one_backend_in_one_method_keep_their_order(backend: str) -> None:
+    first, second = entry(backend, mode=1), entry(backend, mode=2)
     assert align({"f": [first, second], "g": [second]}) == [{"f": first}, {"f": second, "g": second}]
+    assert align({"f": [first, second], "g": [second, first]}) == [{"f": first, "g": second}, {"f": second, "g": first}]
 
 
 def test_a_partitioner_does_not_overtake_another_of_its_method() -> None:
-    late = entry("openvino", late=True)
-    slots = align({"f": [A], "g": [B, late]})
-    assert [slot.get("g") for slot in slots if "g" in slot] == [B, late]
+    late = entry("vulkan", late=True)
+    assert align({"f": [V], "g": [C, late]}) == [{"g": C}, {"f": V, "g": late}]
+
+
+def test_of_two_calls_of_one_backend_the_one_is_joined_that_the_order_allows() -> None:
+    """Whoever takes what comes first calls Vulkan three times."""
+    early, late, own = entry("vulkan", early=True), entry("vulkan", late=True), entry("vulkan", own=True)
+    assert align({"f": [early, C, late], "g": [C, own]}) == [{"f": early}, {"f": C, "g": C}, {"f": late, "g": own}]
+    lists = {"f": [early, X, late], "g": [C, own, X]}
+    assert align(lists) == [{"g": C}, {"f": early, "g": own}, {"f": X, "g": X}, {"f": late}]
 
 
 def test_a_method_without_partitioners_takes_no_part() -> None:
@@ -47,6 +81,7 @@ def test_a_method_without_partitioners_takes_no_part() -> None:
 
 def test_nothing_to_align() -> None:
     assert align({"f": [], "g": []}) == []
+    assert align({}) == []
 
 
 def test_custom_partitioners_are_one_backend_where_one_factory_makes_them() -> None:
@@ -54,6 +89,7 @@ def test_custom_partitioners_are_one_backend_where_one_factory_makes_them() -> N
     assert align({"f": [one], "g": [two]}) == [{"f": one}, {"g": two}]
     wide, narrow = entry("custom", factory="p:one", kwargs={"n": 8}), entry("custom", factory="p:one", kwargs={"n": 1})
     assert align({"f": [wide], "g": [narrow]}) == [{"f": wide, "g": narrow}]
+    assert align({"f": [wide, narrow], "g": [narrow]}) == [{"f": wide}, {"f": narrow, "g": narrow}]
 
 
 def test_partitioners_of_coreml_meet_where_their_methods_can_be_one_model() -> None:
@@ -65,22 +101,128 @@ def test_partitioners_of_coreml_meet_where_their_methods_can_be_one_model() -> N
     assert align(lists) == [{"e": new, "i": written}, {"f": old}, {"g": precise}, {"h": alone}]
 
 
-def test_opposite_orders_name_the_methods() -> None:
-    with pytest.raises(InputError, match=r"`f`: openvino, xnnpack; `g`: xnnpack, openvino"):
-        align({"f": [A, X], "g": [X, A]})
+def test_of_opposite_orders_the_backend_that_knows_one_method_is_called_twice() -> None:
+    assert align({"f": [C, X], "g": [X, C]}) == [{"g": X}, {"f": C, "g": C}, {"f": X}]
+    assert len(align({"f": [O, X], "g": [X, O]})) == 3
+
+
+def test_opposite_orders_of_backends_that_look_at_all_methods_name_the_methods() -> None:
+    with pytest.raises(InputError, match=r"\(`f`: coreml, vulkan; `h`: vulkan, coreml\)\n.*use one order") as error:
+        align({"f": [C, X, V], "g": [X, C], "h": [V, C]})
+    assert error.value.problems[0].path == ("methods", "h", "partitioners", 0)
+    with pytest.raises(InputError, match=r"\(`f`: coreml, vulkan; `g`: vulkan, coreml\)"):
+        align({"f": [C, entry("vulkan", early=True)], "g": [V, C]})
+
+
+def test_orders_that_contradict_each_other_in_a_circle_are_listed() -> None:
+    web = entry("webgpu")
+    with pytest.raises(InputError, match=r"\(`f`: coreml, vulkan; `g`: vulkan, webgpu; `h`: webgpu, coreml\)"):
+        align({"f": [C, V], "g": [V, web], "h": [web, C], "i": [X]})
+
+
+def test_a_named_recipe_contradicts_no_manifest() -> None:
+    """What a recipe is made of is known only when it is made. Of the backends of each known one, one at most looks at
+    several methods: no order of a manifest can be wrong beside it, so that `validate` need not look."""
+    for name, used in recipes.NAMES.items():
+        assert sum(not backends.get(backend).separable for backend in used) <= 1, name
 
 
 def test_every_choice_of_lists_keeps_orders_and_meets_once() -> None:
     """All lists over three partitioners, in one global order: each method's order holds, equal ones share one slot."""
-    lists = [list(c) for n in range(4) for c in itertools.combinations([A, B, X], n)]
+    lists = [list(c) for n in range(4) for c in itertools.combinations([C, V, X], n)]
     for f, g, h in itertools.product(lists, repeat=3):
         slots = align({"f": f, "g": g, "h": h})
         for name, entries in (("f", f), ("g", g), ("h", h)):
             assert [slot[name] for slot in slots if name in slot] == entries
-        for partitioner in (A, B, X):
+        for partitioner in (C, V, X):
             assert sum(partitioner in slot.values() for slot in slots) <= 1
 
 
 def test_the_order_of_methods_does_not_matter() -> None:
-    lists = {"f": [B], "g": [A, X], "h": [X]}
+    lists = {"f": [V], "g": [C, X], "h": [X]}
     assert align(lists) == align(dict(reversed(lists.items())))
+
+
+def test_many_methods_with_lists_of_their_own_are_aligned_and_refused() -> None:
+    """This takes less than a second: what grows with the number of methods is looked at once for each."""
+    known = [C, V, X, O, entry("webgpu"), entry("mlx"), entry("cuda"), entry("nxp")]
+    rows = [list(c) for n in range(1, 9) for c in itertools.combinations(known, n)]
+    lists = {f"m{number:03}": row for number, row in enumerate(rows)}
+    assert len(lists) == 255
+    assert len(align(lists)) == len(known)
+    with pytest.raises(InputError, match="contradict each other"):
+        align({**lists, "z": [V, C]})
+
+
+def drawn(kinds: str, single: bool) -> st.SearchStrategy[dict[str, list[Item]]]:
+    """Lists of up to three methods. Upper case: a backend that looks at all methods of a call."""
+
+    def items(method: str, drawn: list[tuple[str, int]]) -> list[Item]:
+        return [
+            Item(kind, (method, index), kind, f"{kind}{options}", kind if kind.isupper() else None)
+            for index, (kind, options) in enumerate(drawn)
+        ]
+
+    one = st.tuples(st.sampled_from(kinds), st.integers(0, 1))
+    listed = st.lists(one, max_size=4, unique_by=(lambda pair: pair[0]) if single else (lambda pair: pair))
+    return st.lists(listed, min_size=1, max_size=3).map(
+        lambda methods: {name: items(name, each) for name, each in zip("fgh", methods, strict=False)}
+    )
+
+
+def aligned(lists: dict[str, list[Item]]) -> list[Slot] | None:
+    try:
+        return alignment.align(lists)
+    except InputError:
+        return None
+
+
+def fewest(rows: tuple[tuple[tuple[str, str], ...], ...]) -> int | None:
+    """The fewest slots of all choices, tried one by one, that have no backend of upper case more often than a row."""
+    kinds = [[kind for kind, _ in row] for row in rows]
+    allowed = {kind: max(row.count(kind) for row in kinds) for kind in itertools.chain(*kinds)}
+
+    @cache
+    def rest(left: tuple[tuple[str, ...], ...], calls: tuple[tuple[str, int], ...]) -> float:
+        if not any(left):
+            return 0
+        found = float("inf")
+        for kind in {row[0] for row in left if row}:
+            counts = Counter(dict(calls))
+            counts[kind] += kind.isupper()
+            if counts[kind] <= allowed[kind]:
+                after = tuple(row[1:] if row[:1] == (kind,) else row for row in left)
+                found = min(found, 1 + rest(after, tuple(sorted(counts.items()))))
+        return found
+
+    result = rest(tuple(map(tuple, kinds)), ())
+    return None if result == float("inf") else int(result)
+
+
+@examples(200)
+@given(drawn("ABx", single=False))
+def test_no_choice_has_fewer_calls(lists: dict[str, list[Item]]) -> None:
+    slots = aligned(lists)
+    rows = tuple(tuple((each.kind, each.identity) for each in items) for items in lists.values())
+    assert (None if slots is None else len(slots)) == fewest(rows)
+    for method, items in lists.items() if slots is not None else ():
+        assert slots is not None
+        assert [slot[method] for slot in slots if method in slot] == items
+    for slot in slots or ():
+        assert len({each.kind for each in slot.values()}) == 1
+
+
+@examples(200)
+@given(drawn("ABxy", single=True))
+def test_a_backend_is_called_once_unless_the_orders_contradict_each_other(lists: dict[str, list[Item]]) -> None:
+    orders = {tuple(pair) for items in lists.values() for pair in itertools.combinations([e.kind for e in items], 2)}
+    reach = {(a, b) for a, b in orders}
+    for b, a, c in itertools.product("ABxy", repeat=3):
+        reach |= {(a, c)} if {(a, b), (b, c)} <= reach else set()
+    loops = {kind for kind in "ABxy" if (kind, kind) in reach}
+    slots = aligned(lists)
+    calls = Counter(kind for slot in slots or () for kind in {each.kind for each in slot.values()})
+    if slots is None:
+        assert loops & {"A", "B"}
+    for kind, count in calls.items():
+        assert count == 1 or (kind in loops and kind.islower())

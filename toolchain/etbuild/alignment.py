@@ -1,90 +1,209 @@
-"""Brings equal partitioners of different methods to the same index.
+"""Decides which partitioners of different methods are lowered in one call.
 
 ExecuTorch co-lowers partitioner lists by index: the first of every method together, then the second, and so on. Given
 `{prefill: [A, X], decode: [X]}` it would call backend X once for each method, and the two would share no weights.
+
+The slots that are looked for are a shortest common supersequence of the lists: no order of a method changes, and each
+backend is in as few slots as the orders allow.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from etbuild import backends
-from etbuild.errors import InputError, Problem
+from etbuild.backends import Options
+from etbuild.errors import DocumentPath, InputError, Problem
 
-Entry = dict[str, Any]
-Slot = dict[str, Entry]
+
+@dataclass(frozen=True)
+class Item:
+    """A partitioner of a method.
+
+    Attributes:
+        name: What an error calls it.
+        path: Where the manifest names it.
+        kind: Partitioners of one kind may be lowered in one call.
+        identity: The same for equal partitioners. Of one kind these meet first.
+        once: The same for those that have to be lowered in as few calls as one method alone needs, since the backend
+            may look at all methods of a call. None: several calls give what one call gives.
+    """
+
+    name: str
+    path: DocumentPath
+    kind: str
+    identity: str
+    once: str | None
+
+
+Slot = dict[str, Item]
 """What is lowered at one index: for each method that takes part, its partitioner."""
 
+_Row = tuple[Item, ...]
+_Place = tuple[int, ...]
+"""How many partitioners of each row are in slots already."""
+_Step = frozenset[int]
+"""The rows that take part in a slot."""
+_LOOKS = 2000
+"""After so many partial solutions the best one is kept. Lists that people write need a handful."""
 
-def align(partitioners: dict[str, list[Entry]]) -> list[Slot]:
-    """Puts the partitioners of all methods into slots, keeping each method's own order.
 
-    Equal partitioners always share a slot; partitioners of one backend with different options do where the backend and
-    the order allow, so that the backend is called once for all methods.
-
-    Args:
-        partitioners: For each method its entries (`backend` and `options`), each of them once.
-
-    Returns:
-        The slots in order. A slot holds one backend.
+def item(name: str, options: Options, path: DocumentPath) -> Item:
+    """The partitioner entry of a backend that stands at `path` of a manifest.
 
     Raises:
-        InputError: Two methods want the same partitioners in opposite orders.
+        InputError: Its backend is of another package, and cannot say what it is called together with.
     """
-    order = _merged_order(partitioners)
-    slots: list[Slot] = []
-    for key in order:
-        slot = {
-            method: entry for method, entries in sorted(partitioners.items()) for entry in entries if _key(entry) == key
-        }
-        _place(slot, slots)
-    return slots
+    kind = json.dumps(backends.together(name, options, path))
+    identity = json.dumps([name, options], sort_keys=True)
+    if backends.get(name).separable:
+        return Item(name, path, kind, identity, None)
+    # What two calls of one factory make may be of two backends.
+    custom = name == "custom"
+    return Item(options["factory"] if custom else name, path, kind, identity, identity if custom else kind)
 
 
-def _key(entry: Entry) -> str:
-    return json.dumps([entry["backend"], entry["options"]], sort_keys=True)
+def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:
+    """Puts the partitioners of all methods into slots, keeping each method's own order.
+
+    Args:
+        lists: The partitioners of each method, in order.
+
+    Returns:
+        The slots in order. A slot holds one kind.
+
+    Raises:
+        InputError: The methods' orders contradict each other: see `check`.
+    """
+    check(lists)
+    rows, numbers = _rows(lists)
+    steps = _search(rows)
+    if steps is None:
+        raise InputError([_contradiction(lists)])
+    left = {method: iter(lists[method]) for method in sorted(lists)}
+    return [{method: next(items) for method, items in left.items() if numbers[method] in step} for step in steps]
 
 
-def _merged_order(partitioners: dict[str, list[Entry]]) -> list[str]:
-    """All distinct partitioners, each after those that some method puts before it; ties by method and index."""
-    waiting = {method: [_key(entry) for entry in entries] for method, entries in sorted(partitioners.items())}
-    order: list[str] = []
-    while any(waiting.values()):
-        heads = [keys[0] for keys in waiting.values() if keys]
-        free = [head for head in heads if not any(head in keys[1:] for keys in waiting.values())]
-        if not free:
-            raise InputError([_contradiction(partitioners, waiting)])
-        order.append(free[0])
-        waiting = {method: [key for key in keys if key != free[0]] for method, keys in waiting.items()}
-    return order
+def check(lists: Mapping[str, Sequence[Item]]) -> None:
+    """Sees whether one order serves all methods.
+
+    Raises:
+        InputError: A backend that looks at all methods of a call would be called more often than one method needs.
+    """
+    bound = {method: [each for each in items if each.once is not None] for method, items in lists.items()}
+    if _search(_rows(bound)[0]) is None:
+        raise InputError([_contradiction(bound)])
 
 
-def _contradiction(partitioners: dict[str, list[Entry]], waiting: dict[str, list[str]]) -> Problem:
-    involved = [method for method, keys in waiting.items() if keys]
-    orders = "; ".join(
-        f"`{method}`: {', '.join(entry['backend'] for entry in partitioners[method])}" for method in involved
-    )
+def _rows(lists: Mapping[str, Sequence[Item]]) -> tuple[list[_Row], dict[str, int]]:
+    """The different lists, by the first method that has each; and for each method the number of its own."""
+    rows: dict[Any, _Row] = {}
+    keys = {method: tuple((each.kind, each.identity, each.once) for each in lists[method]) for method in sorted(lists)}
+    for method, key in keys.items():
+        rows.setdefault(key, tuple(lists[method]))
+    numbers = {key: number for number, key in enumerate(rows)}
+    return list(rows.values()), {method: numbers[key] for method, key in keys.items()}
+
+
+def _search(rows: list[_Row]) -> list[_Step] | None:
+    """The fewest slots, and of equally few those in which most equal partitioners meet: the A* algorithm.
+
+    None: no slots are loss-free, which is that each `once` is in as many as the row that has most of it.
+    """
+    needs = [[_need(row[index:]) for index in range(len(row) + 1)] for row in rows]
+    start, end = (0,) * len(rows), tuple(map(len, rows))
+    order = itertools.count()
+    heap: list[Any] = [((0, 0), 0, next(order), start, (0, 0), ())]
+    seen: dict[_Place, tuple[int, int]] = {}
+    for look in itertools.count(1):
+        if not heap:
+            return None
+        if look % _LOOKS == 0:
+            heap = heap[:1]
+        _, _, _, place, cost, steps = heapq.heappop(heap)
+        if place == end:
+            return list(steps)
+        before = _total(needs, place)[0]
+        for step in _choices(rows, place):
+            taken = [rows[row][place[row]] for row in step]
+            after = tuple(index + (row in step) for row, index in enumerate(place))
+            calls, slots, identities = _total(needs, after)
+            if before - calls < len({each.once for each in taken} - {None}):
+                continue  # one more call than needed
+            spent = (cost[0] + 1, cost[1] + len({each.identity for each in taken}))
+            if after not in seen or spent < seen[after]:
+                seen[after] = spent
+                bound = (spent[0] + slots, spent[1] + identities)
+                heapq.heappush(heap, (bound, -sum(after), next(order), after, spent, (*steps, step)))
+    raise AssertionError
+
+
+_ONCE, _KIND, _IDENTITY = range(3)
+
+
+def _need(row: _Row) -> Counter[tuple[int, str]]:
+    """How many slots a row needs of each thing that is counted."""
+    found = Counter((_ONCE, each.once) for each in row if each.once is not None)
+    found.update((_KIND, each.kind) for each in row)
+    found.update((_IDENTITY, each.identity) for each in row)
+    return found
+
+
+def _total(needs: list[list[Counter[tuple[int, str]]]], place: _Place) -> tuple[int, int, int]:
+    """How many slots are needed at least by what is left: for all `once`, for all kinds, and for all identities."""
+    left = (need[index] for need, index in zip(needs, place, strict=True))
+    most: Counter[tuple[int, str]] = reduce(or_, left, Counter())
+    totals = [0, 0, 0]
+    for (counted, _), count in most.items():
+        totals[counted] += count
+    return totals[_ONCE], totals[_KIND], totals[_IDENTITY]
+
+
+def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
+    """What the next slot may hold. A kind that no row has again, but at its head, can always be the next one."""
+    heads: dict[str, list[int]] = {}
+    later: set[str] = set()
+    for number, (row, index) in enumerate(zip(rows, place, strict=True)):
+        if index < len(row):
+            heads.setdefault(row[index].kind, []).append(number)
+        for each in row[index + 1 :]:
+            later.update((f"kind {each.kind}", f"identity {each.identity}"))
+    settled = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
+    for numbers in heads.values() if settled is None else [settled]:
+        yield frozenset(numbers)
+        # Who would meet an equal one later may wait for it.
+        eager = [number for number in numbers if f"identity {rows[number][place[number]].identity}" not in later]
+        if settled is None and 0 < len(eager) < len(numbers):
+            yield frozenset(eager)
+
+
+def _contradiction(lists: Mapping[str, Sequence[Item]]) -> Problem:
+    """Names two methods with opposite orders, if there are two; else all that have several."""
+    methods = _opposite(lists) or [method for method, items in sorted(lists.items()) if len(items) > 1]
+    orders = "; ".join(f"`{method}`: {', '.join(each.name for each in lists[method])}" for method in methods[:4])
+    more = "; ..." if len(methods) > 4 else ""
     return Problem(
-        f"the methods put the same partitioners in different orders ({orders})",
-        ("methods", involved[-1], "partitioners"),
-        "all methods are lowered in one pass: use one order, or leave a partitioner out",
+        f"the orders of partitioners contradict each other ({orders}{more})",
+        lists[methods[-1]][0].path,
+        "each of these backends is called once for all methods: use one order, or leave a partitioner out",
     )
 
 
-def _place(slot: Slot, slots: list[Slot]) -> None:
-    """Joins an earlier slot that may be lowered together with it, unless a method is there or in between; else goes to
-    the end."""
-    kind = _kind(slot)
-    for earlier in reversed(slots):
-        if not slot.keys().isdisjoint(earlier):
-            break
-        if _kind(earlier) == kind:
-            earlier.update(slot)
-            return
-    slots.append(slot)
-
-
-def _kind(slot: Slot) -> tuple[str, str]:
-    method, entry = next(iter(slot.items()))
-    return backends.together(entry["backend"], entry["options"], ("methods", method, "partitioners"))
+def _opposite(lists: Mapping[str, Sequence[Item]]) -> list[str]:
+    found: dict[tuple[str | None, str | None], str] = {}
+    for method, items in sorted(lists.items()):
+        counts = Counter(each.once for each in items)
+        single = [each.once for each in items if counts[each.once] == 1]
+        for one, other in itertools.combinations(single, 2):
+            if (other, one) in found:
+                return [found[other, one], method]
+            found.setdefault((one, other), method)
+    return []

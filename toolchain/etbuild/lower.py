@@ -55,7 +55,7 @@ def lower(
     recipe = _recipe(lower_plan, finder)
     made = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    around = backends.around(plan_backends(lower_plan), made)
+    around = backends.around(plan_backends(lower_plan), made.lists)
     with (
         _blame_lowering(methods, finder),
         named_data.tag_folded_constants(shards),
@@ -69,10 +69,11 @@ def lower(
             {name: programs[name] for name in methods},
             # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
-            partitioner={name: made[name] for name in methods},
+            partitioner={name: made.lists[name] for name in methods},
             constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
+        made.claims.check(edge)
     weight_only.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import backends, document, examples, lowering_options, recipes, schema
+from etbuild import alignment, backends, document, examples, lowering_options, recipes, schema
 from etbuild.document import mapping
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, unknown
 
@@ -38,7 +38,8 @@ def load(path: Path, name: str | None = None) -> Manifest:
     """
     try:
         parsed = document.load(path, name)
-        problems = [*_problems(parsed.data)]
+        # Only partitioners that are sound have an order.
+        problems = [*_problems(parsed.data)] or _check_orders(parsed.data)
         if problems:
             problems = [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
             raise InputError(problems).located(parsed.positions)
@@ -226,6 +227,38 @@ def _partitioners(defaults: dict[str, Any], methods: dict[str, Any]) -> dict[str
 def _named(entries: Any) -> _Partitioners:
     named = map(_name_and_options, entries) if isinstance(entries, list) else ()
     return [(backend, options or {}) for backend, options in named if backend is not None]
+
+
+def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> tuple[Any, DocumentPath]:
+    """What a method's partitioners are, its own or inherited, and where that stands; None if they are nowhere."""
+    if not isinstance(methods[name], dict):
+        return None, ()
+    if "partitioners" in methods[name]:
+        return methods[name]["partitioners"], ("methods", name, "partitioners")
+    inherited, path = defaults.get("partitioners"), ("defaults", "partitioners")
+    return (inherited.get(name), (*path, name)) if isinstance(inherited, dict) else (inherited, path)
+
+
+def _check_orders(data: dict[str, Any]) -> list[Problem]:
+    """Whether one order of the partitioners serves all methods of a manifest that is sound otherwise.
+
+    Those of a recipe are not known yet. Beside a named one no order is wrong: see `alignment`'s tests.
+    """
+    defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
+    lists = {}
+    try:
+        for name in methods:
+            entries, path = _partitioner_list(defaults, methods, name)
+            found = [(*_name_and_options(entry), (*path, index)) for index, entry in enumerate(entries or [])]
+            lists[name] = [
+                alignment.item(backend, options or {}, here)
+                for backend, options, here in found
+                if backend is not None and backends.get(backend).create
+            ]
+        alignment.check(lists)
+    except InputError as error:
+        return error.problems
+    return []
 
 
 def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem]:

@@ -1,17 +1,24 @@
-"""The partitioners of methods: those of the manifest, aligned, and those of a recipe."""
+"""The partitioners of methods: those of the manifest and those of a recipe, aligned."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from torch.export import ExportedProgram
 
 from etbuild import alignment, backends, recipes
+from etbuild.alignment import Item
+from etbuild.backends import Pairing
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.partition_lint import PartitionLint
 from etbuild.plan import Plan
 from etbuild.plan import backends as plan_backends
+from etbuild.separability import Claims, backend_class, looks_at_all_methods
 from etbuild.sources import SourceFinder, blame, load_callable
 
 
@@ -35,8 +42,33 @@ class _NoPartition(Partitioner):  # type: ignore[misc]
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
-def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> dict[str, list[Partitioner]]:
-    """Makes ExecuTorch's partitioner lists, in which equal partitioners stand at the same index.
+_RECIPE: DocumentPath = ("recipe",)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The partitioners of a lowering.
+
+    Attributes:
+        lists: ExecuTorch's partitioner list of each method.
+        claims: What the backends of other packages say of themselves.
+    """
+
+    lists: dict[str, list[Partitioner]]
+    claims: Claims
+
+
+@dataclass(frozen=True)
+class _One:
+    """A partitioner of a method, what it is aligned by, and how its partitions are paired with those of others."""
+
+    partitioner: Partitioner
+    item: Item
+    pairing: Pairing | None
+
+
+def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
+    """Makes ExecuTorch's partitioner lists, in which partitioners of one backend stand at the same index.
 
     Args:
         lower_plan: The lower plan.
@@ -44,62 +76,109 @@ def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceF
         finder: The declared sources, for partitioners that come from there.
 
     Raises:
-        InputError: An option has a value that its backend finds wrong, or the plan names a callable that there is not.
+        InputError: An option has a value that its backend finds wrong, the plan names a callable that there is not, or
+            the orders of partitioners contradict each other.
         BuildError: A partitioner cannot be made.
     """
-    wanted = {
-        name: [entry for entry in method["partitioners"] if backends.get(entry["backend"]).create]
-        for name, method in lower_plan["methods"].items()
-    }
-    of_recipe = [name for name, method in lower_plan["methods"].items() if method["from_recipe"]]
-    lists: dict[str, list[Partitioner]] = {name: [] for name in wanted}
-    for slot in reversed(alignment.align(wanted)):
-        said = [
-            backends.pairing(entry["backend"], entry["options"], ("methods", name, "partitioners"))
-            for name, entry in slot.items()
+    claims = Claims()
+    made = {
+        name: [
+            *(_of_recipe(lower_plan, name, finder) if method["from_recipe"] else ()),
+            *_of_manifest(lower_plan, (name, programs[name]), finder, claims),
         ]
-        pairing = next(filter(None, said), None)
-        lint = PartitionLint(set(slot), pairing.otherwise) if pairing is not None else None
-        for name, entries in wanted.items():
+        for name, method in sorted(lower_plan["methods"].items())
+    }
+    left = {name: iter(own) for name, own in made.items()}
+    slots = alignment.align({name: [one.item for one in own] for name, own in made.items()})
+    lists: dict[str, list[Partitioner]] = {name: [] for name in made}
+    for slot in reversed([_watched({name: next(left[name]) for name in slot}) for slot in slots]):
+        for name, own in lists.items():
             if name in slot:
-                path = ("methods", name, "partitioners", entries.index(slot[name]))
-                partitioner = _create(slot[name], (name, programs[name]), path, finder)
-                if lint is not None:
-                    partitioner = lint.watched(partitioner, name, path)
-                lists[name].insert(0, partitioner)
-            elif lists[name]:
-                lists[name].insert(0, _NoPartition(lists[name][0]))
-    return _with_recipe(lower_plan, of_recipe, lists, finder) if of_recipe else lists
+                own.insert(0, slot[name])
+            elif own:
+                own.insert(0, _NoPartition(own[0]))
+    return Made(lists, claims)
 
 
-def _with_recipe(
-    lower_plan: Plan, methods: list[str], lists: dict[str, list[Partitioner]], finder: SourceFinder
-) -> dict[str, list[Partitioner]]:
-    """Puts the partitioners of a recipe before all others: no method that has them has others."""
-    made = {name: _of_recipe(lower_plan["recipe"], name, finder) for name in methods}
-    count = max(map(len, made.values()))
-    for index in range(count):
-        _watch({name: own for name, own in made.items() if index < len(own)}, index, plan_backends(lower_plan))
-    for name, own in lists.items():
-        first = made.get(name, [])
-        # As long as the others' in each method that has more, so that what stands behind still meets its like.
-        gap = [_NoPartition(own[0]) for _ in range(count - len(first))] if own else []
-        lists[name] = [*first, *gap, *own]
-    return lists
+def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
+    """The partitioners of a slot, looked at where their backend pairs partitions of methods."""
+    of_recipe = [one.pairing for one in slot.values() if one.item.path == _RECIPE]
+    said = [one.pairing for one in slot.values() if one.item.path != _RECIPE]
+    pairing = next(filter(None, said), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
+    if pairing is None:
+        return {name: one.partitioner for name, one in slot.items()}
+    lint = PartitionLint(set(slot), pairing.otherwise)
+    return {name: lint.watched(one.partitioner, name, one.item.path) for name, one in slot.items()}
 
 
-def _watch(made: dict[str, list[Partitioner]], index: int, named: list[str]) -> None:
-    """Has the partitioners of a recipe at one index looked at where their backend pairs partitions."""
-    for methods in backends.paired({name: own[index] for name, own in made.items()}, named):
-        lint = PartitionLint(methods, "`partitioners` instead of the recipe's")
-        for name in methods:
-            made[name][index] = lint.watched(made[name][index], name, ("recipe",))
+def _of_manifest(
+    lower_plan: Plan, method: tuple[str, ExportedProgram], finder: SourceFinder, claims: Claims
+) -> Iterator[_One]:
+    for index, entry in enumerate(lower_plan["methods"][method[0]]["partitioners"]):
+        backend, options = backends.get(entry["backend"]), entry["options"]
+        if backend.create is None:
+            continue
+        path = ("methods", method[0], "partitioners", index)
+        partitioner = _create(entry, method, path, finder)
+        item = _item(entry, partitioner, path, plan_backends(lower_plan))
+        if backend.separable and backends.owner(backend.name) is not None:
+            partitioner = claims.watched(partitioner, backend.name, method[0], path)
+        yield _One(partitioner, item, backends.pairing(backend.name, options, path))
 
 
-def _of_recipe(recipe: dict[str, Any], method: str, finder: SourceFinder) -> list[Partitioner]:
-    wanted = recipes.load(recipe, finder).lowering_recipe
+def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[_One]:
+    wanted = recipes.load(lower_plan["recipe"], finder).lowering_recipe
     found = wanted.partitioners if wanted is not None else None
-    return list((found.get(method) if isinstance(found, dict) else found) or [])
+    named = plan_backends(lower_plan)
+    seen: Counter[str] = Counter()
+    for partitioner in (found.get(method) if isinstance(found, dict) else found) or []:
+        kind = _kind(partitioner, backends.apart_of(partitioner, named))
+        seen[kind] += 1
+        # The n-th of a kind is taken for the same in all methods.
+        identity = json.dumps(["recipe", kind, seen[kind]])
+        item = Item(_called(partitioner), _RECIPE, kind, identity, _once(partitioner, kind, None))
+        pairing = backends.pairing_of(partitioner, named)
+        if pairing is not None:
+            pairing = replace(pairing, otherwise="`partitioners` instead of the recipe's")
+        yield _One(partitioner, item, pairing)
+
+
+def _item(entry: dict[str, Any], partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
+    """What a partitioner of the manifest is aligned by. Once it is made, it says which backend it is for."""
+    name, options = entry["backend"], entry["options"]
+    said = alignment.item(name, options, path)
+    if name == "custom":
+        kind = _kind(partitioner, backends.apart_of(partitioner, named))
+        return replace(said, kind=kind, once=_once(partitioner, kind, said.once))
+    kind = _kind(partitioner, backends.together(name, options, path)[1])
+    return replace(said, kind=kind, once=said.once and kind)
+
+
+def _kind(partitioner: Partitioner, apart: str) -> str:
+    """What is the same for partitioners of one backend, whether a manifest, a factory or a recipe made them."""
+    return json.dumps([_called(partitioner), apart])
+
+
+def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:
+    """`Item.once` of a partitioner that no backend of ours describes; `unknown` if it does not say its backend."""
+    backend_id = _backend_id(partitioner)
+    found = None if backend_id is None else backend_class(backend_id)
+    if found is None:
+        return unknown
+    return kind if looks_at_all_methods(found) else None
+
+
+def _called(partitioner: Partitioner) -> str:
+    """The backend that a partitioner is for, as ExecuTorch calls it; else what kind of partitioner it is."""
+    kind = type(partitioner)
+    return _backend_id(partitioner) or f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _backend_id(partitioner: Partitioner) -> str | None:
+    """A partitioner for one backend has its `DelegationSpec`, which ExecuTorch's own call `delegation_spec`."""
+    held = [*vars(partitioner).values(), getattr(partitioner, "delegation_spec", None)]
+    found = {each.backend_id for each in held if isinstance(each, DelegationSpec)}
+    return str(found.pop()) if len(found) == 1 else None
 
 
 def _create(

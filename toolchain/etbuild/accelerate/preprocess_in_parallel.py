@@ -18,6 +18,7 @@ from etbuild import forked
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import EtbuildError
 
+_LOOP = "__loop__"  # marks a `preprocess_multimethod` that does what ExecuTorch's does
 _WORTH = 4  # delegates for each fork: fewer are done before a fork has started
 
 Programs = dict[str, list[Any]]
@@ -51,8 +52,14 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
         results = {place: shares[str(number % forks)][number // forks] for number, place in enumerate(places)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
 
+    setattr(preprocess_multimethod, _LOOP, True)
     with replaced(XnnpackBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
         yield
+
+
+def is_a_loop(preprocess_multimethod: Any) -> bool:
+    """Whether the attribute of a class is what stands here for ExecuTorch's loop over all delegates."""
+    return hasattr(getattr(preprocess_multimethod, "__func__", None), _LOOP)
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:

@@ -73,6 +73,7 @@ BACKENDS = {
             separable=False,
             pairing=Pairing(coreml.pairs, coreml.pairs_of, otherwise="`multimethod_weight_sharing_strategy: disabled`"),
             apart=coreml.apart,
+            apart_of=coreml.apart_of,
             needs_for=coreml.needs_for,
             distributions=("coremltools",),
             around=coreml.around,
@@ -280,25 +281,23 @@ def pairing(name: str, options: Options, path: DocumentPath) -> Pairing | None:
         return found if found is not None and found.of_options(options) else None
 
 
-def paired(partitioners: Mapping[str, Any], names: Iterable[str]) -> list[set[str]]:
-    """The methods of which a backend pairs the partitions, for each backend that does.
+def pairing_of(partitioner: Any, names: Iterable[str]) -> Pairing | None:
+    """How partitions of a partitioner that a recipe made are paired with those of other methods; None: they are not.
 
     Args:
-        partitioners: One of each method, which is in no manifest.
+        partitioner: ExecuTorch's.
         names: The backends that a plan names. They are asked, and all of ours.
 
     Raises:
         InputError: A backend is of another package, and cannot say it.
     """
-    found = []
     for name in sorted({*BACKENDS, *names}):
         wanted = get(name).pairing
         if wanted is not None and wanted.of_partitioner is not None:
             with _asked(name, "it was asked for `pairing.of_partitioner`"):
-                said = {method: wanted.of_partitioner(partitioner) for method, partitioner in partitioners.items()}
-            own = {method: each for method, each in said.items() if each is not None}
-            found += [set(own)] if own and all(own.values()) else []
-    return found
+                if wanted.of_partitioner(partitioner):
+                    return wanted
+    return None
 
 
 def together(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
@@ -310,6 +309,31 @@ def together(name: str, options: Options, path: DocumentPath) -> tuple[str, str]
     apart = get(name).apart
     with _asked(name, "it was asked for `apart`", path):
         return name, json.dumps(apart(options) if apart else None, sort_keys=True)
+
+
+def apart_of(partitioner: Any, names: Iterable[str]) -> str:
+    """The same as the second part of `together`, of a partitioner that something else made.
+
+    Args:
+        partitioner: ExecuTorch's.
+        names: The backends that a plan names. They are asked, and all of ours.
+
+    Raises:
+        InputError: A backend is of another package, and cannot say it, or not as JSON.
+    """
+    for name in sorted({*BACKENDS, *names}):
+        asked = get(name).apart_of
+        if asked is not None:
+            with _asked(name, "it was asked for `apart_of`"):
+                found = asked(partitioner)
+                if found is not None:
+                    return json.dumps(found, sort_keys=True)
+    return json.dumps(None)
+
+
+def owner(name: str) -> str | None:
+    """The distribution that a backend comes from; None: it is one of ours."""
+    return None if name in BACKENDS else entry_points.owner(name)
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:

@@ -115,10 +115,14 @@ class Backend:
         create: Makes ExecuTorch's `Partitioner` from the options. May raise an `OptionError`. None: nothing is
             delegated, and what the backend does it does in `edge`.
         separable: Lowering methods one by one and merging them gives what lowering them together gives: the backend
-            inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, and asks for nothing in `edge`.
+            inherits ExecuTorch's `preprocess_multimethod`, a loop over the methods, compiles a partition the same way
+            whatever it has compiled before, pairs no partitions, and asks for nothing in `edge`. Of other packages'
+            backends this is checked.
         pairing: How it pairs partitions of methods. None: it does not.
         apart: The backend is called for methods together where this gives the same of their options, else apart. None:
             always together.
+        apart_of: The same of a partitioner that something else made: a recipe, or a factory. None: the partitioner is
+            another backend's. Asked where the backend is one of ours, or the manifest names it.
         needs: What has to be installed.
         needs_for: What these options need besides.
         distributions: Distributions that reach the bytes besides those of ExecuTorch: they are part of the key.
@@ -145,6 +149,7 @@ class Backend:
     separable: bool
     pairing: Pairing | None = None
     apart: Callable[[Options], Any] | None = None
+    apart_of: Callable[[Any], Any] | None = None
     needs: tuple[Need, ...] = ()
     needs_for: Callable[[Options], tuple[Need, ...]] | None = None
     distributions: tuple[str, ...] = ()

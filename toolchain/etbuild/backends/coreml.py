@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import json
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -125,6 +126,31 @@ def pairs_of(partitioner: Any) -> bool | None:
     """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
     spec = getattr(partitioner, "delegation_spec", None)
     return _paired(spec.compile_specs) if spec is not None and spec.backend_id == "CoreMLBackend" else None
+
+
+def apart_of(partitioner: Any) -> list[Any] | None:
+    """The same as `apart`, of a partitioner that is in no manifest."""
+    spec = getattr(partitioner, "delegation_spec", None)
+    if spec is None or spec.backend_id != "CoreMLBackend":
+        return None
+    from executorch.backends.apple.coreml.compiler.coreml_preprocess import COMPILE_SPEC_KEYS, CoreMLBackend
+
+    specs = spec.compile_specs
+    written = {each.key: each.value for each in reversed(specs)}  # the first of a key is the one that counts
+    target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
+    said = {
+        "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
+        _TARGET: None if target is None else target.name,
+        "model_type": CoreMLBackend.model_type_from_compile_specs(specs).value,
+        **{
+            name: json.loads(written[key.value]) if key.value in written else None
+            for name, key in (
+                ("op_linear_quantizer_config", COMPILE_SPEC_KEYS.OP_LINEAR_QUANTIZER_CONFIG),
+                ("pass_names", COMPILE_SPEC_KEYS.PASS_PIPELINE),
+            )
+        },
+    }
+    return [_paired(specs), *(said[name] for name in _AGREED)]
 
 
 def _paired(specs: Sequence[Any]) -> bool:

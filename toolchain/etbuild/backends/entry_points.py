@@ -60,6 +60,13 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         return "has `needs` that are no tuple of `etbuild.backends.Need`"
     if not (backend.pairing is None or isinstance(backend.pairing, Pairing)):
         return "has a `pairing` that is no `etbuild.backends.Pairing`"
+    for field in ("fold_quantize", "separable", "weight_only", "whole_program"):
+        if not isinstance(getattr(backend, field), bool):
+            return f"has `{field}` that is neither True nor False"
+    # Both look at all methods: one lowers them together, the other has one configuration for the whole program.
+    for field in ("edge", "pairing"):
+        if backend.separable and getattr(backend, field) is not None:
+            return f"is `separable` and has `{field}`: write `separable=False`, or leave `{field}` out"
     for field in ("distributions", "same_options"):
         if not _is_tuple_of(str, getattr(backend, field)):
             return f"has `{field}` that are no tuple of strings"
