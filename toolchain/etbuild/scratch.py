@@ -16,7 +16,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -101,7 +100,7 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
         OSError: It cannot be made.
     """
     while True:
-        name = f"tmp{secrets.token_hex(4)}"
+        name = f"tmp{os.urandom(4).hex()}"
         descriptor = _make_locked(folder, name)
         if descriptor is not None:
             break
@@ -136,7 +135,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
 def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
     """A new directory, its name, and the descriptor that holds its lock."""
     while True:
-        name = f"{prefix}{secrets.token_hex(4)}"
+        name = f"{prefix}{os.urandom(4).hex()}"
         os.mkdir(name, 0o700, dir_fd=parent.descriptor)
         with contextlib.ExitStack() as failed:
             failed.callback(_remove_if_empty, parent, name)
