@@ -2,8 +2,8 @@
 
 Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
 containers that share a directory, too). A directory has it on a file inside, which also tells that the directory is
-ours. Who makes something new in a place first sweeps there: it removes what has our kind of name and a lock that nobody
-holds.
+ours. Who makes something new in a place sweeps there, before and after: it removes what has our kind of name and a lock
+that nobody holds.
 
 Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
 it has the lock, and else makes another one.
@@ -68,10 +68,15 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Removes it with all that is in it. What cannot be removed is left for another process to sweep."""
+        """Removes it with all that is in it. What cannot be removed is left for another process to sweep.
+
+        Sweeps once more: children of a process that was killed just before may have ended only now.
+        """
         with contextlib.suppress(OSError):
             _remove_directory(self._parent, self._name, self._folder)
         os.close(self._lock)
+        with contextlib.suppress(OSError):
+            _sweep_directories(self._parent)
         self._folder.close()
         self._parent.close()
 
