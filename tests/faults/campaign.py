@@ -70,6 +70,12 @@ class Ended:
     stages: int
 
 
+def published(out: Path) -> dict[str, bytes]:
+    """What stands in an output directory under the names of artifacts."""
+    shards = {f"net.weights/{name}": content for name, content in artifacts(out / "net.weights").items()}
+    return {**artifacts(out), **shards}
+
+
 class Campaign:
     """Builds of one program into one directory, with one cache and one directory of temporary files.
 
@@ -87,18 +93,14 @@ class Campaign:
         for place in (self.out, self.cache, self.tmp, root / "in"):
             place.mkdir()
         (root / "in/model.py").write_text(MODEL)
-        (root / "in/net.yaml").write_text(MANIFEST)
+        self.manifest = root / "in/net.yaml"
+        self.manifest.write_text(MANIFEST)
         self.right: dict[str, bytes] = {}
         ended = self.run(["--jobs", "2"])
         assert ended.code == 0, ended.said
-        self.right = self.files()
+        self.right = published(self.out)
         self.filled = root / "filled"
         shutil.copytree(self.cache, self.filled)
-
-    def files(self) -> dict[str, bytes]:
-        """What is in the output directory, but for what is hidden."""
-        shards = {f"net.weights/{name}": content for name, content in artifacts(self.out / "net.weights").items()}
-        return {**artifacts(self.out), **shards}
 
     def run(self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None) -> Ended:
         """Builds, with a terminal for standard error, on which stages are seen to begin.
@@ -131,7 +133,7 @@ class Campaign:
     def arguments(self, options: list[str]) -> list[str]:
         """Of a build."""
         cache = [] if "--no-cache" in options else ["--cache-dir", str(self.cache)]
-        return [str(self.root / "in/net.yaml"), "-o", str(self.out), *cache, *options]
+        return [str(self.manifest), "-o", str(self.out), *cache, *options]
 
     def environment(self) -> dict[str, str]:
         """Of a build. It has what it would start itself anew for."""
@@ -174,7 +176,7 @@ class Campaign:
         self.counts["faults survived"] += done.returncode == 0
         if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
             self._note("unclear errors", f"{mode} {errno.errorcode[error]} {place}: {done.returncode} {done.stderr}")
-        if done.returncode == 0 and self.files() != self.right:
+        if done.returncode == 0 and published(self.out) != self.right:
             self._note("wrong artifacts", f"{mode} {errno.errorcode[error]} {place}: exit code 0")
         if mode == "hit" and not self._holds_all():
             self._note("lost entries", f"{mode} {errno.errorcode[error]} {place}: {done.stderr}")
@@ -187,7 +189,7 @@ class Campaign:
 
     def look(self, mode: str, what: str) -> None:
         """What stands under the names of artifacts is right; and the next build is, and leaves nothing else."""
-        found = self.files()
+        found = published(self.out)
         if not found.items() <= self.right.items():
             self._note(
                 "wrong artifacts", f"{mode} {what}: {sorted(set(found.items()) - set(self.right.items()))}"[:2000]
@@ -195,7 +197,7 @@ class Campaign:
         if "net.index.json" in found and found != self.right:
             self._note("wrong artifacts", f"{mode} {what}: an index without its files")
         ended = self.run(MODES[mode])
-        if ended.code != 0 or self.files() != self.right:
+        if ended.code != 0 or published(self.out) != self.right:
             self._note("wrong artifacts", f"{mode} {what}: the next build: {ended.said}")
         if mode != "joint" and Cache(self.cache, lambda line: None).verify():
             self._note("damaged entries", f"{mode} {what}")

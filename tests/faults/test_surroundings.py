@@ -6,56 +6,22 @@ import errno
 import hashlib
 import json
 import os
-import random
 import resource
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from etbuild import cli
 from etbuild.cache import Cache
 from etbuild.errors import BuildError, InputError
 
+from .disk import Disk
 from .injected import tree
-from .projects import artifacts, build, command, write_project
 
 KEY = hashlib.sha256(b"one").hexdigest()
 FILES = {"net.pte": b"p" * 50_000, "net.weights.ptd": b"w" * 90_000, "net.index.json": b"{}"}
-
-
-class Disk:
-    """A file system of its own."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        place.mkdir()
-
-    def mount(self, size: int, *, inodes: int = 0) -> None:
-        """Has room for so many bytes and, unless that is 0, for so many files."""
-        self.unmount()
-        options = f"size={size},nr_inodes={inodes}"
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.place], capture_output=True)
-        if done.returncode:
-            pytest.skip("file systems cannot be mounted here")
-
-    def make_read_only(self) -> None:
-        """From now on nothing can be written."""
-        subprocess.run(["mount", "-o", "remount,ro", self.place], check=True)
-
-    def unmount(self) -> None:
-        subprocess.run(["umount", "--quiet", self.place], check=False, capture_output=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    disk = Disk(tmp_path / "disk")
-    yield disk
-    disk.unmount()
 
 
 class Kept:
@@ -231,76 +197,3 @@ def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
             hashlib.sha256(found.pop(one["file"])).hexdigest() for one in listed
         }
     assert found == {}  # what no index lists
-
-
-class Project:
-    """A real program in a cache."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.manifest = write_project(root / "in", 4)
-        self.where = ["--cache-dir", str(root / "cache")]
-        self.right = build(self.manifest, root / "right", *self.where)
-
-    def hit(self, out: Path) -> int:
-        return cli.main(["build", str(self.manifest), "-o", str(out), *self.where, "--json"])
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("project"))
-
-
-def test_a_program_for_a_full_disk(project: Project, disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
-    codes = set()
-    for size in (4096, 8192, 12_288, 16_384, 1 << 20):
-        disk.mount(size)
-        code = project.hit(disk.place)
-        said = capsys.readouterr().err
-        codes.add(code)
-        assert artifacts(disk.place) == (project.right if code == 0 else {})
-        assert code == 0 or "cannot write the file: No space left on device" in said
-        assert code == 0 or f"is there room in {disk.place}?" in said
-        assert list(disk.place.glob(".*")) == []
-    assert codes == {0, 1}
-    assert Cache(project.root / "cache").verify() == []
-
-
-def test_a_full_directory_of_temporary_files_loses_no_entry(
-    project: Project, disk: Disk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.hit(project.root / "again")
-    key = json.loads(capsys.readouterr().out)["key"]
-    disk.mount(4096)
-    monkeypatch.setattr(tempfile, "tempdir", str(disk.place))
-    assert cli.main(["explain", key, *project.where]) == 1
-    assert f"No space left on device\n    is there room in {disk.place}?" in capsys.readouterr().err
-    disk.mount(1 << 20)
-    assert cli.main(["explain", key, *project.where]) == 0
-    assert list(disk.place.iterdir()) == []
-
-
-@pytest.mark.parametrize("files", [8, 9, 11, 13])
-def test_a_process_without_file_descriptors(project: Project, tmp_path: Path, files: int) -> None:
-    """Python itself needs some to start."""
-    limited = ["prlimit", f"--nofile={files}", *command(project.manifest, tmp_path / "out", *project.where)]
-    done = subprocess.run(limited, capture_output=True, text=True)
-    assert done.returncode in (0, 1, 2), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0 or "Too many open files" in done.stderr
-    assert artifacts(tmp_path / "out") == (project.right if done.returncode == 0 else {})
-    assert Cache(project.root / "cache").verify() == []
-
-
-def test_the_same_program_many_times_into_one_directory(project: Project, tmp_path: Path) -> None:
-    chance = random.Random(1)
-    crowd = [
-        subprocess.Popen(command(project.manifest, tmp_path, *project.where), stdout=subprocess.DEVNULL)
-        for _ in range(5)
-    ]
-    for process in chance.sample(crowd, 2):
-        process.kill()
-    assert {process.wait() for process in crowd} <= {0, -9}
-    assert project.hit(tmp_path) == 0
-    assert artifacts(tmp_path) == project.right
-    assert list(tmp_path.glob(".*")) == []

@@ -73,6 +73,13 @@ def test_a_directory_stays_while_its_process_or_a_fork_of_it_lives(tmp_path: Pat
     assert (tmp_path / "precious/file").read_text() == "mine"
 
 
+def test_what_is_let_go_meanwhile_is_swept_at_the_end(tmp_path: Path) -> None:
+    process, child = hold(tmp_path)
+    with Scratch(tmp_path, HIDDEN):
+        end(process, child)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etbuild.cache_record import DIGEST, Damaged, Entry, Record, Unreadable, read_record
-from etbuild.folders import Folder, NotAFile
+from etbuild.folders import Folder, NotAFile, NotAFolder
 from etbuild.scratch import is_unfinished, unfinished, write_error
 
 _BLOCK = 1 << 20
@@ -72,7 +72,7 @@ def _walk(folder: Folder, place: str, levels: Sequence[re.Pattern[str]]) -> Iter
         if not levels:
             yield inner, _is_ours(inner) and not folder.is_folder(name)
         elif levels[0].fullmatch(name) and folder.is_folder(name):
-            with folder.enter(name) as entered:
+            with contextlib.suppress(FileNotFoundError, NotAFolder), folder.enter(name) as entered:
                 yield from _walk(entered, inner, levels[1:])
         else:
             yield inner, False

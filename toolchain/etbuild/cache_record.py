@@ -81,4 +81,4 @@ def _is_entry(entry: Entry) -> bool:
         return False
     path = PurePosixPath(entry.name)
     inside = entry.name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
-    return inside and "\0" not in entry.name and DIGEST.fullmatch(entry.sha256) is not None
+    return inside and entry.name.isprintable() and DIGEST.fullmatch(entry.sha256) is not None

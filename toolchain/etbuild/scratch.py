@@ -2,8 +2,8 @@
 
 Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
 containers that share a directory, too). A directory has it on a file inside, which also tells that the directory is
-ours. Who makes something new in a place first sweeps there: it removes what has our kind of name and a lock that nobody
-holds.
+ours. Who makes something new in a place sweeps there, before and after: it removes what has our kind of name and a lock
+that nobody holds.
 
 Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
 it has the lock, and else makes another one.
@@ -16,9 +16,7 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -69,10 +67,15 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Removes it with all that is in it. What cannot be removed is left for another process to sweep."""
+        """Removes it with all that is in it. What cannot be removed is left for another process to sweep.
+
+        Sweeps once more: children of a process that was killed just before may have ended only now.
+        """
         with contextlib.suppress(OSError):
             _remove_directory(self._parent, self._name, self._folder)
         os.close(self._lock)
+        with contextlib.suppress(OSError):
+            _sweep_directories(self._parent)
         self._folder.close()
         self._parent.close()
 
@@ -86,7 +89,12 @@ def temporary(word: str) -> Scratch:
     Raises:
         BuildError: It cannot be made.
     """
-    place = Path(tempfile.gettempdir())
+    import tempfile  # takes longer than all of this file, and a hit makes no temporary file
+
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # nowhere can a file be written
+        raise BuildError([Problem(str(error.strerror), hint="name a directory that has room in TMPDIR")]) from error
     try:
         return Scratch(place, f"etbuild-{word}-")
     except OSError as error:
@@ -101,7 +109,7 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
         OSError: It cannot be made.
     """
     while True:
-        name = f"tmp{secrets.token_hex(4)}"
+        name = f"tmp{os.urandom(4).hex()}"
         descriptor = _make_locked(folder, name)
         if descriptor is not None:
             break
@@ -136,7 +144,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
 def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
     """A new directory, its name, and the descriptor that holds its lock."""
     while True:
-        name = f"{prefix}{secrets.token_hex(4)}"
+        name = f"{prefix}{os.urandom(4).hex()}"
         os.mkdir(name, 0o700, dir_fd=parent.descriptor)
         with contextlib.ExitStack() as failed:
             failed.callback(_remove_if_empty, parent, name)
@@ -203,8 +211,10 @@ def _sweep_file(folder: Folder, name: str) -> None:
     with contextlib.suppress(OSError):
         lock = _try_lock(folder, name)
         if lock is not None:
-            folder.remove(name)
-            os.close(lock)
+            try:
+                folder.remove(name)
+            finally:
+                os.close(lock)
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:

@@ -1,0 +1,107 @@
+"""A real program that is killed while it is built, and is built without room, descriptors and turns.
+
+`run_campaign.py` does the same for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from etbuild import cli
+from etbuild.cache import Cache
+
+from .campaign import Campaign, published
+from .disk import Disk
+from .projects import command
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return Campaign(tmp_path_factory.mktemp("campaign"), seed=5)
+
+
+@pytest.fixture
+def hit(campaign: Campaign) -> list[str]:
+    """The options of a build that finds the program in the cache."""
+    shutil.rmtree(campaign.cache)
+    shutil.copytree(campaign.filled, campaign.cache)
+    return ["--cache-dir", str(campaign.cache)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [("cold", signal.SIGKILL), ("hit", signal.SIGKILL), ("hit", signal.SIGTERM), ("hit", signal.SIGINT)],
+)
+def test_a_killed_build(campaign: Campaign, mode: str, number: signal.Signals) -> None:
+    campaign.kill(mode, number)
+    assert campaign.result()["findings"] == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_hit_in_which_a_file_fails(campaign: Campaign, error: int) -> None:
+    campaign.inject("hit", campaign.chance.randint(1, 80), error)
+    assert campaign.result()["findings"] == []
+
+
+def test_a_full_disk(campaign: Campaign, hit: list[str], disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+    codes = set()
+    for size in (4096, 8192, 12_288, 16_384, 20_480, 1 << 20):
+        disk.mount(size)
+        code = cli.main(["build", str(campaign.manifest), "-o", str(disk.place), *hit])
+        said = capsys.readouterr().err
+        codes.add(code)
+        assert published(disk.place) == (campaign.right if code == 0 else {})
+        assert code == 0 or "cannot write the file: No space left on device" in said
+        assert code == 0 or f"is there room in {disk.place}?" in said
+        assert list(disk.place.glob(".*")) == []
+    assert codes == {0, 1}
+    assert Cache(campaign.cache).verify() == []
+
+
+def test_a_full_directory_of_temporary_files_loses_no_entry(
+    campaign: Campaign,
+    hit: list[str],
+    disk: Disk,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cli.main(["build", str(campaign.manifest), "-o", str(campaign.out), *hit, "--json"])
+    key = json.loads(capsys.readouterr().out)["key"]
+    disk.mount(4096)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk.place))
+    assert cli.main(["explain", key, *hit]) == 1
+    assert f"No space left on device\n    is there room in {disk.place}?" in capsys.readouterr().err
+    disk.mount(1 << 20)
+    assert cli.main(["explain", key, *hit]) == 0
+    assert list(disk.place.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [8, 9, 14])
+def test_no_file_descriptors(campaign: Campaign, hit: list[str], tmp_path: Path, files: int) -> None:
+    limited = ["prlimit", f"--nofile={files}", *command(campaign.manifest, tmp_path / "out", *hit)]
+    done = subprocess.run(limited, capture_output=True, text=True)
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0 or "Too many open files" in done.stderr
+    assert published(tmp_path / "out") == (campaign.right if done.returncode == 0 else {})
+    assert Cache(campaign.cache).verify() == []
+
+
+def test_many_builds_into_one_directory(campaign: Campaign, hit: list[str], tmp_path: Path) -> None:
+    chance = random.Random(1)
+    crowd = [subprocess.Popen(command(campaign.manifest, tmp_path, *hit), stdout=subprocess.DEVNULL) for _ in range(5)]
+    for process in chance.sample(crowd, 2):
+        process.kill()
+    assert {process.wait() for process in crowd} <= {0, -signal.SIGKILL}
+    assert cli.main(["build", str(campaign.manifest), "-o", str(tmp_path), *hit]) == 0
+    assert published(tmp_path) == campaign.right
+    assert list(tmp_path.glob(".*")) == []
