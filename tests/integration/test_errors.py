@@ -323,3 +323,38 @@ def test_a_terminated_build_leaves_nothing_behind(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(timeout=30) == 130
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_dtypes_that_an_operator_does_not_take_are_named(build: Build) -> None:
+    pair = "torch.view_as_complex(x.reshape(2, 4, 2))"
+    model = MODEL.replace("self.linear(x).relu()", f"torch.view_as_real({pair} * {pair})")
+    outcome = build(MANIFEST.replace("[xnnpack]", "[]"), model=model)
+    expect(
+        outcome,
+        1,
+        "model.yaml:6:3: methods.forward: lowering forward failed",
+        "SpecViolationError: `aten.mul.Tensor` takes no tensors of complex64, complex64",
+        "convert the tensors in the model",
+        "the whole error: ",
+    )
+    whole = Path(outcome.err.rpartition("the whole error: ")[2].strip()).read_text()
+    assert "Please make sure the dtypes of the Tensor inputs are the same" in whole
+
+
+def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
+    outcome = build(model=MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(x @ x.T)[0]"))
+    expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot take this operator apart")
+
+
+def test_a_result_that_no_program_can_hold(build: Build) -> None:
+    outcome = build(model=MODEL.replace("self.linear(x).relu()", "x, 'hello'"))
+    message = "the method returns 'hello': no program returns a str"
+    expect(outcome, 1, f"model.yaml:6:3: methods.forward.entry: {message}", "return tensors, numbers")
+
+
+@pytest.mark.parametrize("made", ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.ones(2, 8))"])
+def test_a_module_of_torchscript(build: Build, made: str) -> None:
+    outcome = build(model=MODEL.replace("return Net()", f"return {made}"))
+    expect(outcome, 1, "model.yaml:4:12: model.factory: `model:create` returned a module of TorchScript")
+    outcome = build(model=MODEL.replace("return Net()", f"net = Net()\n    net.linear = {made}\n    return net"))
+    expect(outcome, 1, "`model:create` returned a module with `linear` in TorchScript")

@@ -27,7 +27,7 @@ class Assigned:
 
     Attributes:
         buffers: Names of buffers.
-        attributes: Names of tensors that are neither buffers nor parameters.
+        attributes: Names of attributes that are neither buffers nor parameters.
         unclear: TorchDynamo says that the method changes its modules, and not whether it writes or assigns.
     """
 
@@ -45,20 +45,21 @@ class Assigned:
         Raises:
             BuildError: It does not: eager code would find at the next call what it has assigned at this one.
         """
-        message = "the method assigns to {}, and torch.export loses what is assigned there"
-        problems = [
-            Problem(message.format(f"the buffer `{name}`"), path, f"write into it: `{name}.copy_(...)`")
-            for name in self.buffers
-        ]
-        problems += [
-            Problem(message.format(f"`{name}`, which it reads"), path, "register it as a buffer, and write into it")
-            for name in self.attributes
-            if name in program.constants
-        ]
+        read = _read(program)
+        names = sorted({*self.buffers, *self.attributes})
+        message = "the method reads `{}` and assigns to it, and torch.export loses what is assigned"
+        hint = "write into a buffer instead: `{}.copy_(...)`"
+        problems = [Problem(message.format(name), path, hint.format(name)) for name in names if name in read]
         if problems:
             raise BuildError(problems)
-        for name in sorted(self.attributes):
-            print(f"note: `{path[1]}` assigns to `{name}`: no later call of the method finds it there", file=sys.stderr)
+        for name in names:
+            print(f"note: `{path[1]}` assigns to `{name}`: no later call finds it there", file=sys.stderr)
+
+
+def _read(program: ExportedProgram) -> set[str | None]:
+    """The names of the tensors that a method reads what they held before it."""
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    return {spec.target for spec in program.graph_signature.input_specs if inputs[spec.arg.name].users}
 
 
 @contextmanager
@@ -105,8 +106,7 @@ def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> 
 
     def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
         buffers = vars(owner)["_buffers"]  # the owner may be torch.export's stand-in for a module
-        before = buffers.get(name)
-        if id(buffers) in names and before is not None and before is not value:
+        if id(buffers) in names and name in buffers and buffers[name] is not value:
             found.append(_joined(names[id(buffers)], name))
 
     hook = torch.nn.modules.module.register_module_buffer_registration_hook(assign)

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from etbuild.error_text import summary
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.inputs import Inputs, file_digest
-from etbuild.sources import SourceFinder, import_module, summary
+from etbuild.sources import SourceFinder, import_module
 
 # An operator is registered once in a process: what has done so stays, though the export and lowering each load it.
 _loaded: set[str] = set()  # the digests of libraries

@@ -14,11 +14,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
+from etbuild.error_text import hints, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
-from etbuild.sources import SourceFinder, source_line, summary
+from etbuild.sources import SourceFinder, source_line
 from etbuild.tensors import tag_of_shard
 
 
@@ -200,8 +201,8 @@ def _emission_error(
     path, hint = _to_blame(str(error), lower_plan, edge)
     place = source_line(error, finder)
     where = f" at {place}" if place else ""
-    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)[:600]}"
-    return BuildError([Problem(message, path, hint)])
+    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)}"
+    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
 
 
 def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:

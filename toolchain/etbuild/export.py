@@ -13,15 +13,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.graph_signature import ConstantArgument
 
 from etbuild import assignments, example_values, pt2_file, strict_names
+from etbuild.error_text import hints, shortened, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.example_values import DynamicShapes
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
 from etbuild.pt2_strings import Refused
-from etbuild.sources import SourceFinder, blame, load_callable, source_line, summary
+from etbuild.sources import SourceFinder, blame, load_callable, source_line
 from etbuild.tied import memory, untie
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
     arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
-    keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
+        keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
     ready = Ready(what, name, module, entry, arguments, keywords, shapes)
     how = _quantization(ready)
@@ -152,6 +154,7 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
         if assigned.unclear:
             assigned = assignments.assigned_when_run(module, lambda: root(*ready.arguments, **ready.keywords))
     assigned.check(program, (*ready.path, "entry"))
+    _check_results(program, (*ready.path, "entry"))
     if strict:
         strict_names.settle(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -345,6 +348,15 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
+    """A program returns tensors and plain numbers; a graph with another result could be saved, and not be read."""
+    for spec in program.graph_signature.output_specs:
+        value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
+        if not isinstance(value, (bool, int, float, type(None))):
+            message = f"the method returns {shortened(repr(value), 80)}: no program returns a {type(value).__name__}"
+            raise BuildError([Problem(message, path, "return tensors, numbers, or tuples, lists and dicts of such")])
+
+
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
     """A dimension that tracing has fixed, or narrowed, would be refused at run time: fail now."""
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
@@ -413,8 +425,8 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
     if huggingface and part == "entry":  # the code is not the user's
         instead = "write a factory" if huggingface["cache"] is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface['class']}` cannot be exported as it is with this configuration: {instead}"
-        return BuildError([Problem(message, ("model", "huggingface"), hint)])
-    return BuildError([Problem(message, ("methods", name, part), hint)])
+        return BuildError([Problem(message, ("model", "huggingface"), hints(hint, whole_error(error, message)))])
+    return BuildError([Problem(message, ("methods", name, part), hints(hint, whole_error(error, message)))])
 
 
 def _message(error: BaseException) -> str:
@@ -422,8 +434,8 @@ def _message(error: BaseException) -> str:
     text = str(error)
     if "Constraints violated" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " ".join(lines[:8])[:600]
-    return summary(error)[:600]
+        return shortened(" ".join(lines[:8]))
+    return summary(error)
 
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:

@@ -260,4 +260,3 @@ def replace(path: Path, content: bytes) -> None:
             written.path.replace(path)
         except OSError as error:
             raise write_error(path, error) from error
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +19,13 @@ from torch.export import ExportedProgram
 
 from etbuild import backends, named_data, partitioners, passes, preprocess_results, recipes, weight_only
 from etbuild.backends import Edge
+from etbuild.error_text import hints, shortened, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import edge_compile_config, merged
 from etbuild.partition_lint import operator_name
 from etbuild.plan import Plan
 from etbuild.plan import backends as plan_backends
-from etbuild.sources import SourceFinder, source_line, summary
+from etbuild.sources import SourceFinder, source_line
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -238,8 +240,13 @@ _HINTS = (
         "`huggingface` leave out `cache`, or write a factory",
     ),
     (
-        "is not Core ATen",
-        "an operator outside core ATen is left: does a backend have to take it, or the model to avoid it?",
+        "mismatched dtypes",
+        "convert the tensors in the model, as by `x.to(y.dtype)` or `x.float()`",
+    ),
+    (
+        "Core ATen opset",
+        "PyTorch cannot take this operator apart into those of core ATen: does a backend have to take it, or the model "
+        "to avoid it? `edge_compile: {core_aten_ops_exception_list: [...]}` allows it where a kernel is linked",
     ),
 )
 
@@ -264,5 +271,18 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     hint = next((hint for word, hint in _HINTS if word in text), None)
     place = source_line(error, finder)
     where = f" at {place}" if place else ""
-    why = summary(error)[:500] + (f" Cause: {summary(cause)[:300]}" if cause is not error else "")
-    return BuildError([Problem(f"lowering {', '.join(named or methods)} failed{where}: {why}", path, hint)])
+    why = _why(error)
+    if cause is not error:
+        why += f" Cause: {summary(cause, 300)}"
+    message = f"lowering {', '.join(named or methods)} failed{where}: {why}"
+    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+
+
+def _why(error: BaseException) -> str:
+    """ExecuTorch's message without what it advises its own developers to try, and without the operators' schemas."""
+    refused = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    if not refused:
+        return summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
+    taken = {name: ", ".join(re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes)) for name, dtypes in refused}
+    shown = [f"`{name}` takes no tensors of {dtypes}" for name, dtypes in taken.items()]
+    return shortened(f"{type(error).__name__}: {'; '.join(shown)}")

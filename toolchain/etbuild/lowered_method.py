@@ -30,13 +30,13 @@ from torch.fx import Graph, Node
 
 from etbuild import files, json_file, named_data, sharing, versions
 from etbuild.accelerate.replaced import replaced
+from etbuild.error_text import summary
 from etbuild.errors import InputError, Problem
 from etbuild.inputs import file_digest
 from etbuild.named_data import Claims
 from etbuild.plan import canonical_json
 from etbuild.saved_export import canonical_archive
 from etbuild.sharing import Place
-from etbuild.sources import summary
 from etbuild.weight_places import Digests, weight_places
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _write_program(directory: Path, program: ExportedProgram) -> dict[str, str]:
         with replaced(export_serialize, "serialize_torch_artifact", _serialize_tensors):
             artifact = serialize.serialize(program)
     except Exception as error:  # ExecuTorch's serializer has no common base of its errors
-        raise CannotSave(f"ExecuTorch cannot save it: {summary(error)[:300]}") from error
+        raise CannotSave(f"ExecuTorch cannot save it: {summary(error)}") from error
     parts = {_PROGRAM: artifact.exported_program, _STATE: artifact.state_dict, _CONSTANTS: artifact.constants}
     return {
         file: files.write(directory, file, "lowered", lambda opened, content=content: opened.write(content)).sha256  # type: ignore[misc]

@@ -27,7 +27,25 @@ def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
         from etbuild import huggingface
 
         return huggingface.create(export_plan, inputs, finder).eval()
-    return torch.nn.Module() if model["factory"] is None else _call_factory(model, finder).eval()
+    if model["factory"] is None:
+        return torch.nn.Module()
+    module = _call_factory(model, finder)
+    with blame(("model", "factory"), f"`eval()` of what `{model['factory']}` returned", finder):
+        return _for_inference(module)
+
+
+def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in `eval()` mode. Exported ones, as PT2E quantization makes, refuse that unless they are told to."""
+    exported = [
+        child for child in module.modules() if isinstance(child, torch.fx.GraphModule) and "eval" in vars(child)
+    ]
+    if exported:
+        from torchao.quantization.pt2e import allow_exported_model_train_eval
+
+        for child in exported:
+            allow_exported_model_train_eval(child)
+    module.eval()  # what it returns is left alone: an exported module returns None
+    return module
 
 
 def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Module:
@@ -42,6 +60,11 @@ def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Modul
         raise BuildError(
             [Problem(f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module", path)]
         )
+    scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
+    if scripted:
+        child = f"with `{scripted[0]}` in" if scripted[0] else "of"
+        hint = "return the module itself: torch.export takes no TorchScript"
+        raise BuildError([Problem(f"`{model['factory']}` returned a module {child} TorchScript", path, hint)])
     lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
     if lazy:
         hint = "run the module once in the factory, or give its layers their sizes"

@@ -21,8 +21,8 @@ from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_
 from torch.export import ExportedProgram
 from torch.export.pt2_archive import constants as names
 
+from etbuild.error_text import summary
 from etbuild.pt2_strings import Refused, check
-from etbuild.sources import summary
 
 _MAX_EXPANDED = 2**30  # bytes of a tensor of which the file holds less, since its elements share memory
 _OF_ZIP = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)

@@ -22,16 +22,17 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
 from etbuild import files, json_file
 from etbuild.carried import carried
+from etbuild.error_text import hints, summary, whole_error
 from etbuild.errors import InputError, Problem
 from etbuild.export_files import METHODS, PLAN, ExportFiles
 from etbuild.inputs import Used, reached_sources
 from etbuild.module import loading_code, named_tensors, row_major
 from etbuild.plan import Plan, canonical_json, carries_content
-from etbuild.sources import summary
 from etbuild.tensors import TensorFacts, describe
 
 _SCHEMA = "executorch-export/v3"
@@ -194,7 +195,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     try:
         torch.export.save(program, saved)
     except Exception as error:  # torch's serializer has no common base of its errors
-        raise CannotSave(f"torch.export cannot save it: {summary(error)[:300]}") from error
+        raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())
 
 
@@ -219,7 +220,7 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
         try:
             data = save(kept)
         except Exception as error:  # safetensors has errors of its own, and KeyError for a dtype that it lacks
-            raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)[:300]}") from error
+            raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
         _write(directory, _MADE, data)
     return zeros
 
@@ -292,9 +293,11 @@ def load_methods(
     for name in sorted(names):
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
         try:
-            program = torch.export.load(path)
+            program = load_pt2(path).exported_programs["model"]  # torch.export.load says nothing of what went wrong
         except Exception as error:  # torch's deserializer has no common base of its errors
-            raise InputError([Problem(f"{path}: cannot load the method: {summary(error)}")]) from error
+            message = f"what was exported of the method cannot be read again: {summary(error)}"
+            hint = "leave out of the method what its graph cannot hold, or remove a damaged export"
+            raise InputError([Problem(message, ("methods", name), hints(hint, whole_error(error, message)))]) from error
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program

@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etbuild import undeclared
+from etbuild.error_text import hints, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[Non
     except (Exception, SystemExit) as error:
         place = source_line(error, finder)
         where = f" at {place}" if place else ""
-        raise BuildError([Problem(f"{action} failed{where}: {summary(error)}", path, _hint(error))]) from error
+        message = f"{action} failed{where}: {summary(error)}"
+        raise BuildError([Problem(message, path, hints(_hint(error), whole_error(error, message)))]) from error
 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:
@@ -215,13 +217,6 @@ def source_line(error: BaseException, finder: SourceFinder) -> str | None:
             return found
         current = current.__cause__ or current.__context__
     return None
-
-
-def summary(error: BaseException) -> str:
-    """The error's type and the first lines of its message, up to the first blank one."""
-    lines = str(error).strip().split("\n\n")[0].splitlines()
-    text = " ".join(line.strip() for line in lines[:6])
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _hint(error: BaseException) -> str | None:

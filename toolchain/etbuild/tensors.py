@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from etbuild.error_text import summary
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
 from etbuild.inputs import Inputs
 from etbuild.module import named_tensors
 from etbuild.plan import Plan, weights_names
-from etbuild.sources import summary
 
 _SHARD = "#"  # no tag of a manifest has this character
 

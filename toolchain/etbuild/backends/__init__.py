@@ -43,8 +43,8 @@ from etbuild.backends.backend import (
     Partitioners,
     options_at,
 )
+from etbuild.error_text import summary
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
-from etbuild.sources import summary
 
 __all__ = [
     "BACKENDS",

@@ -9,8 +9,8 @@ from typing import Any
 
 from etbuild import schema
 from etbuild.backends.backend import Backend, Need, Pairing
+from etbuild.error_text import summary
 from etbuild.errors import InputError, Problem
-from etbuild.sources import summary
 
 GROUP = "etbuild.backends"
 

@@ -1,0 +1,87 @@
+"""What others raise is cut where it helps nobody, and kept whole in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etbuild import error_text
+from etbuild.error_text import hints, summary
+
+LONG = ValueError("word " * 1000)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ETBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache/errors"
+
+
+def whole_error(error: Exception) -> str | None:
+    return error_text.whole_error(error, summary(error))
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_the_first_paragraph_is_a_line() -> None:
+    assert summary(ValueError("\n no\n  luck\n\nlog: /tmp/x")) == "ValueError: no luck"
+    assert summary(KeyError()) == "KeyError"
+
+
+def test_what_a_paragraph_announces_is_shown() -> None:
+    assert summary(ValueError("These differ:\n\nOperator: add\nline 3\n\nelse")) == (
+        "ValueError: These differ: Operator: add line 3"
+    )
+    assert summary(ValueError("These differ:")) == "ValueError: These differ:"
+
+
+def test_a_message_is_cut_between_words() -> None:
+    assert summary(ValueError("one two three"), 9) == "ValueError: one two ..."
+    assert summary(ValueError("one two three"), 7) == "ValueError: one two ..."
+    assert summary(ValueError("x" * 700)) == f"ValueError: {'x' * 600} ..."
+
+
+def test_nothing_in_a_message_moves_the_cursor() -> None:
+    assert summary(ValueError("\x1b[2Jgone \u202e")) == "ValueError: \\x1b[2Jgone \\u202e"
+
+
+def test_the_whole_error_is_in_a_file_that_is_named(cache: Path) -> None:
+    hint = whole_error(raised(ValueError("first\n\nsecond")))
+    (path,) = cache.iterdir()
+    assert hint == f"the whole error: {path}"
+    assert "first\n\nsecond" in path.read_text()
+    assert "Traceback" in path.read_text()
+
+
+def test_the_same_error_is_in_the_same_file(cache: Path) -> None:
+    files = {whole_error(raised(ValueError(f"at 0x{address:x}\n\nmore"))) for address in (0x7F01, 0xBEEF)}
+    assert len(files) == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_an_error_that_a_line_holds_needs_no_file(cache: Path) -> None:
+    assert whole_error(raised(ValueError("no\n  luck"))) is None
+    assert whole_error(raised(KeyError())) is None
+    assert not cache.exists()
+
+
+def test_without_a_place_for_files_there_is_none(cache: Path) -> None:
+    cache.parent.write_text("a file")
+    assert whole_error(raised(LONG)) is None
+
+
+def test_old_errors_are_forgotten(cache: Path) -> None:
+    for number in range(error_text._KEPT + 5):
+        whole_error(ValueError(f"{number}\n\nmore"))
+    assert len(list(cache.iterdir())) == error_text._KEPT
+
+
+def test_hints_are_a_line_each() -> None:
+    assert hints(None, None) is None
+    assert hints("do this", None, "see that") == "do this\n    see that"
