@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
+from etbuild import json_file, schema
 from etbuild.plan import canonical_json
 
 _SCHEMA = "executorch-cache-record/v1"
@@ -58,14 +58,16 @@ def read_record(data: bytes, step: str, key: str) -> Record:
     if digest != hashlib.sha256(body).hexdigest().encode():
         raise Damaged("it does not have its own digest")
     try:
-        content = json.loads(body)
-        if (content["schema"], content["step"], content["key"]) != (_SCHEMA, step, key):
-            raise Damaged("it is the record of something else")
-        files = [Entry(**entry) for entry in content["files"]]
-    except (ValueError, KeyError, TypeError) as error:
+        content = json_file.parse(body)
+    except ValueError as error:
         raise Damaged(f"it is no record: {error}") from error
+    wrong = schema.problems("step#record", content)
+    if wrong:
+        raise Damaged(f"it is no record: {wrong[0].on_one_line()}")
+    if (content["step"], content["key"]) != (step, key):
+        raise Damaged("it is the record of something else")
+    files = [Entry(**entry) for entry in content["files"]]
     for entry in files:
-        path = PurePosixPath(entry.name)
-        if path.is_absolute() or ".." in path.parts or not DIGEST.fullmatch(entry.sha256):
+        if ".." in PurePosixPath(entry.name).parts:
             raise Damaged(f"it names the file {entry.name!r}")
     return Record(step, key, files)
