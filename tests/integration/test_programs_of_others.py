@@ -6,6 +6,7 @@ from pathlib import Path
 
 import flatbuffers
 import pytest
+from executorch.exir import schema
 from executorch.exir._serialize.generated.executorch_flatbuffer import (
     Chain,
     ExecutionPlan,
@@ -99,3 +100,20 @@ def test_named_data_is_read_as_executorch_reads_it() -> None:
     expected = {named.key: content.segments[named.segment_index].size for named in content.named_data}
     assert program_file.describe(path)["named_data"] == program_file.named_data_facts(path) == expected
     assert expected
+
+
+@pytest.mark.parametrize(
+    ("segments", "offsets"),
+    [
+        ([schema.DataSegment(0, 1 << 20)] * COUNT, []),
+        ([schema.DataSegment(0, 1 << 20)], [0, 1 << 20] * COUNT),
+    ],
+)
+def test_segments_and_tensors_that_overlap_are_not_copied(
+    segments: list[schema.DataSegment], offsets: list[int]
+) -> None:
+    """Each would be a copy of all of the file."""
+    parts = schema.SubsegmentOffsets(0, offsets)
+    overlapping = schema.Program(0, [], [], [], segments, parts)
+    with pytest.raises(ValueError, match="its segments overlap"):
+        program_file._restore_segments(overlapping, bytes(1 << 20))
