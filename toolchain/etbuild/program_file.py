@@ -159,8 +159,10 @@ def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
     root = Table(flatbuffer, int.from_bytes(flatbuffer[:4], "little"))
     sizes = [_number(segment, 1, Uint64Flags) for segment in _tables(root, 1)]
     for named in _tables(root, 2):
-        key = named.String(named.Pos + named.Offset(_slot(0))).decode()
-        yield key, sizes[_number(named, 1, Uint32Flags)]
+        place = named.Offset(_slot(0))
+        if not place:
+            raise ValueError("a blob has no key")
+        yield named.String(named.Pos + place).decode(), sizes[_number(named, 1, Uint32Flags)]
 
 
 def _slot(field: int) -> int:
