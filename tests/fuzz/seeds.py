@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from etbuild import manifest, plan
+from etbuild import lockfile, manifest, plan
 from tests.conftest import MANIFESTS
 from tests.unit.indexes import make_index
 
 DIRECTORY = Path(__file__).with_name("seeds")
 FINDINGS = Path(__file__).with_name("findings")
 _GOLDEN = Path(__file__).parents[1] / "golden/manifests"
-_EMPTY_SHARING = {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
 
 
 def seeds(target: str) -> list[bytes]:
@@ -35,6 +34,8 @@ def _made(target: str) -> list[bytes]:
             return [plan.canonical_json(plan.positions_to_json(manifest.load(MANIFESTS["mlp"]).positions))]
         case "index" | "json":
             return [plan.canonical_json(make_index(tensors=2))]
+        case "lock":
+            return [plan.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "record":
             files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
             schema = "executorch-cache-record/v1"

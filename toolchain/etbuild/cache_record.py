@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
+from etbuild import json_file, schema
 from etbuild.plan import canonical_json
 
 _SCHEMA = "executorch-cache-record/v1"
@@ -63,22 +63,23 @@ def read_record(data: bytes, step: str, key: str) -> Record:
     if digest != hashlib.sha256(body).hexdigest().encode():
         raise Damaged("it does not have its own digest")
     try:
-        content = json.loads(body)
-        if (content["schema"], content["step"], content["key"]) != (_SCHEMA, step, key):
-            raise Damaged("it is the record of something else")
-        files = [Entry(**entry) for entry in content["files"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        content = json_file.parse(body)
+    except ValueError as error:
         raise Damaged(f"it is no record: {error}") from error
+    wrong = schema.problems("step#record", content)
+    if wrong:
+        raise Damaged(f"it is no record: {wrong[0].on_one_line()}")
+    if (content["step"], content["key"]) != (step, key):
+        raise Damaged("it is the record of something else")
+    files = [Entry(**entry) for entry in content["files"]]
     for entry in files:
-        if not _is_entry(entry):
+        if not _stays_inside(entry.name):
             raise Damaged(f"it names the file {entry.name!r}")
     return Record(step, key, files)
 
 
-def _is_entry(entry: Entry) -> bool:
-    """Whether it is of the types that it says, and its name stays in the directory that it is copied to."""
-    if not (isinstance(entry.name, str) and isinstance(entry.sha256, str) and type(entry.size) is int):
-        return False
-    path = PurePosixPath(entry.name)
-    inside = entry.name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
-    return inside and entry.name.isprintable() and DIGEST.fullmatch(entry.sha256) is not None
+def _stays_inside(name: str) -> bool:
+    """Whether a name leads to a file of the directory that the entry is copied to, and nowhere else."""
+    path = PurePosixPath(name)
+    inside = name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
+    return inside and name.isprintable()

@@ -191,7 +191,7 @@ def _old_value(text: str) -> str | None:
 class _Reader:
     """Turns the nodes of a document into data, noting positions and problems on the way."""
 
-    def __init__(self, loader: yaml.SafeLoader, name: str) -> None:
+    def __init__(self, loader: _Loader, name: str) -> None:
         self.loader = loader
         self.name = name
         self.positions: dict[DocumentPath, Position] = {}
@@ -239,7 +239,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         """The value of a scalar; None, and a problem, where no manifest can hold it."""
-        position, tag = self._position(node), _type_of(node)
+        position, tag = self._position(node), self._type_of(node)
         if tag == _AMBIGUOUS:
             self._ambiguous(node.value, position, path)
             return None
@@ -265,6 +265,13 @@ class _Reader:
             return value
         return None
 
+    def _type_of(self, node: yaml.Node) -> str:
+        """The tag of a scalar: with a tag that is written out, that of the text without it, so that the two can be
+        compared. Text is text whatever it looks like."""
+        if node.tag == f"{_TAG}str" or node.tag not in _TYPES:
+            return str(node.tag)
+        return self.loader.resolve(yaml.ScalarNode, node.value, (True, False))
+
     def _ambiguous(self, text: str, position: Position, path: DocumentPath) -> None:
         if len(text) > _LONGEST_NUMBER:
             self._problem(f"`{text[:40]}...` is too long for a number", position, path)
@@ -287,14 +294,6 @@ class _Reader:
 
     def _problem(self, message: str, position: Position, path: DocumentPath, hint: str | None = None) -> None:
         self.problems.append(Problem(message, path, hint, position))
-
-
-def _type_of(node: yaml.Node) -> str:
-    """The tag of a scalar: with a tag that is written out, that of the text without it, so that the two can be
-    compared. Text is text whatever it looks like."""
-    if node.tag in (_AMBIGUOUS, f"{_TAG}str") or node.tag not in _TYPES:
-        return str(node.tag)
-    return _Loader("", "").resolve(yaml.ScalarNode, node.value, (True, False))
 
 
 _TYPES = {

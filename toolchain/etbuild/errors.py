@@ -74,9 +74,9 @@ class Problem:
         parts = [str(self.position)] if self.position else []
         if self.path:
             parts.append(format_path(self.path))
-        first, *more = ": ".join([*parts, self.message]).split("\n")
+        first, *more = ": ".join([*parts, self.message]).expandtabs(4).split("\n")
         if self.hint:
-            more += self.hint.split("\n")
+            more += self.hint.expandtabs(4).split("\n")
         return "\n".join([printable(first), *(f"    {printable(line.removeprefix('    '))}" for line in more)])
 
     def on_one_line(self) -> str:

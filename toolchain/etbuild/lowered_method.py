@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,7 +269,10 @@ def read(directory: Path, name: str) -> LoweredMethod:
     Raises:
         InputError: It is no lowered method, another one, or it is damaged.
     """
-    facts = json_file.read(directory / _METHOD, f"the lowered method `{name}`", "step#loweredMethod")
+    try:
+        facts = json_file.read(directory / _METHOD, "the lowered method", "step#loweredMethod")
+    except InputError as error:
+        raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
         raise InputError([Problem(f"not the lowered method: it is `{facts['name']}`", ("methods", name))])
     claims = {key: set(shards) for key, shards in facts["claims"].items()}

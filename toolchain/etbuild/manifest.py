@@ -14,7 +14,7 @@ from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # of a file: the bytes of each part, and the characters of all
-_QUOTED = 100  # so many characters of a word are shown
+_LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # so many characters of a word are shown
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
 
@@ -51,7 +51,7 @@ def load(path: Path, name: str | None = None) -> Manifest:
 def _quoting_in_short(problem: Problem) -> Problem:
     """The problem with what it quotes of the manifest on one line, and cut where it is long."""
     texts = (problem.message, problem.hint or "")
-    message, hint = (re.sub(f"`([^`]{{{_QUOTED}}})[^`]+`", r"`\1...`", printable(text)) for text in texts)
+    message, hint = (_LONG_QUOTE.sub(r"\1\2...\1", printable(text)) for text in texts)
     return replace(problem, message=message, hint=hint or None)
 
 

@@ -5,29 +5,40 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from executorch.exir._serialize import _program
 from executorch.exir._serialize._cord import Cord
-from executorch.exir._serialize._program import PTEFile, _get_extended_header, deserialize_pte_binary
+from executorch.exir._serialize._program import PTEFile
 from executorch.exir.schema import (
     DelegateCall,
     ExecutionPlan,
     KernelCall,
+    Program,
     Tensor,
     TensorDataLocation,
     TensorShapeDynamism,
 )
 from executorch.exir.tensor import get_scalar_type
-from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor, NamedData
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorHeader,
     FlatTensorSerializer,
     _deserialize_to_flat_tensor,
 )
+from flatbuffers.number_types import Uint32Flags, Uint64Flags  # type: ignore[import-untyped]
+from flatbuffers.table import Table  # type: ignore[import-untyped]
 
 from etbuild import regular_files
+from etbuild.accelerate.replaced import replaced
 from etbuild.errors import InputError, Problem
+
+_READS = 4  # so many times the bytes of a flatbuffer may be read; those of ExecuTorch are read once
+
+_SHARED = 64  # so many keys of named data may have one blob, on average
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -71,10 +82,55 @@ def read_program(data: bytes) -> PTEFile:
         ValueError: It ends too early.
         Exception: It is no program, or it is damaged; flatbuffers and struct have no common base of their errors.
     """
-    header = _get_extended_header(data)
+    header = _program._get_extended_header(data)
     if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
         raise ValueError("it ends too early")
-    return deserialize_pte_binary(data)
+    size = len(data) if header is None else min(header.program_size, len(data))
+    with _read_once(size), replaced(_program, "_restore_segments", _restore_segments):
+        return _program.deserialize_pte_binary(data)
+
+
+_restore_segments_of_program = _program._restore_segments
+
+
+def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
+    """As ExecuTorch does, which copies each segment and each tensor, where they do not overlap."""
+    sizes = [segment.size for segment in program.segments]
+    named = [sizes[entry.segment_index] for entry in program.named_data or ()]
+    parts = [program.constant_segment, *(program.mutable_data_segments or ())]
+    in_order = all(list(part.offsets) == sorted(part.offsets) for part in parts if part is not None)
+    if sum(sizes) > len(segment_data) or sum(named) > _SHARED * len(segment_data) or not in_order:
+        raise ValueError("its segments overlap")
+    return _restore_segments_of_program(program=program, segment_data=segment_data)
+
+
+@contextmanager
+def _read_once(size: int) -> Iterator[None]:
+    """Inside, reading a flatbuffer of so many bytes ends in a ValueError where it stands for much more than them.
+
+    Its parts may be pointed to from many places, and are read anew for each: a few kB could stand for terabytes.
+    """
+    left = _READS * size
+    length_of, string_of = Table.VectorLen, Table.String
+
+    def count(number: int) -> None:
+        nonlocal left
+        left -= number + 1
+        if left < 0:
+            raise ValueError("it stands for much more than its bytes")
+
+    def vector_length(table: Table, offset: int) -> int:
+        number: int = length_of(table, offset)
+        count(number)
+        return number
+
+    def string(table: Table, offset: int) -> bytes:
+        text: bytes = string_of(table, offset)
+        count(len(text))
+        return text
+
+    with replaced(Table, "VectorLen", vector_length), replaced(Table, "String", string):
+        yield
 
 
 def named_data_facts(path: Path) -> dict[str, int]:
@@ -91,14 +147,39 @@ def named_data_facts(path: Path) -> dict[str, int]:
 
 
 def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
-    _named_data_header(head, size)
-    content = named_data_content(head)
-    return {named.key: content.segments[named.segment_index].size for named in sorted(content.named_data, key=_key)}
+    header = _named_data_header(head, size)
+    end = header.flatbuffer_offset + header.flatbuffer_size
+    with _read_once(min(end, len(head))):
+        return dict(sorted(_listed(head[:end])))
 
 
-def _key(named: NamedData) -> str:
-    key: str = named.key
-    return key
+def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
+    """The blobs of named data with their sizes, after `flat_tensor.fbs` of ExecuTorch 1.5. ExecuTorch itself has
+    `flatc` write all of it as JSON, which may be larger than any disk."""
+    root = Table(flatbuffer, int.from_bytes(flatbuffer[:4], "little"))
+    sizes = [_number(segment, 1, Uint64Flags) for segment in _tables(root, 1)]
+    for named in _tables(root, 2):
+        place = named.Offset(_slot(0))
+        if not place:
+            raise ValueError("a blob has no key")
+        yield named.String(named.Pos + place).decode(), sizes[_number(named, 1, Uint32Flags)]
+
+
+def _slot(field: int) -> int:
+    return 4 + 2 * field  # in a table of offsets, after its own size and that of the fields
+
+
+def _number(table: Table, field: int, kind: type) -> int:
+    return int(table.GetSlot(_slot(field), 0, kind))
+
+
+def _tables(table: Table, field: int) -> Iterator[Table]:
+    """The tables of a vector."""
+    place = table.Offset(_slot(field))
+    if place:
+        start = table.Vector(place)
+        for index in range(table.VectorLen(place)):
+            yield Table(table.Bytes, table.Indirect(start + 4 * index))
 
 
 def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:

@@ -23,7 +23,10 @@ def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
     Raises:
         InputError: There is none, or several, or it is damaged.
     """
-    found = _locate(path)
+    try:
+        found = _locate(path)
+    except OSError as error:  # a name that is too long
+        raise InputError([Problem(f"{path.name[:100]}: {error.strerror}")]) from None
     content = json_file.read(found, "an index", "index")
     json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
     return found, content
