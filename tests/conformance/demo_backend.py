@@ -121,6 +121,22 @@ class AligningBackend(BackendDetails):
         return PreprocessResult(b"aligning", {}, store)
 
 
+class AddingBackend(BackendDetails):
+    """Has one store for all methods, and adds one blob for each, at the alignment that its spec has."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        store = NamedDataStore()
+        for listed in specs.values():
+            store.add_named_data("key", b"blob" * 8, alignment=int(listed[0][0].value.decode().split()[0]))
+        output = store.get_named_data_store_output()
+        return {method: [PreprocessResult(b"adding", {}, output)] for method in programs}
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
 class DamagedBackend(BackendDetails):
     """Returns other results than it should, as its spec says."""
 

@@ -34,8 +34,8 @@ def checked() -> Iterator[None]:
     lower_all = backend_api.lower_all_submodules_to_backend
 
     def lower_all_checked(backend: str, *arguments: Any) -> None:
-        owner = next((each for each in BackendDetails.__subclasses__() if each.__name__ == backend), None)
-        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
+        known = {each.__name__: each for each in BackendDetails.__subclasses__()}  # of several the last, as ExecuTorch
+        with _results_checked(known[backend]) if backend in known else contextlib.nullcontext():
             lower_all(backend, *arguments)
 
     with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
