@@ -145,6 +145,8 @@ class DamagedBackend(BackendDetails):
         first = min(programs)
         good = {method: [PreprocessResult(b"good") for _ in listed] for method, listed in programs.items()}
         store = NamedDataStore()
+        empty = NamedDataStoreOutput([], {"key": DataEntry(0, 1, None)}, {})
+        words = NamedDataStoreOutput(["text"], {"key": DataEntry(0, 1, None)}, {})
         return {
             "nothing": lambda: None,
             "a list": lambda: list(good.values()),
@@ -156,6 +158,8 @@ class DamagedBackend(BackendDetails):
             "no result": lambda: {**good, first: [None, *good[first][1:]]},
             "text": lambda: {**good, first: [PreprocessResult("text"), *good[first][1:]]},
             "a store": lambda: {**good, first: [PreprocessResult(b"good", {}, store), *good[first][1:]]},
+            "no blob": lambda: {**good, first: [PreprocessResult(b"good", {}, empty), *good[first][1:]]},
+            "a blob of text": lambda: {**good, first: [PreprocessResult(b"good", {}, words), *good[first][1:]]},
             "good": lambda: good,
         }[specs[first][0][0].value.decode().split(":")[0]]()
 

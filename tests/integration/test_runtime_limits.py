@@ -12,6 +12,8 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
+from etbuild.finite import non_finite
+
 from .conftest import Build, Outcome
 
 MODEL = """\
@@ -229,3 +231,19 @@ def test_a_weight_that_is_not_finite_shows_in_what_it_is_quantized_to(build: Bui
     made = build(asked, model=WEIGHTS)
     assert (made.code, made.files) == (3, []), made.err
     assert "linear" in made.err
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "float8_e5m2", "complex64"])
+def test_weights_of_every_dtype_are_looked_at(name: str) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = torch.tensor([1, float("nan"), float("inf"), float("-inf")])
+            self.register_buffer("spoiled", values.to(getattr(torch, name)))
+            self.register_buffer("sound", torch.ones(2).to(getattr(torch, name)))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x + 1, self.spoiled.clone(), self.sound.clone()
+
+    exported = torch.export.export(Net(), (torch.ones(1),))
+    assert non_finite({"forward": exported}) == {"spoiled": {"kind": "buffer", "nan": 1, "infinite": 1, "elements": 4}}

@@ -47,7 +47,7 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
         entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
     ]
     problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
-    for check in _asked(plan):
+    for check in sorted(_asked(plan)):
         found = list(_FINDERS[check](lowering))
         problems += [replace(problem, path=("checks", check)) for problem in found]
         measured.append({"check": check, "limit": 0, "actual": len(found)})

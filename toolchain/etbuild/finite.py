@@ -31,7 +31,7 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
             tensor = named_data.tensor(program, name)
             place = tensor.data_ptr(), tensor.nbytes
             unused = not node.users and name not in written
-            if unused or name in found or place in known or not (tensor.is_floating_point() or tensor.is_complex()):
+            if unused or name in found or place in known or not _may_have(tensor.dtype):
                 continue
             counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
             if counted["nan"] or counted["infinite"]:
@@ -39,6 +39,11 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
             else:
                 known.add(place)
     return found
+
+
+def _may_have(dtype: torch.dtype) -> bool:
+    """Whether a dtype has NaN or infinity. Numbers of 4 bits have neither."""
+    return bool((dtype.is_floating_point or dtype.is_complex) and dtype != torch.float4_e2m1fn_x2)
 
 
 def _counted(tensor: torch.Tensor, kind: str) -> dict[str, Any]:

@@ -308,9 +308,9 @@ def _check_requests(asked: dict[str, list[_Request]]) -> None:
 
 
 def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
-    if one is other:
-        return True
-    return len(one) == len(other) and versions.sha256_of(one) == versions.sha256_of(other)
+    if versions.is_file_backed(one) or versions.is_file_backed(other):  # these know their digests
+        return versions.sha256_of(one) == versions.sha256_of(other)
+    return bool(one == other)
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:
@@ -457,9 +457,8 @@ def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, 
         }
         _align_together(entries.values())
         aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as `program_alignment`
-        files[shard] = FlatTensorSerializer(FlatTensorConfig(segment_alignment=aligned)).serialize(
-            DataPayload(blobs, entries)
-        )
+        serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=aligned))
+        files[shard] = serializer.serialize(DataPayload(blobs, entries))
     return files
 
 
