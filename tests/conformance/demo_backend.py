@@ -121,6 +121,22 @@ class AligningBackend(BackendDetails):
         return PreprocessResult(b"aligning", {}, store)
 
 
+class AddingBackend(BackendDetails):
+    """Has one store for all methods, and adds one blob for each, at the alignment that its spec has."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        store = NamedDataStore()
+        for listed in specs.values():
+            store.add_named_data("key", b"blob" * 8, alignment=int(listed[0][0].value.decode().split()[0]))
+        output = store.get_named_data_store_output()
+        return {method: [PreprocessResult(b"adding", {}, output)] for method in programs}
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
 class DamagedBackend(BackendDetails):
     """Returns other results than it should, as its spec says."""
 
@@ -129,6 +145,8 @@ class DamagedBackend(BackendDetails):
         first = min(programs)
         good = {method: [PreprocessResult(b"good") for _ in listed] for method, listed in programs.items()}
         store = NamedDataStore()
+        empty = NamedDataStoreOutput([], {"key": DataEntry(0, 1, None)}, {})
+        words = NamedDataStoreOutput(["text"], {"key": DataEntry(0, 1, None)}, {})
         return {
             "nothing": lambda: None,
             "a list": lambda: list(good.values()),
@@ -140,6 +158,8 @@ class DamagedBackend(BackendDetails):
             "no result": lambda: {**good, first: [None, *good[first][1:]]},
             "text": lambda: {**good, first: [PreprocessResult("text"), *good[first][1:]]},
             "a store": lambda: {**good, first: [PreprocessResult(b"good", {}, store), *good[first][1:]]},
+            "no blob": lambda: {**good, first: [PreprocessResult(b"good", {}, empty), *good[first][1:]]},
+            "a blob of text": lambda: {**good, first: [PreprocessResult(b"good", {}, words), *good[first][1:]]},
             "good": lambda: good,
         }[specs[first][0][0].value.decode().split(":")[0]]()
 

@@ -62,7 +62,7 @@ def test_debug_handle_maps_are_kept_by_a_method_that_is_saved(edge: EdgeProgramM
     from etbuild import lowered_method
 
     (tmp_path / "saved").mkdir()
-    lowered_method.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {})
+    lowered_method.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {}, {})
     method = lowered_method.read(tmp_path / "saved", "a")
     assert handles(lowered_method.load(method, {})) == EXPECTED
 
@@ -74,7 +74,7 @@ def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: P
     program = edge.exported_program("a")
     for delegate in named_data.delegates(program.graph_module):
         delegate.meta["debug_handle_map"] = kept
-    lowered_method.write(tmp_path, "a", program, {}, {})
+    lowered_method.write(tmp_path, "a", program, {}, {}, {})
     assert handles(lowered_method.load(lowered_method.read(tmp_path, "a"), {})) == [kept, kept]
 
 
@@ -86,4 +86,4 @@ def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path
     program = edge.exported_program("a")
     next(named_data.delegates(program.graph_module)).meta = meta
     with pytest.raises(lowered_method.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
-        lowered_method.write(tmp_path, "a", program, {}, {})
+        lowered_method.write(tmp_path, "a", program, {}, {}, {})

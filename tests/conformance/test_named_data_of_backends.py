@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,13 @@ def test_a_blob_has_all_alignments_that_it_is_asked_for_with(
 ) -> None:
     outcome, _ = lower(asking(one, other, tag) + WEIGHTS, MODEL, *road)
     assert offset(outcome, "net.pte" if tag == "-" else "net.weights.ptd") % alignment == 0
+
+
+def test_a_store_that_a_backend_adds_to_twice_keeps_all_alignments(lower: Lower) -> None:
+    for alignments in (("16", "4096"), ("4096", "48")):
+        takers = [take("cos, exp", "AddingBackend", f'"{each} "') for each in alignments]
+        outcome, _ = lower(methods(b=f"[{takers[0]}]", scaled=f"[{takers[1]}]"), MODEL)
+        assert offset(outcome, "net.pte") % math.lcm(*map(int, alignments)) == 0
 
 
 @pytest.mark.parametrize(

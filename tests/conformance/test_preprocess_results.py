@@ -33,6 +33,8 @@ def tail(damage: str) -> str:
             "methods.a.partitioners: DamagedBackend returned `str` as what it compiled of partition 0, and no bytes",
         ),
         ("a store", "DamagedBackend returned `NamedDataStore` as the named data of partition 0"),
+        ("no blob", "DamagedBackend returned named data for partition 0 that has keys without a blob"),
+        ("a blob of text", "DamagedBackend returned named data for partition 0 that has keys without a blob, or blobs"),
     ],
 )
 def test_a_damaged_result_names_the_backend(lower: Lower, damage: str, message: str) -> None:

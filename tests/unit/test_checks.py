@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etbuild import checks, plan, schema
-from etbuild.errors import CheckError
+from etbuild.errors import BuildError, CheckError
 from etbuild.report import report
 
 from .indexes import MANIFEST, edited
@@ -44,6 +44,8 @@ LOWERING: dict[str, Any] = {
             }
         ],
     },
+    "non_finite": {},
+    "runtime_limits": [],
 }
 
 
@@ -103,15 +105,83 @@ def test_all_broken_bounds_are_named_at_once() -> None:
 
 def test_the_report_says_what_was_checked() -> None:
     reduced = planned(checks={"max_memory_bytes": 100})
-    made = report(reduced, LOWERING, checks.measure(reduced, LOWERING))
+    made = report(reduced, LOWERING, checks.measure(reduced, LOWERING), [])
     assert made["checks"][0] == {"check": "max_memory_bytes", "of": "decode", "limit": 100, "actual": 30}
     assert schema.problems("report", made) == []
 
 
 def test_the_report_leaves_out_what_it_is_told_to() -> None:
-    made = report(planned(report={"operators": False, "blobs": False}), LOWERING, [])
+    made = report(planned(report={"operators": False, "blobs": False}), LOWERING, [], [])
     assert "operators" not in made["methods"]["decode"]
     assert made["bytes"]["external"] == {"weights": {"blobs": 2, "bytes": 700}}
     assert made["bytes"]["constants"] == {"blobs": 2, "bytes": 3}
     assert made["sharing"] == {"expected_bytes": 900, "shared_bytes": 300, "duplicate_bytes": 600}
     assert schema.problems("report", made) == []
+
+
+NON_FINITE = {"head.weight": {"kind": "parameter", "nan": 2, "infinite": 1, "elements": 1000}}
+MISSING = {"method": "decode", "what": "it has no kernel for `aten::sort.values`", "hint": "bring one", "wrong": False}
+WRONG = {
+    "method": "prefill",
+    "what": "its kernel of `aten::nonzero.out` gives wrong indices",
+    "hint": "x",
+    "wrong": True,
+}
+
+
+def found(**facts: Any) -> dict[str, Any]:
+    return {**LOWERING, **facts}
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "message"),
+    [
+        (
+            "finite",
+            {"non_finite": NON_FINITE},
+            "the parameter `head.weight` has 2 NaN and 1 infinite of 1,000 elements",
+        ),
+        (
+            "runtime",
+            {"runtime_limits": [MISSING]},
+            "ExecuTorch's own runtime cannot do all of `decode`: it has no kernel for `aten::sort.values`",
+        ),
+    ],
+)
+def test_what_is_suspicious_is_a_note_or_an_error(check: str, facts: dict[str, Any], message: str) -> None:
+    lowering = found(**facts)
+    for checks_section in ({}, {check: False}):
+        reduced = planned(checks=checks_section)
+        assert checks.measure(reduced, lowering) == []
+        [note] = checks.notes(reduced, lowering)
+        assert note.startswith(f"{message}; ")
+        made = report(reduced, lowering, [], [note])
+        assert made["notes"] == [note]
+        assert schema.problems("report", made) == []
+    asked = planned(checks={check: True, "max_program_bytes": 1})
+    assert checks.notes(asked, lowering) == []
+    with pytest.raises(CheckError) as error:
+        checks.measure(asked, lowering)
+    assert f"checks.{check}: {message}" in str(error.value)
+    assert len(error.value.problems) == 2
+
+
+def test_a_sound_program_has_nothing_to_note() -> None:
+    reduced = planned(checks={"finite": True, "runtime": True})
+    measured = checks.measure(reduced, LOWERING)
+    assert measured == [{"check": name, "limit": 0, "actual": 0} for name in ("finite", "runtime")]
+    assert "notes" not in report(reduced, LOWERING, measured, checks.notes(reduced, LOWERING))
+
+
+def test_what_computes_something_else_fails_unless_it_is_allowed() -> None:
+    lowering = found(runtime_limits=[MISSING, WRONG])
+    with pytest.raises(BuildError) as error:
+        checks.measure(planned(), lowering)
+    assert [problem.path for problem in error.value.problems] == [("methods", "prefill")]
+    assert "write `checks: {runtime: false}` if the application has a kernel of its own" in str(error.value)
+    with pytest.raises(CheckError) as refused:
+        checks.measure(planned(checks={"runtime": True}), lowering)
+    assert len(refused.value.problems) == 2
+    allowed = planned(checks={"runtime": False})
+    assert checks.measure(allowed, lowering) == []
+    assert len(checks.notes(allowed, lowering)) == 2

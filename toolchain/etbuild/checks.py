@@ -1,11 +1,16 @@
-"""The manifest's checks: bounds on sizes, memory and delegation, measured on what was lowered."""
+"""The manifest's checks: bounds on sizes, memory and delegation, and what is suspicious, found in what was lowered.
+
+What is suspicious is an error if the manifest asks for it, and else a note. What is known to compute something else
+than the model is an error unless the manifest says that it is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from etbuild.errors import CheckError, DocumentPath, Problem
+from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
 from etbuild.plan import Plan
 
 _WORDS = {
@@ -32,13 +37,62 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
         lowering: The facts of the lowering.
 
     Raises:
-        CheckError: A bound is broken. Every broken one is named.
+        CheckError: A bound is broken, or there is what the manifest wants none of. All of it is named.
+        BuildError: The program would compute something else than the model.
     """
-    measured = [entry for check in sorted(plan["checks"]) for entry in _measure(check, plan["checks"][check], lowering)]
-    broken = [entry for entry in measured if not _holds(entry)]
-    if broken:
-        raise CheckError([_problem(entry, plan, lowering) for entry in broken])
-    return measured
+    wanted = plan["checks"]
+    if "runtime" not in wanted:
+        _check_results(lowering)
+    measured = [
+        entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
+    ]
+    problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
+    for check in sorted(_asked(plan)):
+        found = list(_FINDERS[check](lowering))
+        problems += [replace(problem, path=("checks", check)) for problem in found]
+        measured.append({"check": check, "limit": 0, "actual": len(found)})
+    if problems:
+        raise CheckError(problems)
+    return sorted(measured, key=_order)
+
+
+def notes(plan: Plan, lowering: dict[str, Any]) -> list[str]:
+    """What is suspicious in a program, and no error since the manifest does not ask for it; in words."""
+    found = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
+    return [f"{each.message}; {each.hint}" for each in found]
+
+
+def _order(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["check"], entry.get("of", "")
+
+
+def _asked(plan: Plan) -> set[str]:
+    """The findings that are errors."""
+    return {check for check in _FINDERS if plan["checks"].get(check)}
+
+
+def _check_results(lowering: dict[str, Any]) -> None:
+    wrong = [_of_limit(limit) for limit in lowering["runtime_limits"] if limit["wrong"]]
+    if wrong:
+        own = "; write `checks: {runtime: false}` if the application has a kernel of its own"
+        raise BuildError([replace(problem, hint=f"{problem.hint}{own}") for problem in wrong])
+
+
+def _non_finite(lowering: dict[str, Any]) -> Iterator[Problem]:
+    for name, found in sorted(lowering["non_finite"].items()):
+        counts = {"NaN": found["nan"], "infinite": found["infinite"]}
+        shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+        message = f"the {found['kind']} `{name}` has {shown} of {found['elements']:,} elements"
+        yield Problem(message, hint="look for what made them: a step of the training, or a dtype that is too small")
+
+
+def _runtime_limits(lowering: dict[str, Any]) -> Iterator[Problem]:
+    yield from map(_of_limit, lowering["runtime_limits"])
+
+
+def _of_limit(limit: dict[str, Any]) -> Problem:
+    message = f"ExecuTorch's own runtime cannot do all of `{limit['method']}`: {limit['what']}"
+    return Problem(message, ("methods", limit["method"]), limit["hint"])
 
 
 def _measure(check: str, limit: Any, lowering: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -106,6 +160,10 @@ def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
     return fractions
 
 
+_FINDERS: dict[str, Callable[[dict[str, Any]], Iterator[Problem]]] = {
+    "finite": _non_finite,
+    "runtime": _runtime_limits,
+}
 _MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "max_program_bytes": _program_bytes,
     "max_named_data_bytes": _named_data_bytes,

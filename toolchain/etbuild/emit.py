@@ -13,13 +13,14 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
-from etbuild import files, mutable_state, named_data, passes, program_file, weight_only
+from etbuild import files, mutable_state, named_data, passes, program_file, runtime_limits, weight_only
 from etbuild.error_text import hints, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
-from etbuild.sources import SourceFinder, source_line
+from etbuild.runtime_limits import Limit
+from etbuild.sources import SourceFinder, source_line, summary
 from etbuild.tensors import tag_of_shard
 
 
@@ -31,11 +32,13 @@ class Emission:
         artifacts: The program, then the named data in the order of the tags and their shards.
         program: The facts of the program, read from its file.
         named_data: By tag, the size in bytes of each blob by key, read from its files.
+        limits: What ExecuTorch's own runtime cannot do of the program.
     """
 
     artifacts: list[files.Artifact]
     program: dict[str, Any]
     named_data: dict[str, dict[str, int]]
+    limits: list[Limit]
 
 
 def emit(
@@ -84,7 +87,8 @@ def emit(
     by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
-    return Emission([program, *data.values()], program_file.program_facts(parsed), by_tag)
+    facts = program_file.program_facts(parsed)
+    return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
 
 
 def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:

@@ -61,6 +61,7 @@ def lower(
     with (
         _blame_lowering(methods, finder),
         named_data.tag_folded_constants(shards),
+        named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),
         around,

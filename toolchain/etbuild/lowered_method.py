@@ -32,6 +32,7 @@ from etbuild import files, json_file, named_data, sharing, versions
 from etbuild.accelerate.replaced import replaced
 from etbuild.error_text import summary
 from etbuild.errors import InputError, Problem
+from etbuild.finite import NonFinite
 from etbuild.inputs import file_digest
 from etbuild.named_data import Claims
 from etbuild.plan import canonical_json
@@ -65,6 +66,7 @@ class LoweredMethod:
         delegates: By the name of each delegate its debug handles and the digests of its program and its named data.
         claims: The shards that want each key of the named data.
         places: Where it keeps the weights that it reads.
+        non_finite: Those of them with elements that should not be there.
         digests: Of its other files but blobs, which are called after theirs.
     """
 
@@ -76,6 +78,7 @@ class LoweredMethod:
     delegates: dict[str, dict[str, Any]]
     claims: Claims
     places: list[Place]
+    non_finite: NonFinite
     digests: dict[str, str]
 
 
@@ -90,7 +93,12 @@ def check(program: ExportedProgram) -> None:
 
 
 def write(
-    directory: Path, name: str, program: ExportedProgram, claims: Claims, content: dict[str, torch.Tensor]
+    directory: Path,
+    name: str,
+    program: ExportedProgram,
+    claims: Claims,
+    content: dict[str, torch.Tensor],
+    non_finite: NonFinite,
 ) -> None:
     """Saves a lowered method, and reads it back.
 
@@ -100,6 +108,7 @@ def write(
         program: The method. Its content is taken out of it.
         claims: Of its named data.
         content: The module's parameters and buffers by name, which are left out.
+        non_finite: What `finite.non_finite` said of the method before it was lowered.
 
     Raises:
         CannotSave: ExecuTorch has no form for it.
@@ -120,7 +129,7 @@ def write(
                 node.meta.pop(key, None)
     listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
     digests = _write_program(directory, program)
-    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed}
+    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed, "non_finite": non_finite}
     _write_facts(directory, {"name": name, "why_not": None, **facts, "places": places, "digests": digests})
     _check_read_back(directory, name, program, content)
 
@@ -169,8 +178,9 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     """Saves why the method has to be lowered together with the others, in place of all else in the directory."""
     for path in directory.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    facts: dict[str, Any] = {"bound": [], "nodes": [], "delegates": {}, "claims": {}, "places": [], "digests": {}}
-    _write_facts(directory, {"name": name, "why_not": reason, **facts})
+    lists: dict[str, Any] = {"bound": [], "nodes": [], "places": []}
+    mappings: dict[str, Any] = {"delegates": {}, "claims": {}, "non_finite": {}, "digests": {}}
+    _write_facts(directory, {"name": name, "why_not": reason, **lists, **mappings})
 
 
 def _write_facts(directory: Path, facts: dict[str, Any]) -> None:

@@ -202,6 +202,23 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
 
 
 @contextmanager
+def alignments_kept() -> Iterator[None]:
+    """Inside, a store keeps all alignments that a key is added with, as ExecuTorch says, and not the first alone."""
+    add = NamedDataStore.add_named_data
+
+    def add_named_data(
+        store: NamedDataStore, key: str, data: Any, alignment: int | None = 1, *rest: Any, **named: Any
+    ) -> None:
+        known = [entries[key] for entries in (store.pte_data, *store.external_data.values()) if key in entries]
+        add(store, key, data, alignment, *rest, **named)
+        for entry in known:
+            entry.alignment = math.lcm(entry.alignment, alignment or 1)
+
+    with replaced(NamedDataStore, "add_named_data", add_named_data):
+        yield
+
+
+@contextmanager
 def clashes_told_later() -> Iterator[None]:
     """Inside, ExecuTorch passes over named data that it refuses: `arrange` does so too, and says whose it is."""
     collect = _program.collect_named_data_store_from_exported_program
@@ -226,7 +243,7 @@ class _Request:
     @property
     def alignment(self) -> int:
         """In bytes. A backend may leave it open."""
-        return 1 if self.entry.alignment is None else int(self.entry.alignment)
+        return 1 if self.entry.alignment is None else self.entry.alignment
 
     def __str__(self) -> str:
         return f"{self.backend} of `{self.method}`"
@@ -282,18 +299,18 @@ def _check_requests(asked: dict[str, list[_Request]]) -> None:
             message = f"{first} and {other} store different data under the key `{key}` of named data"
             hint = "a key goes for the whole program: a backend has to derive it from the data, or from a weight's name"
             problems.append(Problem(message, ("methods", other.method, "partitioners"), hint))
-        wrong = next((each for each in requests if each.alignment < 1), None)
+        wrong = next((each for each in requests if type(each.alignment) is not int or each.alignment < 1), None)
         if wrong is not None:
-            message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment} bytes"
+            message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment!r} bytes"
             problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the least alignment is 1"))
     if problems:
         raise BuildError(problems)
 
 
 def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
-    if one is other:
-        return True
-    return len(one) == len(other) and versions.sha256_of(one) == versions.sha256_of(other)
+    if versions.is_file_backed(one) or versions.is_file_backed(other):  # these know their digests
+        return versions.sha256_of(one) == versions.sha256_of(other)
+    return bool(one == other)
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:
@@ -440,7 +457,8 @@ def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, 
         }
         _align_together(entries.values())
         aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as `program_alignment`
-        files[shard] = FlatTensorSerializer(FlatTensorConfig(aligned)).serialize(DataPayload(blobs, entries))
+        serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=aligned))
+        files[shard] = serializer.serialize(DataPayload(blobs, entries))
     return files
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 
@@ -34,8 +35,8 @@ def checked() -> Iterator[None]:
     lower_all = backend_api.lower_all_submodules_to_backend
 
     def lower_all_checked(backend: str, *arguments: Any) -> None:
-        owner = next((each for each in BackendDetails.__subclasses__() if each.__name__ == backend), None)
-        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
+        known = {each.__name__: each for each in BackendDetails.__subclasses__()}  # of several the last, as ExecuTorch
+        with _results_checked(known[backend]) if backend in known else contextlib.nullcontext():
             lower_all(backend, *arguments)
 
     with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
@@ -82,11 +83,25 @@ def _messages(count: int, results: Any) -> Iterator[str]:
     for number, result in enumerate(results):
         if not isinstance(result, PreprocessResult):
             yield f"{_named(result)} for partition {number}, and no `PreprocessResult`"
-        elif not isinstance(result.processed_bytes, bytes) and not versions.is_file_backed(result.processed_bytes):
+        elif not _is_blob(result.processed_bytes):
             yield f"{_named(result.processed_bytes)} as what it compiled of partition {number}, and no bytes"
         elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
             found = _named(result.data_store_output)
             yield f"{found} as the named data of partition {number}, and no `NamedDataStoreOutput`"
+        elif result.data_store_output is not None and not _is_whole(result.data_store_output):
+            yield f"named data for partition {number} that has keys without a blob, or blobs that are no bytes"
+
+
+def _is_blob(value: Any) -> bool:
+    return isinstance(value, bytes) or versions.is_file_backed(value)
+
+
+def _is_whole(output: NamedDataStoreOutput) -> bool:
+    """Whether all keys have a blob, and all blobs are bytes."""
+    entries = [entry for keys in (output.pte_data, *output.external_data.values()) for entry in keys.values()]
+    return all(map(_is_blob, output.buffers)) and all(
+        isinstance(entry, DataEntry) and entry.buffer_index in range(len(output.buffers)) for entry in entries
+    )
 
 
 def _named(value: Any) -> str:

@@ -245,7 +245,7 @@ def external_keys(file: PTEFile) -> list[str]:
 
 def _method_facts(plan: ExecutionPlan) -> dict[str, Any]:
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
-    operators = Counter(_operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall))
+    operators = Counter(operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall))
     delegates = Counter(plan.delegates[call.delegate_index].id for call in calls if isinstance(call, DelegateCall))
     return {
         "inputs": [_value_facts(plan, index) for index in plan.inputs],
@@ -256,7 +256,8 @@ def _method_facts(plan: ExecutionPlan) -> dict[str, Any]:
     }
 
 
-def _operator_name(plan: ExecutionPlan, index: int) -> str:
+def operator_name(plan: ExecutionPlan, index: int) -> str:
+    """The name of a method's operator, as `aten::add.out`."""
     operator = plan.operators[index]
     return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 

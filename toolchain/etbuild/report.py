@@ -7,7 +7,7 @@ from typing import Any
 from etbuild.plan import Plan
 
 
-def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -> dict[str, Any]:
+def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
     """The content of `NAME.report.json`.
 
     Args:
@@ -16,6 +16,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
             counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
             size in bytes of each blob by key; `constant_methods`, their values; `sharing`, what `sharing.measure` gave.
         checks: What `checks.measure` found.
+        notes: What `checks.notes` found. A report of a program without any says nothing of them.
     """
     program = lowering["program"]
     sizes = {**program["bytes"], "external": lowering["named_data"]}
@@ -30,6 +31,7 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]]) -
         "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
         "sharing": _sharing(lowering["sharing"], plan["report"]["blobs"]),
         "checks": checks,
+        **({"notes": notes} if notes else {}),
     }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
+    from etbuild.finite import NonFinite
     from etbuild.saved_export import SavedExport
     from etbuild.tensors import TensorFacts
 
@@ -61,11 +62,13 @@ class Lowered:
         edge: The methods.
         shards: The shard of each parameter that has a tag, by name.
         places: Where the weights of each method are.
+        non_finite: The weights with elements that should not be there.
     """
 
     edge: EdgeProgramManager
     shards: dict[str, str]
     places: Places
+    non_finite: NonFinite
 
 
 def separable(lower_plan: Plan, export: ExportFiles) -> bool:
@@ -158,6 +161,7 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
     with _lowering_with_operators(what) as (saved, finder):
         from etbuild import lower as lowering
         from etbuild import lowered_method, named_data
+        from etbuild.finite import non_finite
 
         part = method_plan(what.plan, name)
         try:
@@ -168,9 +172,10 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
                 content, shards = _read_weights(part, saved, what.inputs)
                 programs = _load(saved, content, [name], finder)
                 lowered_method.check(programs[name])
+                found = non_finite(programs)
                 edge = lowering.lower(part, programs, shards, finder)
                 claims = named_data.claims(edge, shards)
-                lowered_method.write(directory, name, edge.exported_program(name), claims, content)
+                lowered_method.write(directory, name, edge.exported_program(name), claims, content, found)
         except lowered_method.CannotSave as error:
             lowered_method.write_reason(directory, name, str(error))
 
@@ -205,7 +210,8 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
                 _import_modules(saved, finder)
                 content, shards = _read_weights(what.plan, saved, what.inputs)
                 edge = lowered_method.merge(methods, content, shards, what.plan["constant_methods"])
-            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()})
+            found = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
+            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, found)
             return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
 
@@ -258,6 +264,7 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 def _lower_together(what: Lowering, saved: SavedExport, finder: SourceFinder, directory: Path) -> list[files.Artifact]:
     from etbuild import lower as lowering
     from etbuild import named_data
+    from etbuild.finite import non_finite
 
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
@@ -265,12 +272,13 @@ def _lower_together(what: Lowering, saved: SavedExport, finder: SourceFinder, di
             programs = _load(saved, content, what.plan["methods"], finder)
     else:
         shards, programs = _export_with_weights(what, saved.export_plan, finder)
+    found = non_finite(programs)
     with files.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lowering.lower(what.plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
-            lowered = Lowered(edge, shards, weight_places_of(edge))
+            lowered = Lowered(edge, shards, weight_places_of(edge), found)
         return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
 
@@ -371,6 +379,8 @@ def emit_program(
             "operators": operators,
             "named_data": emission.named_data,
             "sharing": sharing.measure(lowered.places),
+            "non_finite": lowered.non_finite,
+            "runtime_limits": [limit.facts() for limit in emission.limits],
             "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
             **_describe_weights(lower_plan, inputs),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ LOWERING_SCHEMA = "executorch-lowering/v1"
 def check_and_report(
     plan: Plan, described: dict[str, Any], lowering: dict[str, Any], directory: Path
 ) -> list[files.Artifact]:
-    """Checks what was lowered against the manifest's bounds, and writes the report and the index.
+    """Checks what was lowered, and writes the report and the index. What is no error and suspicious is noted.
 
     Args:
         plan: The plan.
@@ -26,11 +27,13 @@ def check_and_report(
         directory: An existing directory, where `NAME.report.json` and `NAME.index.json` go.
 
     Raises:
-        CheckError: The program breaks a bound.
-        BuildError: A file cannot be written.
+        CheckError: The program does not pass a check of the manifest.
+        BuildError: The program would compute something else than the model, or a file cannot be written.
     """
-    measured = checks.measure(plan, lowering)
-    written = write_json(directory, plan["name"], "report", report(plan, lowering, measured))
+    measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    written = write_json(directory, plan["name"], "report", report(plan, lowering, measured, notes))
     return [written, write_json(directory, plan["name"], "index", index(plan, described, lowering, written))]
 
 

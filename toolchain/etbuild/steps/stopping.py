@@ -79,6 +79,7 @@ Write = Callable[[Path], None]
 def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when it is asked for."""
     from etbuild import constants, lower
+    from etbuild.finite import non_finite
     from etbuild.inspection import text
     from etbuild.program_file import describe
     from etbuild.steps.lowering import Lowered, emit_program, shards_of, weight_places_of
@@ -97,10 +98,11 @@ def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Ite
         edge = lower.to_edge(lowering, programs, finder)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
+    found = non_finite(programs)
     with stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
-    lowered = Lowered(edge, shards, weight_places_of(edge))
+    lowered = Lowered(edge, shards, weight_places_of(edge), found)
 
     def emit(directory: Path) -> None:
         artifacts = emit_program(lowering, lowered, inputs, finder, directory, stage)

@@ -1,0 +1,249 @@
+"""What ExecuTorch's own runtime cannot do, seen in the runtime itself, and said before anyone runs it.
+
+Each case builds a program that meets a limit and one beside it that does not, and runs both. A case that begins to pass
+in the runtime has been mended there: take it out of `runtime_limits`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+
+from etbuild.finite import non_finite
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.tensor([1, 2, 3, 4], dtype=torch.int32).to(torch.uint16))
+        self.register_buffer("table", torch.tensor([[1, 2], [3, 4]], dtype=torch.int32).to(torch.uint16))
+
+    def sort(self, x):
+        return x.sort()[0]
+
+    def find(self, x):
+        return x.nonzero()
+
+    def read(self, x):
+        return x + self.codes.to(torch.float32)
+
+    def join(self, x):
+        return torch.cat([self.codes, self.codes])
+
+    def multiply(self, x):
+        return self.codes * self.codes
+
+    def look_up(self, x):
+        return torch.nn.functional.embedding(x.to(torch.int64), self.table)
+
+    def cut(self, x):
+        return self.codes[1:3]
+
+    def spread(self, x):
+        return self.codes.unsqueeze(0).expand(2, 4).repeat(2, 1).select(0, 1)
+
+def create():
+    return Net()
+"""
+
+
+def manifest(method: str, shape: list[int], checks: str = "") -> str:
+    return (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+        f"methods:\n  {method}: {{example_inputs: [{{shape: {shape}, fill: ones}}]}}\n{checks}"
+    )
+
+
+ALLOWED = "checks: {runtime: false}\n"
+
+
+def computed(method: str, x: torch.Tensor) -> torch.Tensor:
+    """What the module computes."""
+    namespace: dict[str, Any] = {}
+    exec(MODEL, namespace)
+    result: torch.Tensor = getattr(namespace["create"](), method)(x)
+    return result
+
+
+def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
+    """Whether the runtime loads the program from its file, runs it, and computes what the module does."""
+    try:
+        program = Runtime.get().load_program(made.directory / "net.pte")
+        result = program.load_method(method).execute([x])[0]
+    except RuntimeError:
+        return False
+    wanted = computed(method, x)
+    return result.shape == wanted.shape and torch.equal(result.double(), wanted.double())
+
+
+LIMITS = [
+    ("sort", [4], "it has no kernel for `aten::sort.values`; the application has to bring one"),
+    ("read", [4], "its kernel of `dim_order_ops::_to_dim_order_copy.out` does not take uint16"),
+    ("join", [4], "its kernel of `aten::cat.out` does not take uint16"),
+    ("multiply", [4], "its kernel of `aten::mul.out` does not take uint16"),
+]
+
+
+@pytest.mark.parametrize(("method", "shape", "message"), LIMITS, ids=[case[0] for case in LIMITS])
+def test_a_limit_of_the_runtime_is_noted(build: Build, method: str, shape: list[int], message: str) -> None:
+    made = build(manifest(method, shape), model=MODEL)
+    assert made.code == 0, made.err
+    assert f"note: ExecuTorch's own runtime cannot do all of `{method}`: {message}" in made.err
+    [note] = made.json("net.report.json")["notes"]
+    assert message in note
+    assert not agrees(made, method, torch.ones(shape)), "ExecuTorch has mended this: take it out of `runtime_limits`"
+
+
+EMPTY = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.register_buffer("nothing", torch.zeros(0, 4))
+        self.register_buffer("something", torch.ones(rows, 4))
+
+    def forward(self, x):
+        return torch.cat([x, self.nothing, self.something])
+
+def create(rows):
+    return Net(rows)
+"""
+
+
+@pytest.mark.parametrize(("rows", "loads"), [(0, False), (1, True)])
+def test_a_program_whose_constants_are_all_empty_cannot_be_loaded_from_a_file(
+    build: Build, rows: int, loads: bool
+) -> None:
+    text = manifest("forward", [2, 4]).replace('create"', f'create", kwargs: {{rows: {rows}}}')
+    made = build(text, model=EMPTY)
+    assert made.code == 0, made.err
+    message = "a constant of shape [0, 4] has no elements, and there is no other constant"
+    assert [message in note for note in made.json("net.report.json").get("notes", [])] == ([] if loads else [True])
+    program = Runtime.get().load_program(made.directory / "net.pte")
+    try:
+        assert len(program.load_method("forward").execute([torch.ones(2, 4)])[0]) == 2 + rows
+        assert loads, "ExecuTorch has mended this: take it out of `runtime_limits`"
+    except RuntimeError:
+        assert not loads
+
+
+def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: Build) -> None:
+    made = build(manifest("sort", [4], "checks: {runtime: true}\n"), model=MODEL)
+    assert (made.code, made.files) == (3, [])
+    assert "model.yaml:6:19: checks.runtime: ExecuTorch's own runtime cannot do all of `sort`" in made.err
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=lambda value: str(value)
+)
+def test_what_the_runtime_can_do_is_not_noted(build: Build, method: str, shape: list[int]) -> None:
+    made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
+    assert made.code == 0, made.err
+    assert "notes" not in made.json("net.report.json")
+    assert agrees(made, method, torch.ones(shape))
+
+
+def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
+    refused = build(manifest("find", [2, 2]), model=MODEL)
+    assert (refused.code, refused.files) == (1, [])
+    assert (
+        "model.yaml:5:3: methods.find: ExecuTorch's own runtime cannot do all of `find`: its kernel of "
+        "`aten::nonzero.out` gives wrong indices for a tensor of 2 dimensions" in refused.err
+    )
+    made = build(manifest("find", [2, 2], ALLOWED), model=MODEL)
+    assert made.code == 0, made.err
+    assert not agrees(made, "find", torch.ones(2, 2)), "ExecuTorch has mended this: take it out of `runtime_limits`"
+
+
+WEIGHTS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, spoiled):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.other = torch.nn.Linear(4, 4)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+        self.register_buffer("scale", torch.ones(4))
+        with torch.no_grad():
+            for name, value in spoiled.items():
+                self.get_parameter(name).view(-1)[0] = value
+
+    def forward(self, x):
+        return (self.linear(x) + self.mask).softmax(-1) * self.scale
+
+    def other_head(self, x):
+        return self.other(x)
+
+def create(spoiled):
+    return Net({name: float(value) for name, value in spoiled.items()})
+"""
+
+
+def weights(spoiled: str, checks: str = "", methods: str = "forward", partitioners: str = "[xnnpack]") -> str:
+    lines = "".join(f"  {name}: {{example_inputs: [{{shape: [4, 4]}}]}}\n" for name in methods.split())
+    return (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", kwargs: {spoiled: '
+        f"{{{spoiled}}}}}}}\nmethods:\n{lines}defaults: {{partitioners: {partitioners}}}\n{checks}"
+    )
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_weight_that_is_not_finite_is_noted(build: Build, jobs: str) -> None:
+    both = "forward other_head"
+    spoiled = 'linear.weight: "nan", other.bias: "-inf"'
+    noted = build(weights(spoiled, methods=both), "--jobs", jobs, model=WEIGHTS)
+    assert noted.code == 0, noted.err
+    assert "lowered together" not in noted.err
+    told = ["parameter `linear.weight` has 1 NaN of 16 elements", "parameter `other.bias` has 1 infinite of 4 elements"]
+    assert [note.partition(";")[0] for note in noted.json("net.report.json")["notes"]] == [f"the {one}" for one in told]
+
+
+def test_weights_that_are_not_finite_fail_the_build_where_that_is_asked_for(build: Build) -> None:
+    refused = build(weights('linear.weight: "nan"', "checks: {finite: true}\n"), model=WEIGHTS)
+    assert (refused.code, refused.files) == (3, [])
+    assert "checks.finite: the parameter `linear.weight` has 1 NaN of 16 elements" in refused.err
+
+
+def test_a_weight_that_no_method_reads_is_not_looked_at(build: Build) -> None:
+    asked = weights('other.bias: "nan"', "checks: {finite: true}\n", partitioners="[]")
+    assert build(asked, model=WEIGHTS).code == 0
+
+
+@pytest.mark.parametrize(("value", "code"), [("nan", 3), ("inf", 3), ("-inf", 0)])
+def test_a_buffer_may_hold_minus_infinity_alone(build: Build, value: str, code: int) -> None:
+    model = WEIGHTS.replace("torch.ones(4)", f'torch.full((4,), float("{value}"), dtype=torch.bfloat16)')
+    made = build(weights("", "checks: {finite: true}\n", partitioners="[]"), model=model)
+    assert made.code == code, made.err
+
+
+def test_a_weight_that_is_not_finite_shows_in_what_it_is_quantized_to(build: Build) -> None:
+    quantized = "defaults: {quantize: {torchao: [{config: 8da8w}]}, "
+    asked = weights('linear.weight: "nan"', "checks: {finite: true}\n").replace("defaults: {", quantized)
+    made = build(asked, model=WEIGHTS)
+    assert (made.code, made.files) == (3, []), made.err
+    assert "linear" in made.err
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "float8_e5m2", "complex64"])
+def test_weights_of_every_dtype_are_looked_at(name: str) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = torch.tensor([1, float("nan"), float("inf"), float("-inf")])
+            self.register_buffer("spoiled", values.to(getattr(torch, name)))
+            self.register_buffer("sound", torch.ones(2).to(getattr(torch, name)))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x + 1, self.spoiled.clone(), self.sound.clone()
+
+    exported = torch.export.export(Net(), (torch.ones(1),))
+    assert non_finite({"forward": exported}) == {"spoiled": {"kind": "buffer", "nan": 1, "infinite": 1, "elements": 4}}
