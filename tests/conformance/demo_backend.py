@@ -177,6 +177,29 @@ class HoldingBackend(BackendDetails):
         return PreprocessResult(b"".join(held) + ".".join(operators(program)).encode())
 
 
+class OncePerCallBackend(BackendDetails):
+    """Keeps each weight of a call once, under a key of that call: what two calls have in common is there twice."""
+
+    @classmethod
+    def preprocess_multimethod(cls, programs, specs):
+        store, call = NamedDataStore(), "+".join(sorted(programs))
+        for program in [each for listed in programs.values() for each in listed]:
+            for name in weights(program):
+                store.add_named_data(f"{call}: {name}", program.state_dict[name].detach().numpy().tobytes())
+        output = store.get_named_data_store_output()
+        return {
+            method: [
+                PreprocessResult(compiled(*each)[0], data_store_output=output)
+                for each in zip(listed, specs[method], strict=True)
+            ]
+            for method, listed in programs.items()
+        }
+
+    @staticmethod
+    def preprocess(program, specs):
+        raise AssertionError("preprocess_multimethod stands in its place")
+
+
 class PairingBackend(BackendDetails):
     """Pairs the partitions of methods, as CoreML and Qualcomm do."""
 
@@ -229,6 +252,14 @@ class StateTaker(Taker):
         return result
 
 
+class Sayer(Taker):
+    """Says which backend it is for, as ExecuTorch's own partitioners do."""
+
+    def __init__(self, operators, backend, spec, alone):
+        super().__init__(operators, backend, spec, alone)
+        self.delegation_spec = DelegationSpec(backend, [])
+
+
 class Changer(Taker):
     """Breaks the promise to leave the graph as it is."""
 
@@ -246,6 +277,31 @@ def take(operators, backend, spec="", alone=False):
 
 def take_state(operators):
     return StateTaker(operators, "SingleBackend", "", False)
+
+
+def say(operators, backend):
+    return Sayer(operators, backend, "", False)
+
+
+def recipe(partitioners):
+    """A recipe with partitioners for all methods, or by method: pairs of operators and a backend, or `xnnpack`."""
+    from executorch.export import ExportRecipe, LoweringRecipe
+
+    def each(listed):
+        return [made(*one) if one != "xnnpack" else xnnpack() for one in listed]
+
+    def made(operators, backend, factory="say"):
+        return globals()[factory](operators, backend)
+
+    by_method = isinstance(partitioners, dict)
+    found = {name: each(listed) for name, listed in partitioners.items()} if by_method else each(partitioners)
+    return ExportRecipe(lowering_recipe=LoweringRecipe(partitioners=found))
+
+
+def xnnpack():
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    return XnnpackPartitioner()
 
 
 def change():

@@ -265,3 +265,27 @@ def test_partitions_of_a_recipe_are_not_compared_where_one_method_stays_apart(bu
     manifest = f'{HEAD}recipe: "recipe:create"\nmethods:\n  prefill: {{{INPUT}}}\n  decode: {{{INPUT}}}\n'
     outcome = build(manifest, model=CUT, recipe=OLD_FOR_ONE)
     assert models(outcome, tmp_path) == [(8, ["main"]), (9, ["main"]), (9, ["main"])]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"minimum_deployment_target": "iOS18", "compute_unit": "cpu_only"},
+        {
+            "minimum_deployment_target": "iOS17",
+            "compute_precision": "float32",
+            "pass_names": ["common::dead_code_elimination"],
+        },
+        {"minimum_deployment_target": "iOS18", "multimethod_weight_sharing_strategy": "disabled"},
+        {"op_linear_quantizer_config": {"mode": "linear_symmetric", "dtype": "int8"}},
+    ],
+)
+def test_a_partitioner_is_together_with_what_its_options_say(options: dict[str, Any]) -> None:
+    """What a recipe makes is compared with what a manifest says."""
+    from etbuild.backends import Context
+    from etbuild.backends import coreml as backend
+
+    made = backend.create(options, Context("forward", lambda reference: None, None))
+    assert backend.apart_of(made) == backend.apart(options)
+    assert backend.apart_of(object()) is None

@@ -144,7 +144,7 @@ def test_the_order_of_methods_does_not_matter() -> None:
 
 
 def test_many_methods_with_lists_of_their_own_are_aligned_and_refused() -> None:
-    """This takes less than a second: what grows with the number of methods is looked at once for each."""
+    """Lists that have one order are brought together without a search."""
     known = [C, V, X, O, entry("webgpu"), entry("mlx"), entry("cuda"), entry("nxp")]
     rows = [list(c) for n in range(1, 9) for c in itertools.combinations(known, n)]
     lists = {f"m{number:03}": row for number, row in enumerate(rows)}

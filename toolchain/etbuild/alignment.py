@@ -116,17 +116,17 @@ def _rows(lists: Mapping[str, Sequence[Item]]) -> tuple[list[_Row], dict[str, in
 def _search(rows: list[_Row]) -> list[_Step] | None:
     """The fewest slots, and of equally few those in which most equal partitioners meet: the A* algorithm.
 
-    None: no slots are loss-free, which is that each `once` is in as many as the row that has most of it.
+    None: there is no way in which each `once` is in as many slots as the row that has most of it, and in no more.
     """
     needs = [[_need(row[index:]) for index in range(len(row) + 1)] for row in rows]
     start, end = (0,) * len(rows), tuple(map(len, rows))
     order = itertools.count()
     heap: list[Any] = [((0, 0), 0, next(order), start, (0, 0), ())]
     seen: dict[_Place, tuple[int, int]] = {}
-    for look in itertools.count(1):
-        if not heap:
-            return None
-        if look % _LOOKS == 0:
+    looks = 0
+    while heap:
+        looks += 1
+        if looks % _LOOKS == 0:
             heap = heap[:1]
         _, _, _, place, cost, steps = heapq.heappop(heap)
         if place == end:
@@ -143,7 +143,7 @@ def _search(rows: list[_Row]) -> list[_Step] | None:
                 seen[after] = spent
                 bound = (spent[0] + slots, spent[1] + identities)
                 heapq.heappush(heap, (bound, -sum(after), next(order), after, spent, (*steps, step)))
-    raise AssertionError
+    return None
 
 
 _ONCE, _KIND, _IDENTITY = range(3)

@@ -20,7 +20,7 @@ from etbuild.executorch_config import backend_config
 from etbuild.plan import Plan
 from etbuild.plan import tags as plan_tags
 from etbuild.runtime_limits import Limit
-from etbuild.sources import SourceFinder, source_line, summary
+from etbuild.sources import SourceFinder, source_line
 from etbuild.tensors import tag_of_shard
 
 

@@ -132,7 +132,7 @@ def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[
     named = plan_backends(lower_plan)
     seen: Counter[str] = Counter()
     for partitioner in (found.get(method) if isinstance(found, dict) else found) or []:
-        kind = _kind(partitioner, backends.apart_of(partitioner, named))
+        kind = _kind(partitioner, named)
         seen[kind] += 1
         # The n-th of a kind is taken for the same in all methods.
         identity = json.dumps(["recipe", kind, seen[kind]])
@@ -148,15 +148,15 @@ def _item(entry: dict[str, Any], partitioner: Partitioner, path: DocumentPath, n
     name, options = entry["backend"], entry["options"]
     said = alignment.item(name, options, path)
     if name == "custom":
-        kind = _kind(partitioner, backends.apart_of(partitioner, named))
+        kind = _kind(partitioner, named)
         return replace(said, kind=kind, once=_once(partitioner, kind, said.once))
-    kind = _kind(partitioner, backends.together(name, options, path)[1])
+    kind = json.dumps([_backend_id(partitioner) or name, backends.together(name, options, path)[1]])
     return replace(said, kind=kind, once=said.once and kind)
 
 
-def _kind(partitioner: Partitioner, apart: str) -> str:
-    """What is the same for partitioners of one backend, whether a manifest, a factory or a recipe made them."""
-    return json.dumps([_called(partitioner), apart])
+def _kind(partitioner: Partitioner, named: list[str]) -> str:
+    """What a partitioner of a factory or a recipe has in common with those that it may be lowered together with."""
+    return json.dumps([_called(partitioner), backends.apart_of(partitioner, named)])
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:
