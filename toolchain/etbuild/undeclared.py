@@ -30,6 +30,7 @@ from etbuild.errors import BuildError, Problem
 _HERE = str(Path(__file__).parent) + os.sep
 _WRAPPERS = {__file__, str(Path(__file__).with_name("sources.py"))}  # on the stack between a source and what it opens
 _MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
+_FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
@@ -84,7 +85,7 @@ class _Author:
 
 _watches: list[_Watch] = []  # a step in a forked process watches inside of another's
 _known: dict[str, str] = {}  # all sources of this process: a later step may run modules that an earlier one imported
-_environment_reads: list[set[str]] = []
+_unkeyed: list[set[str]] = []
 
 
 @contextlib.contextmanager
@@ -121,14 +122,21 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
 
 
 @contextlib.contextmanager
-def environment_reads() -> Iterator[set[str]]:
-    """The names of environment variables that sources read inside. They may have other values the next time."""
-    names: set[str] = set()
-    _environment_reads.append(names)
+def unkeyed() -> Iterator[set[str]]:
+    """What sources read inside that is allowed, and may be another the next time: in words, each with a note."""
+    found: set[str] = set()
+    _unkeyed.append(found)
     try:
-        yield names
+        yield found
     finally:
-        _environment_reads.remove(names)
+        _unkeyed.remove(found)
+
+
+def _note(place: str, what: str, hint: str) -> None:
+    if _unkeyed and what not in _unkeyed[0]:
+        print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+    for found in _unkeyed:
+        found.add(what)
 
 
 def check_package(name: str) -> None:
@@ -170,9 +178,8 @@ def _install_hook() -> None:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    handle = _HANDLERS.get(event)
-    if handle is not None and _watches:
-        handle(_watches[-1], *arguments)
+    if event in _HANDLERS and _watches:
+        _HANDLERS[event](_watches[-1], *arguments)
 
 
 def _refuse(watch: _Watch, problem: Problem) -> None:
@@ -192,12 +199,29 @@ def _author(frame: FrameType | None) -> _Author | None:
                 return None
             importing = importing or frame.f_code.co_name != "get_data"  # which reads resources too
         elif file not in _WRAPPERS:
-            if file.startswith(_HERE) or any(part in file for part in _COMPILERS) or _removes(frame):
+            if file.startswith(_HERE) or _compiles(frame) or _removes(frame):
                 return None
             inner = True
             direct = direct and _is_python(file)
         frame = frame.f_back
     return None
+
+
+def _is_running(frame: FrameType | None, real: str) -> bool:
+    """Whether a file holds code of the stack, whose lines are read to show them."""
+    while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _compiles(frame: FrameType) -> bool:
+    return any(part in frame.f_code.co_filename for part in _COMPILERS)
+
+
+def _is_compiling(frame: FrameType | None) -> bool:
+    while frame is not None and not _compiles(frame):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _removes(frame: FrameType) -> bool:
@@ -224,9 +248,13 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if not _reads(watch, real, mode, flags) or _may_read(watch, real):
         return
     author = _author(sys._getframe(2))
-    if author is None or (not author.direct and real.startswith(_OF_THE_MACHINE)):
+    if author is None:
+        if _is_compiling(sys._getframe(2)):
+            watch.made.add(real)  # a module that was compiled is imported from there
         return
-    if Path(real).is_dir() or _is_editable(real):
+    if not author.direct and real.startswith(_OF_THE_MACHINE):
+        return
+    if Path(real).is_dir() or _is_editable(real) or _is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
@@ -250,7 +278,7 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 def _listed(watch: _Watch, path: Any = None) -> None:
     real = _real(os.curdir if path is None else path)
     frame = sys._getframe(2)
-    if real is None or frame.f_code.co_filename in _MACHINERY or _may_read(watch, real):
+    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, real):
         return
     author = _author(frame)
     if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
@@ -279,16 +307,25 @@ def _database_opened(watch: _Watch, name: Any) -> None:
         _opened(watch, name)
 
 
-def _outside(action: str) -> Callable[..., None]:
-    """A handler of what no file that is declared could stand for."""
+def _connected(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "uses the network: no key holds what that gives", _OUTSIDE))
 
-    def handle(watch: _Watch, *arguments: Any) -> None:
-        del arguments
-        author = _author(sys._getframe(2))
-        if author is not None:
-            _refuse(watch, _problem(author, f"{action}: no key holds what that gives", _OUTSIDE))
 
-    return handle
+def _process_started(watch: _Watch, *arguments: Any) -> None:
+    del watch, arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _note(author.place, "starts a process", _OUTSIDE)
+
+
+def _asked(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "asks for input: no key holds the answer", "pass it in the `kwargs`"))
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
@@ -314,14 +351,10 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.rename": _renamed,
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
-    "builtins.input": _outside("reads the standard input"),
-    **dict.fromkeys(
-        ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pty.spawn"), _outside("starts a process")
-    ),
-    **dict.fromkeys(
-        ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request"),
-        _outside("uses the network"),
-    ),
+    "builtins.input": _asked,
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "pty.spawn"), _process_started),
+    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
+    "urllib.Request": _connected,
 }
 
 
@@ -350,9 +383,11 @@ def _installed_places(sources: Iterable[str]) -> set[str]:
     """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
     above = {str(parent) for file in sources for parent in Path(os.path.realpath(file)).parents}
     others = {os.path.realpath(place) for place in sys.path if place}
-    return (others - above) | {
-        os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")
-    }
+    return (
+        (others - above)
+        | {os.path.realpath(_HERE)}
+        | {os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")}
+    )
 
 
 @functools.cache
@@ -411,16 +446,18 @@ _NATIVE = {
     "safetensors.torch": ["safe_open"],
     "torch": ["from_file"],
     "torch.jit": ["load"],
-    "torch._C": ["PyTorchFileReader"],
+    "torch._C": ["PyTorchFileReader.__init__"],
 }
 
 
 def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(opening)
-    def told(file: Any, *arguments: Any, **keywords: Any) -> Any:
-        if isinstance(file, (str, bytes, os.PathLike)):
-            sys.audit("open", file, "r", os.O_RDONLY)
-        return opening(file, *arguments, **keywords)
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        for file in (*arguments, keywords.get("filename"), keywords.get("f")):
+            if isinstance(file, (str, bytes, os.PathLike)):
+                sys.audit("open", file, "r", os.O_RDONLY)
+                break
+        return opening(*arguments, **keywords)
 
     return told
 
@@ -452,16 +489,8 @@ def _environment_read(environment: Any, name: Any) -> Any:
             break
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename in _known:
-        _note_environment(f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}", os.fsdecode(name))
-    return _own_getitem(environment, name)
-
-
-def _note_environment(place: str, name: str) -> None:
-    if _environment_reads and not any(name in names for names in _environment_reads):
-        print(
-            f"note: {place} reads the environment variable `{name}`, which no key holds: what it makes is not cached. "
-            "The `kwargs` of the model are in the key",
-            file=sys.stderr,
+        place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+        _note(
+            place, f"reads the environment variable `{os.fsdecode(name)}`", "the `kwargs` of the model are in the key"
         )
-    for names in _environment_reads:
-        names.add(name)
+    return _own_getitem(environment, name)
