@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import BuildError, EtbuildError, InputError, Problem
+from etbuild.supervised import Elsewhere
 from etbuild.verbs import (
     build,
     cache,
@@ -35,13 +37,13 @@ from etbuild.verbs import (
 _VERBS = (validate, plan, build, watch, explain, inspect, diff, lock, cache, export, lower, report, verify)
 
 
-def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = lambda: None) -> int:
+def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None], None] = lambda limit: None) -> int:
     """Runs one command.
 
     Args:
         arguments: Of the command; those of the process by default.
-        settle: Called by verbs that build, before they import torch: gives the process surroundings that are the same
-            each time, by starting it anew if need be.
+        settle: Called by verbs that build, before they import torch, with the seconds that a build may take: runs the
+            command in a process whose surroundings are the same each time, unless this is one.
 
     Returns:
         The exit code. Only errors of ours leave as exceptions.
@@ -52,10 +54,12 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
             signal.signal(number, _interrupt)
     try:
         options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
-        options.settle = settle
-        code = int(options.run(options))
+        options.settle = partial(settle, getattr(options, "timeout", None))
+        code = _run(options)
         sys.stdout.flush()
         return code
+    except Elsewhere as done:
+        return done.code
     except EtbuildError as error:
         from etbuild.progress import complain
 
@@ -71,6 +75,14 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
             print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        return int(options.run(options))
+    except SystemExit as end:  # where a model's code is called by others than us
+        message = f"something called `sys.exit({end.code!r})` while the command ran"
+        raise BuildError([Problem(message, hint="does the model do so?")]) from end
 
 
 def _mend_streams() -> None:

@@ -13,7 +13,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from etbuild import isolation
-from etbuild.errors import BuildError, EtbuildError, Problem
+from etbuild.errors import BuildError, EtbuildError
+from etbuild.supervised import how_it_ended
 
 _GRACE_SECONDS = 5.0  # to remove half-made files
 
@@ -100,10 +101,7 @@ def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
         value, error = result.recv()
     except EOFError:
         process.join()
-        number = -(process.exitcode or 0)
-        killer = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {-number}"
-        hint = "is there too little memory? `--jobs 1` needs less" if number == signal.SIGKILL else None
-        raise BuildError([Problem(f"{name} ended with {killer}", hint=hint)]) from None
+        raise BuildError([how_it_ended(name, process.exitcode or 0)]) from None
     process.join()
     if error is not None:
         raise error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import io
 import logging
 import os
@@ -11,6 +13,10 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
+
+_libc = ctypes.CDLL(None)
+_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
 
 
 @contextlib.contextmanager
@@ -49,8 +55,55 @@ def shown_if_it_fails() -> Iterator[None]:
 def stdout_for_results() -> Iterator[None]:
     """Sends to standard error what is printed inside, by Python or native code: standard output is for results."""
     sys.stdout.flush()
-    with _stream_to(1, 2), contextlib.redirect_stdout(sys.stderr):
-        yield
+    lent = _Lent(sys.stderr, 2)
+    with streams_kept(), _stream_to(1, 2):
+        sys.stdout = sys.stderr = lent
+        try:
+            yield
+        finally:
+            _libc.fflush(None)  # what C has kept back is no result either
+
+
+@contextlib.contextmanager
+def streams_kept() -> Iterator[None]:
+    """Standard output and standard error are there afterwards, whatever code inside does to them."""
+    out, err = sys.stdout, sys.stderr
+    try:
+        with _stream_to(1, 1), _stream_to(2, 2):
+            yield
+    finally:
+        sys.stdout, sys.stderr = _usable(out, 1), _usable(err, 2)
+
+
+class _Lent(io.TextIOBase):
+    """A stream over another one, which stays open when this one is closed."""
+
+    def __init__(self, stream: TextIO, descriptor: int) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        return self._open().write(text)
+
+    def flush(self) -> None:
+        self._open().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _open(self) -> TextIO:
+        self._stream = _usable(self._stream, self._descriptor)
+        return self._stream
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("buffer", "encoding", "errors", "fileno", "isatty", "newlines"):
+            return getattr(object.__getattribute__(self, "_open")(), name)
+        return object.__getattribute__(self, name)
+
+
+def _usable(stream: TextIO, descriptor: int) -> TextIO:
+    """The stream, or a new one where it was closed."""
+    return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream
 
 
 @contextlib.contextmanager
@@ -63,10 +116,11 @@ def native_messages_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stream_to(stream: int, other: int) -> Iterator[None]:
-    saved = os.dup(stream)
-    os.dup2(other, stream)
+    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.dup2(other, stream)  # nothing, if they are the same
     try:
         yield
     finally:
-        os.dup2(saved, stream)
-        os.close(saved)
+        with contextlib.suppress(OSError):  # code inside has closed what is not its own
+            os.dup2(saved, stream)
+            os.close(saved)

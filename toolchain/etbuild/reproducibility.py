@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild import files
+from etbuild import files, settled
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs, Used
 from etbuild.plan import Plan, canonical_json, export_data_names, weights_names
@@ -67,8 +65,7 @@ def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:
-    command = [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "etbuild", verb, *arguments]
-    environment = {**os.environ, **_SURROUNDINGS}
+    command, environment = settled.command([verb, *arguments]), {**settled.environment(), **_SURROUNDINGS}
     done = subprocess.run(command, cwd=root, env=environment, umask=0o077, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"a second build failed, in {_WORDS}:\n{done.stderr.strip()}"
