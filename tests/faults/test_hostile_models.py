@@ -78,13 +78,13 @@ HARMLESS = {
 DEADLY = {
     "os._exit(0)": "ended with exit code 0 {where}, before its work was done",
     "os._exit(9)": "ended with exit code 9 {where}, before its work was done",
-    "os.abort()": "was killed by SIGABRT {where}",
-    "os.kill(os.getpid(), 9)": "was killed by SIGKILL {where}\n    is there too little memory?",
-    "os.kill(os.getpid(), 11)": "was killed by SIGSEGV {where}",
-    "__import__('ctypes').string_at(0)": "was killed by SIGSEGV {where}",
+    "os.abort()": "ended with SIGABRT {where}",
+    "os.kill(os.getpid(), 9)": "ended with SIGKILL {where}\n    a process is mostly killed by SIGKILL when",
+    "os.kill(os.getpid(), 11)": "ended with SIGSEGV {where}",
+    "__import__('ctypes').string_at(0)": "ended with SIGSEGV {where}",
     "__import__('threading').Thread(target=os._exit, args=(0,)).start(); time.sleep(60)": "with exit code 0 {where}",
     "os.closerange(1, 4000); os._exit(0)": "ended with exit code 0 {where}",
-    "signal.alarm(1); time.sleep(60)": "was killed by SIGALRM {where}",
+    "signal.alarm(1); time.sleep(60)": "ended with SIGALRM {where}",
     "sys.exit(0)": "failed at model.py:{line}, in {function}: SystemExit: 0",
     "sys.exit()": "failed at model.py:{line}, in {function}: SystemExit",
     "raise KeyError('of mine')": "KeyError: 'of mine'",
@@ -157,7 +157,7 @@ def test_the_command_line_never_ends_well_without_a_program(does: str, tmp_path:
     done = etbuild(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
-        r"error: the build (ended with exit code 0|was killed by SIGSEGV) in the stage `create the module`.*\n(.*\n)?",
+        r"error: the build (ended with exit code 0|ended with SIGSEGV) in the stage `create the module`.*\n(.*\n)?",
         done.stderr,
     )
     assert not list((tmp_path / "out").glob("*.pte"))

@@ -75,7 +75,7 @@ def test_the_first_error_ends_the_others(tmp_path: Path) -> None:
 
 
 def test_a_killed_child_is_an_error_that_says_what_may_help() -> None:
-    with pytest.raises(BuildError, match=r"(?s)lowering f was killed by SIGKILL.*--jobs 1"):
+    with pytest.raises(BuildError, match=r"(?s)lowering f ended with SIGKILL.*--jobs 1"):
         forked.run({"lowering f": lambda: os.kill(os.getpid(), signal.SIGKILL)}, 1)
 
 

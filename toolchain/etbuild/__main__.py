@@ -12,6 +12,7 @@ from importlib import util
 from pathlib import Path
 
 _SUPERVISED = "--supervised="
+_WORKER = ["--persistent_worker"]
 
 
 def main() -> int:
@@ -21,24 +22,26 @@ def main() -> int:
     if os.environ.get("PYTHONPATH"):
         _look_where_builds_look()
     arguments = sys.argv[1:]
-    if arguments == ["--persistent_worker"]:
-        return _serve(arguments)
+    if arguments == _WORKER or arguments[:1] == ["watch"]:
+        _settle(arguments)
     from etbuild import cli, supervised
 
+    if arguments == _WORKER:
+        from etbuild import worker
+
+        return worker.serve(cli.main)
     if arguments and arguments[0].startswith(_SUPERVISED):
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
         supervised.work_for_parent(descriptor, lambda: cli.main(arguments))
     return cli.main(arguments, lambda limit: supervised.supervise(f"{_SUPERVISED}{{}}", arguments, limit))
 
 
-def _serve(arguments: list[str]) -> int:
+def _settle(arguments: list[str]) -> None:
+    """Starts this process anew in settled surroundings: one that lives long, and forks for each build."""
     from etbuild import settled
 
     if not settled.is_settled():
         os.execve(sys.executable, settled.command(arguments), settled.environment())
-    from etbuild import cli, worker
-
-    return worker.serve(cli.main)
 
 
 def _look_where_builds_look() -> None:

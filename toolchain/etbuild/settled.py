@@ -63,7 +63,7 @@ def command(arguments: Iterable[str]) -> list[str]:
 
 def is_settled() -> bool:
     """Whether this process was started so."""
-    return sys.flags.no_site == 1 and dict(os.environ) == environment()
+    return sys.flags.no_site == 1 and FIXED.items() <= os.environ.items()
 
 
 def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:

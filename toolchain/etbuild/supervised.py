@@ -249,8 +249,10 @@ def how_it_ended(what: str, code: int, stage: str | None = None) -> Problem:
         stage: The stage that it was in.
     """
     if code < 0:
-        hint = "is there too little memory? `--jobs 1` needs less" if -code == signal.SIGKILL else None
-        return Problem(f"{what} was killed by {signal_name(-code)}{_in(stage)}", hint=hint)
+        hint = None
+        if -code == signal.SIGKILL:
+            hint = "a process is mostly killed by SIGKILL when the memory runs out: `--jobs 1` needs less"
+        return Problem(f"{what} ended with {_signal_name(-code)}{_in(stage)}", hint=hint)
     hint = "does the model, or a library that it uses, call `os._exit`?"
     return Problem(f"{what} ended with exit code {code}{_in(stage)}, before its work was done", hint=hint)
 
@@ -259,8 +261,7 @@ def _in(stage: str | None) -> str:
     return f" in the stage `{stage}`" if stage else ""
 
 
-def signal_name(number: int) -> str:
-    """`SIGSEGV`, of a number."""
+def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 

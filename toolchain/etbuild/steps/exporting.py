@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild import recipes
 from etbuild.aftermath import torch_as_it_was
 from etbuild.errors import DocumentPath
-from etbuild.inputs import Inputs, Used
+from etbuild.inputs import Inputs, Used, check_installed
 from etbuild.plan import Plan, carries_content, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
@@ -40,9 +40,12 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made or exported.
     """
+    check_installed(used.packages)
     with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import constants, custom_ops, saved_export
+            from etbuild.seeds import seed
+        seed(export_plan["model"]["seed"])  # modules may draw numbers when they are imported
         with torch_as_it_was():
             custom_ops.load(export_plan["custom_ops"], inputs, finder)
             with stage("create the module"):
