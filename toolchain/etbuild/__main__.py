@@ -24,16 +24,24 @@ def main() -> int:
     arguments = sys.argv[1:]
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _settle(arguments)
-    from etbuild import cli, supervised
+    from etbuild import cli
 
     if arguments == _WORKER:
         from etbuild import worker
 
         return worker.serve(cli.main)
     if arguments and arguments[0].startswith(_SUPERVISED):
+        from etbuild.supervised import work_for_parent
+
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
-        supervised.work_for_parent(descriptor, lambda: cli.main(arguments))
-    return cli.main(arguments, lambda limit: supervised.supervise(f"{_SUPERVISED}{{}}", arguments, limit))
+        work_for_parent(descriptor, lambda: cli.main(arguments))
+    return cli.main(arguments, lambda limit: _supervise(arguments, limit))
+
+
+def _supervise(arguments: list[str], limit: float | None) -> None:
+    from etbuild.supervised import supervise
+
+    supervise(f"{_SUPERVISED}{{}}", arguments, limit)
 
 
 def _settle(arguments: list[str]) -> None:

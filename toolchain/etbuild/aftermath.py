@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import locale
 import os
@@ -11,15 +12,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-from etbuild.quiet import streams_kept
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Handler = Callable[[int, FrameType | None], Any] | int | None
 
+_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -102,3 +102,32 @@ def _drop_errors(before: list[Any]) -> None:
     if added:
         warnings.filters[:] = [each for each in warnings.filters if each not in added]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def streams_kept() -> Iterator[None]:
+    """Standard output and standard error are there afterwards, whatever code inside does to them."""
+    out, err = sys.stdout, sys.stderr
+    try:
+        with stream_to(1, 1), stream_to(2, 2):
+            yield
+    finally:
+        sys.stdout, sys.stderr = usable(out, 1), usable(err, 2)
+
+
+@contextlib.contextmanager
+def stream_to(stream: int, other: int) -> Iterator[None]:
+    """Has what is written to a descriptor go to another one. Afterwards it is as before, whatever code inside does."""
+    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.dup2(other, stream)  # nothing, if they are the same
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # code inside has closed what is not its own
+            os.dup2(saved, stream)
+            os.close(saved)
+
+
+def usable(stream: TextIO, descriptor: int) -> TextIO:
+    """The stream, or a new one where it was closed."""
+    return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import BuildError, EtbuildError, InputError, Problem
-from etbuild.supervised import Elsewhere
+from etbuild.errors import BuildError, Elsewhere, EtbuildError, InputError, Problem
 from etbuild.verbs import (
     build,
     cache,
@@ -83,6 +82,10 @@ def _run(options: argparse.Namespace) -> int:
     except SystemExit as end:  # where a model's code is called by others than us
         message = f"something called `sys.exit({end.code!r})` while the command ran"
         raise BuildError([Problem(message, hint="does the model do so?")]) from end
+    except MemoryError as error:
+        from etbuild.slate import out_of_memory
+
+        raise BuildError([out_of_memory("the build")]) from error
 
 
 def _mend_streams() -> None:

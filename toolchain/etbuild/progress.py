@@ -11,7 +11,7 @@ from typing import TextIO
 
 from etbuild.aftermath import undone
 from etbuild.errors import EtbuildError
-from etbuild.supervised import in_stage
+from etbuild.slate import in_stage
 
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import io
 import logging
 import os
@@ -15,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-_libc = ctypes.CDLL(None)
-_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
+from etbuild.aftermath import stream_to, streams_kept, usable
 
 
 @contextlib.contextmanager
@@ -54,25 +51,16 @@ def shown_if_it_fails() -> Iterator[None]:
 @contextlib.contextmanager
 def stdout_for_results() -> Iterator[None]:
     """Sends to standard error what is printed inside, by Python or native code: standard output is for results."""
+    import ctypes
+
     sys.stdout.flush()
     lent = _Lent(sys.stderr, 2)
-    with streams_kept(), _stream_to(1, 2):
+    with streams_kept(), stream_to(1, 2):
         sys.stdout = sys.stderr = lent
         try:
             yield
         finally:
-            _libc.fflush(None)  # what C has kept back is no result either
-
-
-@contextlib.contextmanager
-def streams_kept() -> Iterator[None]:
-    """Standard output and standard error are there afterwards, whatever code inside does to them."""
-    out, err = sys.stdout, sys.stderr
-    try:
-        with _stream_to(1, 1), _stream_to(2, 2):
-            yield
-    finally:
-        sys.stdout, sys.stderr = _usable(out, 1), _usable(err, 2)
+            ctypes.CDLL(None).fflush(None)  # what C has kept back is no result either
 
 
 class _Lent(io.TextIOBase):
@@ -92,7 +80,7 @@ class _Lent(io.TextIOBase):
         self.flush()
 
     def _open(self) -> TextIO:
-        self._stream = _usable(self._stream, self._descriptor)
+        self._stream = usable(self._stream, self._descriptor)
         return self._stream
 
     def __getattribute__(self, name: str) -> Any:
@@ -101,26 +89,9 @@ class _Lent(io.TextIOBase):
         return object.__getattribute__(self, name)
 
 
-def _usable(stream: TextIO, descriptor: int) -> TextIO:
-    """The stream, or a new one where it was closed."""
-    return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream
-
-
 @contextlib.contextmanager
 def native_messages_off() -> Iterator[None]:
     """Hides what native code writes to standard error: for an import, whose errors are exceptions."""
     sys.stderr.flush()
-    with Path(os.devnull).open("wb") as nowhere, _stream_to(2, nowhere.fileno()):
+    with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield
-
-
-@contextlib.contextmanager
-def _stream_to(stream: int, other: int) -> Iterator[None]:
-    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    os.dup2(other, stream)  # nothing, if they are the same
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # code inside has closed what is not its own
-            os.dup2(saved, stream)
-            os.close(saved)

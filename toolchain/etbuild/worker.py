@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from etbuild import isolation
-from etbuild.supervised import GRACE_SECONDS, Slate, how_it_ended, work
+from etbuild.slate import GRACE_SECONDS, Slate, how_it_ended, work
 from etbuild.warm import warm
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 
