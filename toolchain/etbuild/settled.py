@@ -104,11 +104,9 @@ def _python_path(given: Mapping[str, str]) -> list[Path]:
 def _stranger(place: Path) -> str | None:
     """A file or directory that can be imported from here and belongs to no distribution here, or that hides a module of
     Python's own."""
-    owned = {
-        file.parts[0]
-        for distribution in importlib.metadata.distributions(path=[str(place)])
-        for file in distribution.files or ()
-    }
+    distributions = importlib.metadata.distributions(path=[str(place)])
+    records = [distribution.read_text("RECORD") or "" for distribution in distributions]
+    owned = {re.split("[/,]", row, maxsplit=1)[0] for record in records for row in record.splitlines()}
     for entry in sorted(place.iterdir()) if place.is_dir() else []:
         name, is_module = entry.name.partition(".")[0], entry.suffix in (".py", ".pyc", ".so")
         is_package = entry.is_dir() and entry.name.isidentifier() and entry.name not in ("__pycache__", "bin")

@@ -51,7 +51,8 @@ class _Watched:
         slate: What it says of itself.
         kill_at: When its patience ends, by the monotonic clock. None: it may go on.
         interrupted: A signal has asked this process to end.
-        late: It took longer than it was allowed to, in this stage.
+        late: It took longer than it was allowed to.
+        stage: In which it was when it was asked to end.
     """
 
     process: Popen[bytes]
@@ -103,11 +104,11 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
             process.wait()
             isolation.end_orphans()
     code = slate.code(process.pid)
-    if watched.late or (code is None and not watched.interrupted):
-        raise BuildError([_why(watched, limit)])
-    if code is None:
+    if code == 0 or (code is not None and not watched.late):
+        raise Elsewhere(code)
+    if watched.interrupted:
         raise KeyboardInterrupt
-    raise Elsewhere(code)
+    raise BuildError([_why(watched, limit)])
 
 
 def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
