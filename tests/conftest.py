@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from etbuild.__main__ import ARITHMETIC
+from etbuild.settled import ARITHMETIC
 
 os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
 

@@ -36,18 +36,16 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
-unset PYTHONHOME PYTHONSTARTUP PYTHONOPTIMIZE
-package=${main%/*}
-export PYTHONPATH="${package%/*}" PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 PYTHONHASHSEED=0
-export ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE # the same arithmetic on every processor
 cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` starts elsewhere than its user
+unset PYTHONHOME PYTHONPATH PYTHONOPTIMIZE
+# The driver's file finds its own package and those beside the interpreter, and settles the rest of the surroundings.
 if [ "$*" = --persistent_worker ]; then
   # Bazel ends a worker by ending this shell, which has to pass that on; a shell that waits for a command does not.
   exec 3<&0
-  "$python" -m "${package##*/}" "$@" <&3 3<&- &
+  "$python" -S -s -P "$main" "$@" <&3 3<&- &
   trap 'kill -TERM $!' TERM
   exec 3<&-
   wait $! || wait $! # the signal ends the first
 else
-  "$python" -m "${package##*/}" "$@"
+  "$python" -S -s -P "$main" "$@"
 fi

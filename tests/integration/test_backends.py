@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from etbuild import backends
-from etbuild.__main__ import _ENVIRONMENT
+from etbuild.settled import FIXED
 from tests.worker_client import Worker
 
 README = Path(__file__).parents[2] / "README.md"
@@ -144,7 +144,7 @@ def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[s
 def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> str:
     """What is said on standard error."""
     command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
-    settled = {**os.environ, **_ENVIRONMENT, **environment}  # as the command line is, but for its hash seed
+    settled = {**os.environ, **FIXED, **environment}  # as the command line is, but for its hash seed
     done = subprocess.run(command, cwd=root, env=settled, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stderr.decode()

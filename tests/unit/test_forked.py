@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -82,3 +83,35 @@ def test_a_killed_child_is_an_error_that_says_what_may_help() -> None:
 def test_a_child_that_just_ends_is_an_error() -> None:
     with pytest.raises(BuildError, match="lowering f ended with exit code 7"):
         forked.run({"lowering f": lambda: os._exit(7)}, 1)
+
+
+def test_a_child_that_leaves_a_process_behind_is_not_waited_for(tmp_path: Path) -> None:
+    def task() -> None:
+        behind = os.fork()
+        if not behind:
+            time.sleep(60)
+        (tmp_path / "behind").write_text(str(behind))
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    start = time.monotonic()
+    with pytest.raises(BuildError, match="lowering f ended with SIGSEGV"):
+        forked.run({"lowering f": task}, 1)
+    assert time.monotonic() - start < 30
+    os.kill(int((tmp_path / "behind").read_text()), signal.SIGKILL)
+
+
+def test_a_child_without_memory_says_what_may_help() -> None:
+    def task() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        bytearray(1 << 31)
+
+    with pytest.raises(BuildError, match=r"lowering f ran out of memory\n.* took \d+\.\d GB.*--jobs 1"):
+        forked.run({"lowering f": task}, 1)
+
+
+def test_a_copy_of_a_child_has_no_say() -> None:
+    def task() -> int:
+        return 1 if os.fork() else 2
+
+    for _ in range(5):
+        assert forked.run({"lowering f": task}, 1) == {"lowering f": 1}

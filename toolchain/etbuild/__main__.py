@@ -1,40 +1,84 @@
-"""The process: `etbuild` and `python -m etbuild`; and `etbuild --persistent_worker`, as Bazel starts a worker."""
+"""The process: `etbuild` and `python -m etbuild`; and `etbuild --persistent_worker`, as Bazel starts a worker.
+
+A process that builds is started with this file by itself, see `settled`: it finds its package and installed ones on its
+own.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import util
 from pathlib import Path
 
-ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-"""PyTorch and MKL would choose by the processor: calibration and random weights would give other bytes elsewhere."""
-
-# The order of a set of strings in a model would otherwise be another in each process; and what lies in the current
-# directory is no package of the toolchain.
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", **ARITHMETIC}
+_SUPERVISED = "--supervised="
+_WORKER = ["--persistent_worker"]
 
 
 def main() -> int:
     """Runs the command line."""
     if not os.environ.get("PYTHONSAFEPATH") and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]  # `python -m` put it there
-    from etbuild.cli import main as run
+    if os.environ.get("PYTHONPATH"):
+        _look_where_builds_look()
+    arguments = sys.argv[1:]
+    if arguments == _WORKER or arguments[:1] == ["watch"]:
+        _settle(arguments)
+    from etbuild import cli
 
-    if sys.argv[1:] == ["--persistent_worker"]:
+    if arguments == _WORKER:
         from etbuild import worker
 
-        _settle()
-        return worker.serve(run)
-    return run(settle=_settle)
+        return worker.serve(cli.main)
+    if arguments and arguments[0].startswith(_SUPERVISED):
+        from etbuild.supervised import work_for_parent
+
+        descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
+        work_for_parent(descriptor, lambda: cli.main(arguments))
+    return cli.main(arguments, lambda limit: _supervise(arguments, limit))
 
 
-def _settle() -> None:
-    """Starts the process anew, if need be, in an environment that is the same each time. What needs no torch does not
-    wait for that."""
-    if any(os.environ.get(name) != value for name, value in _ENVIRONMENT.items()):
-        command = [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "etbuild", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, **_ENVIRONMENT})
+def _supervise(arguments: list[str], limit: float | None) -> None:
+    from etbuild.supervised import supervise
+
+    supervise(f"{_SUPERVISED}{{}}", arguments, limit)
+
+
+def _settle(arguments: list[str]) -> None:
+    """Starts this process anew in settled surroundings: one that lives long, and forks for each build."""
+    from etbuild import settled
+
+    if not settled.is_settled():
+        os.execve(sys.executable, settled.command(arguments), settled.environment())
+
+
+def _look_where_builds_look() -> None:
+    """Leaves out directories of PYTHONPATH as builds do: else a key would be made of other packages."""
+    from etbuild import settled
+
+    left = set(settled.python_path())
+    given = {Path(place).absolute() for place in os.environ["PYTHONPATH"].split(os.pathsep)}
+    sys.path[:] = [place for place in sys.path if Path(place) not in given - left]
+
+
+def _start_as_file() -> None:
+    """Does what Python does for `-m etbuild`, but for running code of `sitecustomize` and `usercustomize`."""
+    here = Path(__file__).parent
+    sys.path[:] = [place for place in sys.path if place != str(here)]
+    if sys.flags.no_site:
+        import site
+
+        site.execsitecustomize = site.execusercustomize = lambda: None
+        site.main()
+    spec = util.spec_from_file_location("etbuild", here / "__init__.py", submodule_search_locations=[str(here)])
+    assert spec is not None
+    assert spec.loader is not None
+    package = util.module_from_spec(spec)
+    sys.modules["etbuild"] = package
+    spec.loader.exec_module(package)
 
 
 if __name__ == "__main__":
+    if not __package__:
+        _start_as_file()
     sys.exit(main())

@@ -13,10 +13,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import EtbuildError, InputError, Problem, system_error
+from etbuild.errors import BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
 from etbuild.progress import complain
 from etbuild.verbs import (
     build,
@@ -37,13 +38,13 @@ from etbuild.verbs import (
 _VERBS = (validate, plan, build, watch, explain, inspect, diff, lock, cache, export, lower, report, verify)
 
 
-def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = lambda: None) -> int:
+def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None], None] = lambda limit: None) -> int:
     """Runs one command.
 
     Args:
         arguments: Of the command; those of the process by default.
-        settle: Called by verbs that build, before they import torch: gives the process surroundings that are the same
-            each time, by starting it anew if need be.
+        settle: Called by verbs that build, before they import torch, with the seconds that a build may take: runs the
+            command in a process whose surroundings are the same each time, unless this is one.
 
     Returns:
         The exit code. Only errors of ours leave as exceptions.
@@ -52,12 +53,14 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[], None] = la
     interrupts = _hear_interrupts()
     try:
         options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
-        options.settle = settle
-        code = int(options.run(options))
+        options.settle = partial(settle, getattr(options, "timeout", None))
+        code = _run(options)
         sys.stdout.flush()
         return code
     except SystemExit:  # of the parser
         raise
+    except Elsewhere as done:
+        return done.code
     except BaseException as error:
         # Libraries make errors of their own of an interrupt: PyTorch, for one, while it is imported.
         if interrupts or isinstance(error, KeyboardInterrupt):
@@ -84,6 +87,18 @@ def _lose_output(error: OSError) -> int:
         print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        return int(options.run(options))
+    except SystemExit as end:  # where a model's code is called by others than us
+        message = f"something called `sys.exit({end.code!r})` while the command ran"
+        raise BuildError([Problem(message, hint="does the model do so?")]) from end
+    except MemoryError as error:
+        from etbuild.slate import out_of_memory
+
+        raise BuildError([out_of_memory("the build")]) from error
 
 
 def _mend_streams() -> None:

@@ -146,6 +146,14 @@ def system_error(error: Exception) -> BuildError | None:
     return None
 
 
+class Elsewhere(BaseException):
+    """The command was run to its end by another process, with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 def format_path(path: DocumentPath) -> str:
     """`("methods", "f", "example_inputs", 0)` as `methods.f.example_inputs[0]`."""
     text = ""

@@ -23,6 +23,7 @@ from etbuild.inputs import Inputs
 from etbuild.module import named_tensors, row_major
 from etbuild.plan import Plan
 from etbuild.pt2_strings import Refused
+from etbuild.seeds import seed
 from etbuild.sources import SourceFinder, blame, load_callable, source_line
 from etbuild.tied import memory, untie
 
@@ -100,7 +101,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
     method, path = what.plan["methods"][name], ("methods", name)
-    torch.manual_seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
+    seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
     arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
     with blame((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
@@ -182,7 +183,7 @@ def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
         written = _written(ready)
     else:
         written = {name for name, _ in graph_module.named_buffers()}
-    torch.manual_seed(ready.what.plan["model"]["seed"])
+    seed(ready.what.plan["model"]["seed"])
     return quantize_method(graph_module, how, written, ready.what.finder)
 
 

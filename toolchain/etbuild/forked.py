@@ -13,9 +13,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from etbuild import isolation
-from etbuild.errors import BuildError, EtbuildError, Problem
+from etbuild.aftermath import undone
+from etbuild.errors import BuildError, EtbuildError
+from etbuild.slate import how_it_ended, out_of_memory
 
 _GRACE_SECONDS = 5.0  # to remove half-made files
+_LOOK_SECONDS = 0.5  # a process that a dead child has left behind may hold its end of the pipe open
 
 
 class _Ended(BaseException):
@@ -53,14 +56,15 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
             while waiting and len(running) < at_once:
                 name, task = waiting.pop(0)
                 result, write_end = context.Pipe(duplex=False)
-                process = context.Process(target=_run, args=(task, write_end, os.getpid()))
+                process = context.Process(target=_run, args=(name, task, write_end, os.getpid()))
                 process.start()
                 write_end.close()
                 running[result] = (name, process)
-            ready = wait(list(running))
-            for ended in [result for result in running if result in ready]:
-                results[running[ended][0]] = _finish(ended, *running[ended])
-                del running[ended]
+            ready = wait(list(running), _LOOK_SECONDS)
+            for ended, (name, child) in list(running.items()):
+                if ended in ready or child.exitcode is not None:
+                    results[name] = _finish(ended, name, child)
+                    del running[ended]
         return results
     finally:
         _end([child for _, child in running.values()])
@@ -80,15 +84,19 @@ def _stop(number: int, frame: object) -> None:
     raise _Ended
 
 
-def _run(task: Callable[[], Any], result: Connection, parent: int) -> None:
+def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
     """The child: sends what the task returns, or what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
     signal.signal(signal.SIGTERM, _stop)
     isolation.end_with(parent)
     try:
-        result.send((task(), None))
+        with undone():
+            value = task()
+        result.send((value, None))
     except EtbuildError as error:
         result.send((None, error))
+    except MemoryError:
+        result.send((None, BuildError([out_of_memory(name)])))
     except _Ended:
         os._exit(128 + signal.SIGTERM)
     except BaseException:  # whatever it is, the parent has to hear of it
@@ -97,13 +105,12 @@ def _run(task: Callable[[], Any], result: Connection, parent: int) -> None:
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     try:
+        if not result.poll():  # it has ended, and its end of the pipe is open
+            raise EOFError
         value, error = result.recv()
     except EOFError:
         process.join()
-        number = -(process.exitcode or 0)
-        killer = signal.Signals(number).name if number in set(signal.Signals) else f"exit code {-number}"
-        hint = "is there too little memory? `--jobs 1` needs less" if number == signal.SIGKILL else None
-        raise BuildError([Problem(f"{name} ended with {killer}", hint=hint)]) from None
+        raise BuildError([how_it_ended(name, process.exitcode or 0)]) from None
     process.join()
     if error is not None:
         raise error

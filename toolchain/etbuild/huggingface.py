@@ -20,6 +20,7 @@ from etbuild import json_file, regular_files
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs import Inputs
 from etbuild.plan import Plan
+from etbuild.seeds import seed
 from etbuild.sources import SourceFinder, blame
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -38,7 +39,7 @@ def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
     wanted = export_plan["model"]["huggingface"]
     transformers = _import()
     cls = _class(transformers, wanted["class"])
-    torch.manual_seed(export_plan["model"]["seed"])
+    seed(export_plan["model"]["seed"])
     with blame((*_PATH, "config"), f"making a `{wanted['class']}` of the configuration", finder):
         config = _config(transformers, cls, wanted["config"], inputs)
         model = cls.from_config(config, trust_remote_code=False) if _is_auto(cls) else cls._from_config(config)

@@ -381,8 +381,9 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
     """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
 
     In use is what the driver requires, what owns the packages that the sources import, and distributions that are
-    named here because backends need them; and all that these require. The patch release of Python is left
-    out: it does not reach the bytes, and executors of one build may differ in it.
+    named here because backends need them; and all that these require. `startup` is code that Python runs when it
+    starts, where there is any. The patch release of Python is left out: it does not reach the bytes, and executors of
+    one build may differ in it.
 
     Raises:
         InputError: A package cannot be told from others of its name.
@@ -395,7 +396,18 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
             for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
             for version, sha256 in [installed.facts(name)]
         },
+        **({"startup": startup} if (startup := installed.startup()) else {}),
     }
+
+
+def check_installed(packages: Iterable[str] = ()) -> None:
+    """Whether what lowers, and the packages that sources import, are installed as the key says.
+
+    Raises:
+        InputError: A file was changed after its installation.
+    """
+    for name in sorted(distributions_of(packages)):
+        installed.check_unedited(name)
 
 
 @functools.cache

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import re
+import site
+import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from etbuild.errors import InputError, Problem
+
+_INSTALL_SECONDS = 2.0  # that an installer may take to write the last files, besides the precision of times
+_FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
+_INSTALLERS = re.compile(r"__editable__|distutils-precedence\.pth|_virtualenv\.pth")
+_IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
 
 
 @functools.cache
@@ -30,6 +40,73 @@ def facts(name: str) -> tuple[str, str]:
     record = distribution.read_text("RECORD")
     rows = _files(name, distribution) if record is None or _is_editable(distribution, record) else _rows(record)
     return distribution.version, hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
+@functools.cache
+def check_unedited(name: str) -> None:
+    """Whether the files of a distribution are those of its RECORD, of which the key is made.
+
+    Compared are sizes; and digests where a file is younger than the RECORD, which installers write last. A file that is
+    missing is none that could be imported.
+
+    Raises:
+        InputError: A file is another one.
+    """
+    distribution = importlib.metadata.distribution(name)
+    record = distribution.read_text("RECORD")
+    if record is None or _is_editable(distribution, record):
+        return  # its files themselves are in the key
+    root = str(distribution.locate_file(""))
+    written = _time_of(root, record)
+    for file, digest, size in csv.reader(row for row in _rows(record) if not _FOR_COMPILERS.search(row)):
+        path = os.path.join(root, file)  # noqa: PTH118 - of thousands
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError:
+            continue
+        same_size = not size or found.st_size == int(size)
+        if not same_size or (found.st_mtime > written and _record_digest(Path(path)) != digest):
+            message = f"`{file}` of the installed package `{name}` was changed after its installation"
+            hint = (
+                f"install it again, or as an editable one; without `{name}-*.dist-info/RECORD` its files are digested"
+            )
+            raise InputError([Problem(message, None, hint)])
+
+
+def _time_of(root: str, record: str) -> float:
+    """When all files of a RECORD had been written."""
+    names = [row.partition(",")[0] for row in record.splitlines() if ".dist-info/RECORD," in row]
+    paths = [Path(root, name) for name in names]
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=math.inf) + _INSTALL_SECONDS
+
+
+def _record_digest(path: Path) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
+    return f"sha256={digest.decode().rstrip('=')}"
+
+
+def startup() -> dict[str, str]:
+    """Code that Python runs at its start, by the name of the `.pth` file that has it: the digest of the file and of
+    the modules that it imports.
+
+    Left out is what installers write to find packages, whose content the key holds where they are used.
+    """
+    places = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    files = [path for place in places for path in sorted(Path(place).glob("*.pth")) if not _INSTALLERS.match(path.name)]
+    found = {}
+    for path in files:
+        text = path.read_text("utf-8", "replace")
+        if any(line.startswith(("import ", "import\t")) for line in text.splitlines()):
+            modules = [Path(place) for name in sorted(set(_IMPORTED.findall(text))) for place in _file_of(name)]
+            digests = [hashlib.sha256(each.read_bytes()).hexdigest() for each in (path, *modules)]
+            found[path.name] = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return found
+
+
+def _file_of(module: str) -> list[str]:
+    """The file of a module that is not Python's own."""
+    spec = None if module in sys.stdlib_module_names else importlib.util.find_spec(module)
+    return [spec.origin] if spec is not None and spec.has_location and spec.origin else []
 
 
 def _rows(record: str) -> list[str]:

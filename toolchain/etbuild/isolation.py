@@ -9,16 +9,18 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from etbuild.scratch import Scratch, temporary
 
 _libc = ctypes.CDLL(None)  # loaded before any fork
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _OUTPUTS = "bazel-out"
+_ORPHANS_SECONDS = 0.5
 
 
 def end_with(parent: int) -> None:
@@ -26,6 +28,26 @@ def end_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Processes below this one become its children when their own parents end."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_orphans() -> None:
+    """Ends the processes that adopted this one as their parent, and those below them. Those that are about to end, such
+    as the one that removes what `multiprocessing` shared, have a moment."""
+    kill_at = time.monotonic() + _ORPHANS_SECONDS
+    # Until there is none any more; or where the kernel does not list them.
+    with contextlib.suppress(ChildProcessError, FileNotFoundError):
+        while True:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+            if ended == 0 and time.monotonic() >= kill_at:
+                for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+            if ended == 0:
+                time.sleep(0.01)
 
 
 def leave_network() -> None:

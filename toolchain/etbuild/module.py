@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs
 from etbuild.plan import Plan
+from etbuild.seeds import seed
 from etbuild.sources import SourceFinder, blame, load_callable
 
 
@@ -51,7 +52,7 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
 def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Module:
     path = ("model", "factory")
     factory = load_callable(model["factory"], finder, path)
-    torch.manual_seed(model["seed"])
+    seed(model["seed"])
     with blame(path, f"`{model['factory']}`", finder):
         module = factory(**model["kwargs"])
     if isinstance(module, dict):

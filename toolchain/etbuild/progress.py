@@ -6,17 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from etbuild.aftermath import undone
 from etbuild.errors import EtbuildError, folded, printable
+from etbuild.slate import in_stage
 
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
     """The text in a colour, on a terminal that wants colours."""
-    if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+    if stream.closed or not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"{colour}{text}{RESET}"
 
@@ -49,7 +51,8 @@ class Progress:
         start, name = time.monotonic(), printable(name)
         self._line(f"  {name} ...", end="")
         try:
-            yield
+            with in_stage(name), undone():
+                yield
         except BaseException:  # an interrupt ends the stage as well; all of it goes on
             self._line(f"{paint('✗', RED, self.stream)} {name}")
             raise
@@ -59,8 +62,9 @@ class Progress:
 
     def _line(self, text: str, end: str = "\n") -> None:
         if self.live:
-            self.stream.write(f"\r\033[K{text}{end}")
-            self.stream.flush()
+            with suppress(OSError, ValueError):  # a model has closed it for now
+                self.stream.write(f"\r\033[K{text}{end}")
+                self.stream.flush()
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:

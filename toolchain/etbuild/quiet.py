@@ -11,6 +11,9 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
+
+from etbuild.aftermath import stream_to, streams_kept, usable
 
 
 @contextlib.contextmanager
@@ -48,25 +51,47 @@ def shown_if_it_fails() -> Iterator[None]:
 @contextlib.contextmanager
 def stdout_for_results() -> Iterator[None]:
     """Sends to standard error what is printed inside, by Python or native code: standard output is for results."""
+    import ctypes
+
     sys.stdout.flush()
-    with _stream_to(1, 2), contextlib.redirect_stdout(sys.stderr):
-        yield
+    lent = _Lent(sys.stderr, 2)
+    with streams_kept(), stream_to(1, 2):
+        sys.stdout = sys.stderr = lent
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).fflush(None)  # what C has kept back is no result either
+
+
+class _Lent(io.TextIOBase):
+    """A stream over another one, which stays open when this one is closed."""
+
+    def __init__(self, stream: TextIO, descriptor: int) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        return self._open().write(text)
+
+    def flush(self) -> None:
+        self._open().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _open(self) -> TextIO:
+        self._stream = usable(self._stream, self._descriptor)
+        return self._stream
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("buffer", "encoding", "errors", "fileno", "isatty", "newlines"):
+            return getattr(object.__getattribute__(self, "_open")(), name)
+        return object.__getattribute__(self, name)
 
 
 @contextlib.contextmanager
 def native_messages_off() -> Iterator[None]:
     """Hides what native code writes to standard error: for an import, whose errors are exceptions."""
     sys.stderr.flush()
-    with Path(os.devnull).open("wb") as nowhere, _stream_to(2, nowhere.fileno()):
+    with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield
-
-
-@contextlib.contextmanager
-def _stream_to(stream: int, other: int) -> Iterator[None]:
-    saved = os.dup(stream)
-    os.dup2(other, stream)
-    try:
-        yield
-    finally:
-        os.dup2(saved, stream)
-        os.close(saved)

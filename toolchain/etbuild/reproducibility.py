@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild import files
+from etbuild import files, settled
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs import Inputs, Used, with_declared
 from etbuild.plan import Plan, canonical_json, export_data_names, weights_names
@@ -24,6 +22,11 @@ _SURROUNDINGS = {
     "USER": "someone-else",
 }
 _WORDS = "another directory, user, locale, time zone and umask, with one thread and without vector instructions"
+_HINT = (
+    f"it ran in {_WORDS}. What also differs each time, and no seed settles: `numpy.random.default_rng()` and "
+    "`random.Random()` without a seed, `random.SystemRandom`, `torch.seed()`, `os.urandom`, `secrets`, `uuid.uuid4`, "
+    "the time, process numbers, `id()`, and what the network answers"
+)
 
 
 def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
@@ -46,7 +49,7 @@ def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made
         for path in made:
             difference = first_difference(path, again / path.name)
             if difference is not None:
-                raise BuildError([Problem(f"a second build differs in {difference}", (), f"it ran in {_WORDS}")])
+                raise BuildError([Problem(f"a second build differs in {difference}", (), _HINT)])
 
 
 def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used) -> Path:
@@ -67,8 +70,7 @@ def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:
-    command = [sys.executable, *(["-I"] if sys.flags.isolated else []), "-m", "etbuild", verb, *arguments]
-    environment = {**os.environ, **_SURROUNDINGS}
+    command, environment = settled.command([verb, *arguments]), {**settled.environment(), **_SURROUNDINGS}
     done = subprocess.run(command, cwd=root, env=environment, umask=0o077, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"a second build failed, in {_WORDS}:\n{done.stderr.strip()}"

@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 
 from etbuild import backends, named_data, versions
 from etbuild.accelerate.preprocess_in_parallel import is_a_loop
+from etbuild.error_text import summary
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.sources import summary
 
 
 def backend_class(backend_id: str) -> type[BackendDetails] | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from etbuild.aftermath import undone
 from etbuild.error_text import hints, summary, whole_error
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 
@@ -194,7 +195,8 @@ def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[Non
     An error that did not come through a declared source has no line to name; it is worded the same way, without one.
     """
     try:
-        yield
+        with undone():
+            yield
     except (BuildError, InputError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:

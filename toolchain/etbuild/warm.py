@@ -28,6 +28,7 @@ def warm(verb: str) -> None:
     `verify` is none of those that gain: it builds in processes of its own.
     """
     if verb in ("export", "lower", "build"):
+        inputs.check_installed()
         _warm_export()
     if verb in ("lower", "build"):
         _warm_lowering()

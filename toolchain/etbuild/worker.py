@@ -7,7 +7,6 @@ responses from its standard output, which therefore nothing else may write to.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import select
@@ -23,10 +22,10 @@ from typing import NoReturn
 from etbuild import isolation
 from etbuild.errors import BuildError
 from etbuild.scratch import Scratch
+from etbuild.slate import GRACE_SECONDS, Slate, how_it_ended, work
 from etbuild.warm import warm
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 
-_GRACE_SECONDS = 5.0  # to remove half-made files after SIGTERM
 _OUTPUT_BYTES = 1 << 20  # of what a request prints, the last; Bazel holds it in memory
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -45,6 +44,7 @@ class _Job:
         request_id: Of the request.
         pid: Of the fork, which leads a process group of its own.
         output: Descriptor of what it prints.
+        slate: What it says of itself.
         view: The directory of links to its inputs that it runs in. None: Bazel has made one, or listed no inputs.
         kill_at: When its patience ends, by the monotonic clock. None: it was not cancelled.
     """
@@ -52,6 +52,7 @@ class _Job:
     request_id: int
     pid: int
     output: int
+    slate: Slate
     view: Scratch | None
     kill_at: float | None = None
 
@@ -152,7 +153,7 @@ class _Worker:
         """Of a request that was answered already there is nothing to cancel."""
         job = self.jobs.get(request.request_id)
         if job is not None and job.kill_at is None:
-            job.kill_at = time.monotonic() + _GRACE_SECONDS
+            job.kill_at = time.monotonic() + GRACE_SECONDS
             _signal_group(job, signal.SIGTERM)
 
     def _start(self, request: WorkRequest) -> None:
@@ -171,34 +172,28 @@ class _Worker:
             self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
 
     def _fork(self, request: WorkRequest, view: Scratch | None) -> None:
-        parent, output = os.getpid(), os.memfd_create("output")
+        parent, output, slate = os.getpid(), os.memfd_create("output"), Slate.new()
         with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
             pid = os.fork()
             if pid == 0:
-                self._work(request, view, parent, output)
+                self._work(request, view, parent, output, slate)
             with contextlib.suppress(OSError):  # whichever of the two comes first
                 os.setpgid(pid, pid)
-            self.jobs[request.request_id] = _Job(request.request_id, pid, output, view)
+            self.jobs[request.request_id] = _Job(request.request_id, pid, output, slate, view)
 
-    def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int) -> NoReturn:
+    def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int, slate: Slate) -> NoReturn:
         """Runs the request, in the fork."""
-        code = 1
-        try:
+
+        def run() -> int:
             self._leave(parent, output)
             os.chdir(view.path / isolation.MAIN if view is not None else request.sandbox_dir or ".")
-            code = self.run(list(request.arguments))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:  # a bug of ours: Bazel shows its traceback
-            traceback.print_exc()
-        finally:
-            # Handlers first, such as those that remove temporary directories; what they print goes out too.
-            for last in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
-                with contextlib.suppress(BaseException):
-                    last()
+            return self.run(list(request.arguments))
+
+        def end() -> None:
             if os.getppid() != parent:  # nobody is left to end what the request has started
                 os.killpg(0, signal.SIGKILL)
-            os._exit(code)
+
+        work(slate, run, end)
 
     def _leave(self, parent: int, output: int) -> None:
         """Makes a fork a process of its own, which holds nothing of the worker's and ends when it ends."""
@@ -212,8 +207,12 @@ class _Worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for descriptor in (self.requests, self.responses, *self.wakeup, *(job.output for job in self.jobs.values())):
+        for descriptor in (self.requests, self.responses, *self.wakeup, *self._descriptors()):
             os.close(descriptor)
+
+    def _descriptors(self) -> list[int]:
+        """Those of the jobs."""
+        return [each for job in self.jobs.values() for each in (job.output, job.slate.descriptor)]
 
     def _finish(self, job: _Job) -> None:
         """Answers the request of a fork that has ended."""
@@ -222,11 +221,13 @@ class _Worker:
         _, status = os.waitpid(job.pid, 0)
         _remove(job.view)
         output = _printed(job.output)
-        code = os.waitstatus_to_exitcode(status)
+        code, stage = job.slate.code(job.pid), job.slate.stage()
+        job.slate.close()
         if job.kill_at is not None:
             self._respond(WorkResponse(request_id=job.request_id, was_cancelled=True))
-        elif code < 0:
-            self._respond(WorkResponse(1, output + _killed(-code), job.request_id))
+        elif code is None:
+            why = how_it_ended("the build", os.waitstatus_to_exitcode(status), stage)
+            self._respond(WorkResponse(1, f"{output}error: {why}\n", job.request_id))
         else:
             self._respond(WorkResponse(code, output, job.request_id))
 
@@ -241,7 +242,7 @@ class _Worker:
             signal.signal(number, signal.SIG_IGN)  # it is being done
         for job in self.jobs.values():
             _signal_group(job, signal.SIGTERM)
-        kill_at = time.monotonic() + _GRACE_SECONDS
+        kill_at = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < kill_at and not all(_ended(job) for job in self.jobs.values()):
             time.sleep(0.01)
         for job in self.jobs.values():
@@ -292,9 +293,3 @@ def _printed(descriptor: int) -> str:
         file.seek(max(0, size - _OUTPUT_BYTES))
         text = file.read().decode("utf-8", "replace")
     return text if size <= _OUTPUT_BYTES else f"[{size - _OUTPUT_BYTES} bytes left out]\n{text}"
-
-
-def _killed(number: int) -> str:
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    hint = ": has the machine run out of memory?" if number == signal.SIGKILL else ""
-    return f"etbuild: the build was killed by {name}{hint}\n"

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from etbuild import recipes
+from etbuild.aftermath import torch_as_it_was
 from etbuild.errors import DocumentPath
-from etbuild.inputs import Inputs, Used
+from etbuild.inputs import Inputs, Used, check_installed
 from etbuild.plan import Plan, carries_content, digest
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
@@ -39,10 +40,13 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made or exported.
     """
+    check_installed(used.packages)
     with library_messages_off(used.sources), stdout_for_results():
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import constants, custom_ops, saved_export
-        with importable(used, inputs.data.values()) as finder:
+            from etbuild.seeds import seed
+        seed(export_plan["model"]["seed"])  # modules may draw numbers when they are imported
+        with importable(used, inputs.data.values()) as finder, torch_as_it_was():
             custom_ops.load(export_plan["custom_ops"], inputs, finder)
             with stage("create the module"):
                 root = create_module(export_plan, inputs, finder)

@@ -14,7 +14,7 @@ from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.errors import printable
 from etbuild.export_files import ExportFiles
-from etbuild.inputs import Inputs, file_digest, read_sources
+from etbuild.inputs import Inputs, check_installed, file_digest, read_sources
 from etbuild.lowering_options import EDGE_COMPILE
 from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
@@ -224,6 +224,7 @@ def _with_constants(what: Lowering, saved: SavedExport) -> Lowering:
 @contextmanager
 def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
     """An export that was read, and what lowering imports."""
+    check_installed()
     with library_messages_off(), stdout_for_results():
         versions.check()
         with what.stage("import PyTorch"), frozen_if_first("torch"):
@@ -232,6 +233,8 @@ def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
             from etbuild import emit, lower, lowered_method  # noqa: F401
+            from etbuild.seeds import seed
+        seed(0)  # what passes and partitioners draw: no weights, which are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
             yield saved, finder
 

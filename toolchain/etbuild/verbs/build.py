@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,24 @@ def add(verbs: Any) -> None:
         metavar="STAGE",
         help=f"show what the stages of the export make, up to this one, and build nothing: {', '.join(STAGES)}",
     )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end a build that takes longer, and say in which stage it was",
+    )
     parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
     parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,6 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.progress import complain
     from etbuild.warm import warm
 
-    options.settle()
     changes = _changes(options)
     warm("build")
     try:

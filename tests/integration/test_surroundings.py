@@ -1,0 +1,159 @@
+"""What surrounds a build of the command line: variables, directories of packages, code that runs when Python starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etbuild import installed
+from etbuild.settled import FIXED, environment
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
+"""
+# The width of the layer is whatever of the surroundings reaches the model.
+MODEL = """\
+import json, locale, os, sys, torch
+
+WIDTH = 8 + json.loads("[1]")[0] * 0
+
+def create():
+    assert __debug__
+    assert not hasattr(sys, "customized"), sys.customized
+    width = WIDTH + int(os.environ.get("MY_WIDTH", 0))
+    assert list({"a", "b", "c"}) == EXPECTED, list({"a", "b", "c"})
+    assert locale.getpreferredencoding(False).lower() == "utf-8"
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, width)
+"""
+CUSTOMIZE = "import sys\nsys.customized = __name__\n"
+
+
+def etbuild(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
+    given = {**os.environ, **variables}
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    # The order of a set is that of the hash seed 0.
+    script = "print(list({'a', 'b', 'c'}))"
+    order = subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True)
+    (tmp_path / "model.py").write_text(f"EXPECTED = {order.stdout.strip()}\n{MODEL}")
+    (tmp_path / "model.yaml").write_text(MANIFEST)
+    return tmp_path / "model.yaml"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A directory of PYTHONPATH that changes everything."""
+    place = tmp_path / "hostile"
+    place.mkdir()
+    for name in ("sitecustomize", "usercustomize"):
+        (place / f"{name}.py").write_text(CUSTOMIZE)
+    (place / "json.py").write_text("def loads(text):\n    return [3]\n")
+    (place / "numpy").mkdir()
+    (place / "numpy/__init__.py").write_text("raise RuntimeError('this hides NumPy')\n")
+    return place
+
+
+def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_path: Path) -> None:
+    plain = etbuild("build", manifest, "--no-cache", "-o", tmp_path / "plain")
+    assert plain.returncode == 0, plain.stderr
+    changed = {"PYTHONOPTIMIZE": "2", "PYTHONHASHSEED": "7", "PYTHONPATH": str(hostile), "PYTHONSTARTUP": "/no/such"}
+    changed |= {"PYTHONWARNINGS": "error", "PYTHONPYCACHEPREFIX": str(tmp_path / "pyc"), "MY_WIDTH": "8"}
+    changed |= {"LC_ALL": "en_US.ISO-8859-1", "TORCH_LOGS": "+all", "TORCHDYNAMO_DISABLE": "1", "PYTORCH_JIT": "0"}
+    # What is started with such a PYTHONPATH has to be started without what lies there.
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path.remove({str(hostile)!r}); {RUN}"]
+    given = {**os.environ, **changed}
+    arguments = ["build", str(manifest), "--no-cache", "-o", str(tmp_path / "changed")]
+    done = subprocess.run([*command, *arguments], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"note: builds do not look into {hostile}, a directory of PYTHONPATH" in done.stderr
+    for name in ("net.pte", "net.report.json", "net.index.json"):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "changed" / name).read_bytes()
+
+
+RUN = "import site; site.main(); from etbuild.__main__ import main; sys.exit(main())"
+
+
+def test_what_stays_of_an_environment() -> None:
+    stays = {
+        **{"PATH": "/bin", "HOME": "/home/me", "TMPDIR": "/t", "LC_ALL": "C", "https_proxy": "p", "NO_PROXY": "q"},
+        **{"QNN_SDK_ROOT": "/qnn", "EXYNOS_AI_LITECORE_ROOT": "/s", "MODEL_CONVERTER_PATH": "/m", "CUDA_HOME": "/c"},
+        **{"LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "2", "ETBUILD_CACHE_DIR": "/cache", "HF_HOME": "/hf"},
+    }
+    goes = ["PYTHONOPTIMIZE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHON_GIL"]
+    goes += ["TORCH_LOGS", "PYTORCH_JIT", "EXECUTORCH_X", "KMP_AFFINITY", "MKL_DYNAMIC", "GLIBC_TUNABLES", "WIDTH"]
+    given = {**stays, **dict.fromkeys(goes, "1"), "PYTHONHASHSEED": "5", "ATEN_CPU_CAPABILITY": "avx2"}
+    assert environment(given) == {**stays, **FIXED}
+    assert environment(environment(given)) == environment(given)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The site directory of an environment that finds its packages in the tests' one."""
+    root = tmp_path_factory.mktemp("own")
+    venv.create(root, symlinks=True, with_pip=False)
+    [place] = (root / "lib").glob("python*/site-packages")
+    [tests] = [path for path in map(Path, sys.path) if path.name == "site-packages"]
+    (place / "packages.pth").write_text(f"{tests}\n{Path(installed.__file__).parents[1]}\n")
+    return place
+
+
+def in_environment(place: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    python = place.parents[2] / "bin/python"
+    return subprocess.run([python, "-m", "etbuild", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: Path) -> None:
+    """`sitecustomize` is not run; a `.pth` file is, and is in the key with the module that it imports."""
+    before = in_environment(own, "plan", manifest)
+    assert before.returncode == 0, before.stderr
+    assert '"startup"' not in before.stdout
+    for name in ("sitecustomize", "usercustomize"):
+        (own / f"{name}.py").write_text(CUSTOMIZE)
+    done = in_environment(own, "build", manifest, "--no-cache", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert in_environment(own, "plan", manifest).stdout == before.stdout
+    keys = {before.stdout}
+    for content in ("x = 1\n", "x = 2\n"):
+        (own / "started.py").write_text(content)
+        (own / "runs.pth").write_text("import started\n")
+        keys.add(in_environment(own, "plan", manifest).stdout)
+    assert len(keys) == 3
+
+
+def install(place: Path) -> Path:
+    """A distribution with one module, which is returned."""
+    (place / "edited-1.dist-info").mkdir(parents=True)
+    (place / "edited.py").write_text("x = 1\n")
+    (place / "edited-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1\n")
+    digest = installed._record_digest(place / "edited.py")
+    (place / "edited-1.dist-info/RECORD").write_text(f"edited.py,{digest},6\nedited-1.dist-info/RECORD,,\n")
+    return place / "edited.py"
+
+
+@pytest.mark.parametrize("content", ["x = 10\n", "x = 2\n"], ids=["another size", "the same size"])
+def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = install(tmp_path)
+    installed.check_unedited.__wrapped__("edited")
+    late = module.stat().st_mtime + 60
+    os.utime(module, (late, late))  # only copied
+    installed.check_unedited.__wrapped__("edited")
+    module.write_text(content)
+    os.utime(module, (late, late))
+    with pytest.raises(installed.InputError, match=r"`edited.py` of the installed package `edited` was changed"):
+        installed.check_unedited.__wrapped__("edited")

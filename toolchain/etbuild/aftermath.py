@@ -1,0 +1,133 @@
+"""What a user's code changes of the process that runs it, and the rest of a build must not depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import locale
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Handler = Callable[[int, FrameType | None], Any] | int | None
+
+_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+@contextlib.contextmanager
+def undone() -> Iterator[None]:
+    """Puts back what code inside changes of the process: standard streams, the current directory, the umask, the
+    locale, handlers of signals, the collector, and warnings made errors. A copy of the process that code inside has
+    forked, and that goes on after it, ends here."""
+    process, here = os.getpid(), _open_here()
+    mask, said = _umask(), locale.setlocale(locale.LC_ALL)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    filters, collects = list(warnings.filters), gc.isenabled()
+    try:
+        with streams_kept():
+            yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+        _go_back(here)
+        os.umask(mask)
+        locale.setlocale(locale.LC_ALL, said)
+        _put_back(handlers)
+        _drop_errors(filters)
+        (gc.enable if collects else gc.disable)()
+
+
+@contextlib.contextmanager
+def torch_as_it_was() -> Iterator[None]:
+    """Puts back what code inside changes of PyTorch and Python for all that follows: a lowering may run in the process
+    of its export, or in another."""
+    import torch
+
+    dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
+    gradients, exact = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    depth = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        if torch.get_num_threads() != threads:  # to set it starts threads
+            torch.set_num_threads(threads)
+        torch.set_grad_enabled(gradients)
+        torch.use_deterministic_algorithms(exact)
+        with contextlib.suppress(RecursionError):  # so deep are we now
+            sys.setrecursionlimit(depth)
+
+
+def _open_here() -> int | None:
+    """The current directory; None where it has been removed."""
+    try:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _go_back(here: int | None) -> None:
+    if here is not None:
+        with contextlib.suppress(OSError):  # a model has closed what is not its own
+            os.fchdir(here)
+            os.close(here)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _put_back(handlers: dict[signal.Signals, Handler]) -> None:
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != handler and handler is not None:
+            signal.signal(number, handler)
+
+
+def _drop_errors(before: list[Any]) -> None:
+    """What a model wants to be errors in its own code must not be errors in ours and in PyTorch's."""
+    added = [each for each in warnings.filters if each[0] == "error" and each not in before]
+    if added:
+        warnings.filters[:] = [each for each in warnings.filters if each not in added]  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def streams_kept() -> Iterator[None]:
+    """Standard output and standard error are there afterwards, whatever code inside does to them."""
+    out, err = sys.stdout, sys.stderr
+    try:
+        with stream_to(1, 1), stream_to(2, 2):
+            yield
+    finally:
+        sys.stdout, sys.stderr = usable(out, 1), usable(err, 2)
+
+
+@contextlib.contextmanager
+def stream_to(stream: int, other: int) -> Iterator[None]:
+    """Has what is written to a descriptor go to another one. Afterwards it is as before, whatever code inside does."""
+    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.dup2(other, stream)  # nothing, if they are the same
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # code inside has closed what is not its own
+            os.dup2(saved, stream)
+            os.close(saved)
+
+
+def usable(stream: TextIO, descriptor: int) -> TextIO:
+    """The stream, or a new one where it was closed."""
+    return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream
