@@ -288,7 +288,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
     claims = {key: set(shards) for key, shards in facts["claims"].items()}
     places = [sharing.read(place) for place in facts["places"]]
     nodes = [(node, count) for node, count in facts["nodes"]]
-    rest = {key: facts[key] for key in ("why_not", "bound", "delegates", "digests")}
+    rest = {key: facts[key] for key in ("why_not", "bound", "delegates", "non_finite", "digests")}
     return LoweredMethod(directory, name, claims=claims, places=places, nodes=nodes, **rest)
 
 

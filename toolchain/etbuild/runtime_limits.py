@@ -40,6 +40,7 @@ _MOVES_UINT16 = frozenset(
         "dim_order_ops::_clone_dim_order.out",
     }
 )
+_INTEGERS = (ScalarType.BYTE, ScalarType.CHAR, ScalarType.SHORT, ScalarType.INT, ScalarType.LONG)
 _PORTABLE = ("aten", "dim_order_ops")  # the namespaces whose kernels choose by dtype; others have kernels of their own
 
 
@@ -123,7 +124,14 @@ def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
         yield Limit(method, what, hint, wrong=True)
 
 
-_CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (_uint16, _nonzero)
+def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Of integers, the kernel gives the remainder the sign of the dividend, as C does; PyTorch gives it the divisor's."""
+    if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
+        what = f"its kernel of `{operator}` gives a wrong result for integers of different signs"
+        yield Limit(method, what, "write `x - x // y * y`, unless no value is negative")
+
+
+_CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (_uint16, _nonzero, _remainder)
 
 
 def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:
