@@ -177,29 +177,6 @@ class HoldingBackend(BackendDetails):
         return PreprocessResult(b"".join(held) + ".".join(operators(program)).encode())
 
 
-class OncePerCallBackend(BackendDetails):
-    """Keeps each weight of a call once, under a key of that call: what two calls have in common is there twice."""
-
-    @classmethod
-    def preprocess_multimethod(cls, programs, specs):
-        store, call = NamedDataStore(), "+".join(sorted(programs))
-        for program in [each for listed in programs.values() for each in listed]:
-            for name in weights(program):
-                store.add_named_data(f"{call}: {name}", program.state_dict[name].detach().numpy().tobytes())
-        output = store.get_named_data_store_output()
-        return {
-            method: [
-                PreprocessResult(compiled(*each)[0], data_store_output=output)
-                for each in zip(listed, specs[method], strict=True)
-            ]
-            for method, listed in programs.items()
-        }
-
-    @staticmethod
-    def preprocess(program, specs):
-        raise AssertionError("preprocess_multimethod stands in its place")
-
-
 class PairingBackend(BackendDetails):
     """Pairs the partitions of methods, as CoreML and Qualcomm do."""
 
