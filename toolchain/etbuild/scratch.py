@@ -90,7 +90,10 @@ def temporary(word: str) -> Scratch:
     Raises:
         BuildError: It cannot be made.
     """
-    place = Path(tempfile.gettempdir())
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # nowhere can a file be written
+        raise BuildError([Problem(str(error.strerror), hint="name a directory that has room in TMPDIR")]) from error
     try:
         return Scratch(place, f"etbuild-{word}-")
     except OSError as error:
@@ -207,8 +210,10 @@ def _sweep_file(folder: Folder, name: str) -> None:
     with contextlib.suppress(OSError):
         lock = _try_lock(folder, name)
         if lock is not None:
-            folder.remove(name)
-            os.close(lock)
+            try:
+                folder.remove(name)
+            finally:
+                os.close(lock)
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:
