@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from etbuild.errors import BuildError, InputError
 
 from .disk import Disk
 from .injected import tree
+from .projects import write_project
 
 KEY = hashlib.sha256(b"one").hexdigest()
 FILES = {"net.pte": b"p" * 50_000, "net.weights.ptd": b"w" * 90_000, "net.index.json": b"{}"}
@@ -197,3 +199,25 @@ def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
             hashlib.sha256(found.pop(one["file"])).hexdigest() for one in listed
         }
     assert found == {}  # what no index lists
+
+
+SWALLOW = """\
+import os, signal, sys
+from etbuild.cli import main
+
+def settle():
+    try:
+        os.kill(os.getpid(), int(sys.argv[2]))
+    except KeyboardInterrupt:
+        raise ImportError("as PyTorch does while it is imported") from None
+
+sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], settle))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_is_told_whatever_a_library_makes_of_it(tmp_path: Path, number: signal.Signals) -> None:
+    manifest = write_project(tmp_path, 4)
+    arguments = [str(manifest), str(int(number)), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", SWALLOW, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "etbuild: interrupted\n")
