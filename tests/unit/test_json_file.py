@@ -58,6 +58,18 @@ def test_what_fits_the_limits_is_read() -> None:
         assert json_file.parse(data) == json.loads(data)
 
 
+def test_numbers_that_are_not_finite_can_be_taken() -> None:
+    """transformers writes them into configurations."""
+    assert json_file.parse(b"[0.0, Infinity]", {"Infinity": float("inf")}) == [0.0, float("inf")]
+    with pytest.raises(ValueError, match="NaN is no number of JSON"):
+        json_file.parse(b"[NaN]", {"Infinity": float("inf")})
+
+
+def test_a_name_that_is_too_long_is_no_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "n" * 5000]) == 2
+    assert len(capsys.readouterr().err) < 300
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
