@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 CORPUS, FINDINGS = ROOT / ".cache/fuzz", Path(__file__).with_name("findings")
 SLICE = 120  # seconds of one process: what a reader leaves in memory ends with it
 MOST_BYTES, MOST_FINDINGS = 50 << 20, 20  # of what is kept of a target
-INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 20, 4096
+INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 60, 4096  # seconds on a clock, which other load makes longer
 
 
 @dataclass
@@ -128,7 +128,8 @@ def _fuzz(target: str, seconds: int) -> None:
             _keep(target, data, error, known)
 
     limits = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES}"]
-    limits += [f"-timeout={INPUT_SECONDS}", f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={FINDINGS}/{target}-"]
+    limits += [f"-timeout={INPUT_SECONDS}", f"-report_slow_units={INPUT_SECONDS}"]
+    limits += [f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={FINDINGS}/{target}-"]
     atheris.Setup([sys.argv[0], *limits, "-print_final_stats=1", str(CORPUS / target)], run)
     atheris.Fuzz()
 

@@ -297,9 +297,8 @@ def test_the_cause_of_a_failed_lowering_is_shown(build: Build) -> None:
     expect(outcome, 1, "methods.forward", "Cause: ")
 
 
-@pytest.mark.parametrize("fill", ["1.0e+300", "9" * 400])
-def test_a_fill_that_the_type_cannot_hold(build: Build, fill: str) -> None:
-    expect(build(MANIFEST.replace("[2, 8]", f"[2, 8], fill: {fill}")), 1, "methods.forward.example_inputs[0]")
+def test_a_fill_that_the_type_cannot_hold(build: Build) -> None:
+    expect(build(MANIFEST.replace("[2, 8]", "[2, 8], fill: 1.0e+300")), 1, "methods.forward.example_inputs[0]")
 
 
 def test_inputs_larger_than_memory(build: Build) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from etbuild import cli, json_file, plan, references, regular_files
+from etbuild import cli, json_file, manifest, plan, references, regular_files
 from etbuild.errors import InputError
+from tests.conftest import MANIFESTS
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -58,6 +59,18 @@ def test_what_fits_the_limits_is_read() -> None:
         assert json_file.parse(data) == json.loads(data)
 
 
+def test_numbers_that_are_not_finite_can_be_taken() -> None:
+    """transformers writes them into configurations."""
+    assert json_file.parse(b"[0.0, Infinity]", {"Infinity": float("inf")}) == [0.0, float("inf")]
+    with pytest.raises(ValueError, match="NaN is no number of JSON"):
+        json_file.parse(b"[NaN]", {"Infinity": float("inf")})
+
+
+def test_a_name_that_is_too_long_is_no_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "n" * 5000]) == 2
+    assert len(capsys.readouterr().err) < 300
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -88,15 +101,46 @@ def test_an_index_fits_its_schema_in_depth(tmp_path: Path, path: tuple[Any, ...]
     assert len(error.value.problems) <= 3
 
 
-@pytest.mark.parametrize("schema", [plan.SCHEMA, plan.EXPORT_SCHEMA, plan.LOWER_SCHEMA])
-def test_plans_that_are_written_can_be_read(tmp_path: Path, schema: str) -> None:
-    whole = plan.reduce(MANIFEST)
+RICH = {
+    **MANIFEST,
+    "recipe": {"name": "xnnpack_fp32", "kwargs": {"a": 1}},
+    "defaults": {},
+    "methods": {
+        "whole": {"program": "whole.pt2", "partitioners": ["xnnpack"]},
+        "custom": {
+            "example_inputs": [
+                {"list": [{"shape": [2]}, {"dict": {"a": {"file": "a.pt", "key": "x"}}}]},
+                {"value": None},
+            ],
+            "example_kwargs": {"b": {"factory": "inputs:b"}},
+            "dynamic_shapes": [[[{"dim": "n", "max": 4}], None], None],
+            "partitioners": [{"backend": "custom", "options": {"factory": "parts:create"}}],
+            "quantize": {
+                "torchao": [{"config": "8da4w"}, {"config": "code:config", "kwargs": {"a": 1}}],
+                "pt2e": {"quantizers": ["xnnpack"], "calibration": {"factory": "data:batches"}},
+            },
+            "memory_planning": {"memory_planning_algo": "code:plan"},
+        },
+        "left": {
+            "example_inputs": [{"shape": []}],
+            "quantize": {"pt2e": {"quantizers": ["xnnpack"], "qat": "code:train"}},
+        },
+    },
+    "named_data": {"big": {"parameters": ["*"], "shard_size": 100}},
+    "constant_methods": {"a": 1, "b": "text", "c": [1.5, True], "d": {"factory": "code:d"}},
+    "passes": {"aten": ["code:aten"], "edge": ["code:edge"]},
+}
+
+
+@pytest.mark.parametrize("name", ["rich", *MANIFESTS])
+def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
+    whole = plan.reduce(RICH if name == "rich" else manifest.load(MANIFESTS[name]).data)
     lower = plan.lower_plan(whole)
-    written = [whole, plan.export_plan(whole), lower, plan.method_plan(lower, "decode")]
-    for part in (each for each in written if each["schema"] == schema):
+    methods = [plan.method_plan(lower, method) for method in lower["methods"]]
+    for part in (whole, plan.export_plan(whole), lower, *methods):
         path = tmp_path / "plan.json"
         path.write_bytes(plan.canonical_json(part))
-        assert plan.read(path, schema) == part
+        assert plan.read(path, part["schema"]) == part
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
