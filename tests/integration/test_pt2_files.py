@@ -390,7 +390,7 @@ def mutate(content: Any, chance: random.Random, values: list[Any]) -> None:
         key = chance.choice(keys)
         inner = content[key]
         if not isinstance(inner, (dict, list)) or not inner or chance.random() < 0.1:
-            content[key] = copy.copy(chance.choice(values))
+            content[key] = copy.deepcopy(chance.choice(values))
             return
         content = inner
 

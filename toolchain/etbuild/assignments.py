@@ -85,15 +85,15 @@ def assigned_when_run(module: torch.nn.Module, run: Callable[[], object]) -> Ass
     modules, found = dict(module.named_modules()), Assigned()
     contents = [(tensor, tensor.clone()) for tensor in [*module.buffers(), *module.parameters()]]
     attributes = {name: (dict(vars(child)), dict(child._buffers)) for name, child in modules.items()}
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             with _assigned_buffers(modules, found.buffers):
                 run()
         finally:
             for name, (own, buffers) in attributes.items():
                 found.attributes += [_joined(name, key) for key in _other_tensors(own, modules[name].__dict__)]
-                modules[name].__dict__.update(own)
-                modules[name]._buffers.update(buffers)
+                _restore(modules[name].__dict__, own)
+                _restore(modules[name]._buffers, buffers)
             for tensor, content in contents:
                 tensor.copy_(content)
     return found
@@ -135,6 +135,11 @@ def _warnings(found: Assigned) -> Iterator[None]:
             warnings.filterwarnings("always", message=text)
         warnings.showwarning = collect
         yield
+
+
+def _restore(content: dict[str, Any], before: dict[str, Any]) -> None:
+    content.clear()
+    content.update(before)
 
 
 def _other_tensors(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -132,34 +132,38 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
 
 
 def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
-    method, module, recipe = ready.method, ready.module, ready.what.recipe
+    method, module, recipe, entry = ready.method, ready.module, ready.what.recipe, (*ready.path, "entry")
     root, strict = _root(ready), recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"]
-    with torch.no_grad(), _training(module, training), assignments.watched(module) as assigned:
-        printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
-        try:
-            with contextlib.redirect_stderr(printed):
-                program = torch.export.export(
-                    root,
-                    ready.arguments,
-                    ready.keywords,
-                    dynamic_shapes=shapes.for_export(root.forward),
-                    strict=strict,
-                )
-        except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
-            # What fails without being exported too is a matter of the inputs, or of the model alone.
-            running = f"running `{method['entry']}` on the example inputs"
-            with blame((*ready.path, "example_inputs"), running, ready.what.finder):
-                root(*ready.arguments, **ready.keywords)
-            raise _export_error(error, ready.name, ready.what) from error
-        sys.stderr.write(printed.getvalue())
+    with torch.no_grad(), _training(module, training):
+        with assignments.watched(module) as assigned:
+            program = _exported(ready, root, shapes, strict)
         if assigned.unclear:
-            assigned = assignments.assigned_when_run(module, lambda: root(*ready.arguments, **ready.keywords))
-    assigned.check(program, (*ready.path, "entry"))
-    _check_results(program, (*ready.path, "entry"))
+            arguments, keywords = copy.deepcopy((ready.arguments, ready.keywords))
+            assigned = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords))
+    assigned.check(program, entry)
+    _check_results(program, entry)
     if strict:
         strict_names.settle(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
+    return program
+
+
+def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
+    printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
+    try:
+        dynamic_shapes = shapes.for_export(root.forward)
+        with contextlib.redirect_stderr(printed):
+            program = torch.export.export(
+                root, ready.arguments, ready.keywords, dynamic_shapes=dynamic_shapes, strict=strict
+            )
+    except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
+        # What fails without being exported too is a matter of the inputs, or of the model alone.
+        running = f"running `{ready.method['entry']}` on the example inputs"
+        with blame((*ready.path, "example_inputs"), running, ready.what.finder):
+            root(*ready.arguments, **ready.keywords)
+        raise _export_error(error, ready.name, ready.what) from error
+    sys.stderr.write(printed.getvalue())
     return program
 
 
