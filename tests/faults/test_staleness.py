@@ -482,6 +482,39 @@ def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pyte
     assert "model.py:2, in <module>, opens table.txt" in capfd.readouterr().err
 
 
+def test_a_process_of_the_model_is_refused_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    model = """
+from torch.utils.data import DataLoader
+
+def read(batch):
+    return int(open("table.txt").read())
+
+VALUE = next(iter(DataLoader([0], num_workers=1, collate_fn=read)))
+"""
+    project.write({"net.yaml": MANIFEST, "model.py": model + NET, **TABLE})
+    assert project.build()[0] == 1
+    said = capfd.readouterr().err
+    assert "importing `model` failed at model.py:7" in said
+    assert "Undeclared" in said
+
+
+def test_what_lowering_reads_is_built_each_time_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    take = """
+import os
+VALUE = 2
+
+def take():
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    os.environ.get("STALE_VALUE")
+    return XnnpackPartitioner()
+"""
+    project.write({"net.yaml": WITH_PARTITIONER, "model.py": take + NET})
+    for _ in range(2):
+        assert project.build()[0] == 0
+        assert "model.py:8, in take, reads the environment variable `STALE_VALUE`" in capfd.readouterr().err
+
+
 def test_what_the_model_puts_on_the_path_is_gone_with_it(project: Project) -> None:
     project.write({"net.yaml": MANIFEST, "model.py": "import sys\nsys.path.insert(0, 'gone')\nVALUE = 2" + NET})
     assert project.build()[0] == 0
