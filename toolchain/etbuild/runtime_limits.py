@@ -125,7 +125,7 @@ def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
 
 
 def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """Of integers, the kernel gives the remainder the sign of the dividend, as C does; PyTorch gives it the divisor's."""
+    """Of integers, the kernel gives the sign of the dividend, as C does; PyTorch gives that of the divisor."""
     if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
         what = f"its kernel of `{operator}` gives a wrong result for integers of different signs"
         yield Limit(method, what, "write `x - x // y * y`, unless no value is negative")
