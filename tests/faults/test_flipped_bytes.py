@@ -106,3 +106,26 @@ def test_a_build_over_one_damaged_file_of_an_export_is_right(filled: Filled, tmp
         assert cli.main(["build", str(filled.manifest), *where]) == 0, entry
         assert artifacts(tmp_path / entry["sha256"]) == filled.program, entry
         filled.restore()
+
+
+@pytest.mark.parametrize("name", ["../model.yaml", "model.yaml", "other.pte"])
+def test_an_index_in_the_cache_moves_no_other_file(filled: Filled, tmp_path: Path, name: str) -> None:
+    """Who may write to a cache can store an entry of their own, with digests that are right."""
+    key = next(path.name for path in filled.records if path.parent.parent.name == "program")
+    staged, out = tmp_path / "staged", tmp_path / "out"
+    staged.mkdir()
+    names = filled.cache.fetch("program", key, staged)
+    assert names is not None
+    index = staged / next(each for each in names if each.endswith(".index.json"))
+    content = json.loads(index.read_bytes())
+    content["artifacts"][0]["file"] = name
+    index.write_text(json.dumps(content), "utf-8")
+    filled.cache.store("program", key, staged, names)
+    manifest = filled.manifest.read_bytes()
+    try:
+        code = cli.main(["build", str(filled.manifest), "-o", str(out), "--cache-dir", str(filled.root / "cache")])
+        assert code == 1
+        assert [path for path in out.iterdir() if not path.name.startswith(".")] == []
+        assert filled.manifest.read_bytes() == manifest
+    finally:
+        filled.restore()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, files
 from etbuild.effort import Effort
-from etbuild.errors import DocumentPath
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.export_files import ExportFiles
 from etbuild.inputs import (
     Inputs,
@@ -137,12 +137,16 @@ def build(
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> Built | None:
     with files.staging(directory) as staged:
         with stage("look into the cache"):
-            if cache.fetch("program", request.key, staged) is None:
+            names = cache.fetch("program", request.key, staged)
+            if names is None:
                 return None
         name = f"{request.plan['name']}.index.json"
         index = staged / name
         artifacts = [files.Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(files.Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
+        if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
+            message = f"the cache holds other files under the key {request.key[:16]} than its index lists"
+            raise BuildError([Problem(message, hint="build with `--no-cache`, and remove that cache")])
         return Built(request.key, files.publish(artifacts, directory), {"program": "cached"})
 
 

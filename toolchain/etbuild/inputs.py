@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etbuild import __version__, backends, installed
+from etbuild import __version__, backends, installed, regular_files
 from etbuild import plan as plans
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 
@@ -365,8 +365,12 @@ def _digest_of(name: str, path: Path, place: DocumentPath) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file, in hex."""
-    with path.open("rb") as file:
+    """sha256 of a regular file, in hex.
+
+    Raises:
+        OSError: It cannot be read, or is something else, such as a device that never ends.
+    """
+    with regular_files.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest_3_10(file)
 
 
