@@ -27,6 +27,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     import torch
 
     from etbuild import lower, plan
+    from etbuild.inputs import read_sources
     from etbuild.sources import importable
 
     class Net(torch.nn.Module):
@@ -40,7 +41,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     method = {"example_inputs": [{"shape": [3]}], "partitioners": [partitioner]}
     manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
-    with importable({"demo_backend.py": tmp_path / "demo_backend.py"}) as finder:
+    with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
         yield lower.lower(plan.lower_plan(plan.reduce(manifest)), programs, {}, finder)
 
 

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, files
-from etbuild.changes import changes
 from etbuild.effort import Effort
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import DocumentPath
 from etbuild.export_files import ExportFiles
-from etbuild.inputs import Inputs, Used, describe_files, describe_inputs, file_digest, used_sources
+from etbuild.inputs import (
+    Inputs,
+    Used,
+    check_unchanged,
+    data_in_key,
+    describe_inputs,
+    file_digest,
+    used_sources,
+)
 from etbuild.plan import (
     Plan,
     data_names,
@@ -27,6 +34,7 @@ from etbuild.plan import (
     used_backends,
 )
 from etbuild.steps.stages import Stage
+from etbuild.undeclared import environment_reads
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
@@ -80,17 +88,15 @@ class _Request:
     def key(self) -> str:
         return digest(self.described)
 
-    def check_unchanged(self) -> None:
-        """What was digested has to be what was read: else another content would be kept under the key.
+    @property
+    def beside(self) -> dict[str, DocumentPath]:
+        """The data that is declared and that the plan does not name. Every step may read it."""
+        named = data_names(self.plan)
+        return {name: path for name, path in data_in_key(self.inputs, self.plan).items() if name not in named}
 
-        Raises:
-            BuildError: A source or a data file is no longer what it was when the build began.
-        """
-        now = describe_files(self.inputs, self.used, data_names(self.plan))
-        for kind in ("sources", "data"):
-            for change in changes(self.described[kind], now[kind]):
-                message = f"`{change.path[0]}` was changed while the program was built"
-                raise BuildError([Problem(message, hint="build again")])
+    def check_unchanged(self) -> None:
+        """Raises BuildError: a source or a data file is no longer what it was when the build began."""
+        check_unchanged(self.described, self.inputs, self.used, data_in_key(self.inputs, self.plan))
 
 
 def build(
@@ -153,7 +159,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
     plan, name, stage = request.plan, request.plan["name"], surroundings.stage
     # Who asks whether two builds agree wants two builds.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
-    with files.staging(directory) as staged:
+    with files.staging(directory) as staged, environment_reads() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
         done["lower"] = steps.lower(staged / "export", staged / "program", methods)
@@ -167,7 +173,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
         if verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
-        if surroundings.cache is not None:
+        if surroundings.cache is not None and not unknown:
             surroundings.cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
         return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"}, methods)
 
@@ -185,7 +191,8 @@ class _Steps:
         """Exports into a new directory: `run` or `cached`."""
         from etbuild.steps import exporting
 
-        plan, inputs, used = export_plan(self.request.plan), self.request.inputs, self.request.used
+        plan, used = export_plan(self.request.plan), self.request.used
+        inputs = self.request.inputs.only(_export_data(self.request))
         run = lambda: exporting.export(plan, inputs, used, directory, self.stage)  # noqa: E731
         return self._step("export", _export_key(self.request), directory, run)
 
@@ -194,7 +201,8 @@ class _Steps:
         one by one."""
         from etbuild.steps import lowering
 
-        plan, inputs = lower_plan(self.request.plan), self.request.inputs
+        plan = lower_plan(self.request.plan)
+        inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
             what = lowering.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
@@ -237,14 +245,28 @@ class _Steps:
         with self.cache.building(step, key):
             if fetched and self.cache.fetch(step, key, directory) is not None:
                 return "cached"
-            run()
+            with environment_reads() as unknown:
+                run()
             self.request.check_unchanged()
-            self.cache.store(step, key, directory, _files_below(directory))
+            if not unknown:
+                self.cache.store(step, key, directory, _files_below(directory))
         return "run"
 
 
 def _files_below(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def _export_data(request: _Request) -> dict[str, DocumentPath]:
+    """The data that the export reads."""
+    return {**request.beside, **export_data_names(export_plan(request.plan))}
+
+
+def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
+    """The data that lowering reads; all of it where lowering exports."""
+    if ExportFiles.below(exported).together:
+        return data_in_key(request.inputs, request.plan)
+    return {**request.beside, **lower_data_names(lower_plan(request.plan))}
 
 
 def _export_key(request: _Request) -> str:
@@ -255,7 +277,7 @@ def _export_key(request: _Request) -> str:
             "schema": "executorch-export-key/v1",
             "plan": exporting,
             "sources": request.described["sources"],
-            "data": {name: request.described["data"][name] for name in export_data_names(exporting)},
+            "data": {name: request.described["data"][name] for name in _export_data(request)},
             "toolchain": request.described["toolchain"],
         }
     )
@@ -263,14 +285,12 @@ def _export_key(request: _Request) -> str:
 
 def _lower_key(request: _Request, exported: Path) -> str:
     """Over what lowering reads: its part of the plan, the export's files, the data, and the toolchain."""
-    together = ExportFiles.below(exported).together  # then lowering exports, and reads what an export reads
-    read = data_names(request.plan) if together else lower_data_names(lower_plan(request.plan))
     return digest(
         {
             "schema": "executorch-lower-key/v1",
             "plan": lower_plan(request.plan),
             "export": {name: file_digest(exported / name) for name in _files_below(exported)},
-            "data": {name: request.described["data"][name] for name in read},
+            "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],
         }
     )
@@ -279,13 +299,12 @@ def _lower_key(request: _Request, exported: Path) -> str:
 def _method_key(request: _Request, exported: Path, name: str) -> str:
     """Over what lowering one method by itself reads: of the export the other methods are left out."""
     others = {f"methods/{other}.pt2" for other in request.plan["methods"] if other != name}
-    read = lower_data_names(lower_plan(request.plan))
     return digest(
         {
             "schema": "executorch-method-key/v1",
             "plan": method_plan(lower_plan(request.plan), name),
             "export": {file: file_digest(exported / file) for file in _files_below(exported) if file not in others},
-            "data": {data: request.described["data"][data] for data in read},
+            "data": {data: request.described["data"][data] for data in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],
         }
     )

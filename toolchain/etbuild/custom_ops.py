@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -71,4 +72,4 @@ def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:
 
 
 def _digests(finder: SourceFinder, names: Iterable[str]) -> dict[str, str]:
-    return {name: file_digest(finder.sources[name]) for name in names if name in finder.sources}
+    return {name: hashlib.sha256(finder.contents[name]).hexdigest() for name in names if name in finder.contents}

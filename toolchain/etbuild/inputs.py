@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 
 from etbuild import __version__, backends, installed
 from etbuild import plan as plans
-from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 
 KEY_SCHEMA = "executorch-key/v2"
 
@@ -40,13 +41,21 @@ class Inputs:
         """The source with this import path."""
         return self.sources.get(name) or self._search(name)
 
+    def find(self, name: str) -> Path | None:
+        """The data file with this name, if it is declared."""
+        return self.data.get(name) or self._search(name)
+
     def find_data(self, name: str, path: DocumentPath) -> Path:
         """The data file with this name, which the manifest gives at `path`.
 
         Raises:
-            InputError: It is not declared.
+            InputError: It is not declared, or there is no such file.
         """
-        found = self.data.get(name) or self._search(name)
+        found = self.find(name)
+        if found is not None and not _is_file(found):
+            there = os.path.lexists(found)
+            message = f"`{name}` is declared as {found}, which is {'not a file' if there else 'not there'}"
+            raise InputError([Problem(message, path, "check the path after `=` of `--data`")])
         if found is None:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; so too the weights of a model that is quantized"
@@ -58,10 +67,18 @@ class Inputs:
             raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
         return found
 
+    def only(self, names: Mapping[str, DocumentPath]) -> Inputs:
+        """The same sources, and of the data only these: what one step reads, since no more is in its key.
+
+        Raises:
+            InputError: One is not declared.
+        """
+        return Inputs(self.sources, {name: self.find_data(name, path) for name, path in names.items()})
+
     def _search(self, name: str) -> Path | None:
         for root in self.roots:
             candidate = root / name
-            if candidate.is_file() and candidate.resolve().is_relative_to(root.resolve()):
+            if _is_file(candidate) and candidate.resolve().is_relative_to(root.resolve()):
                 return candidate
         return None
 
@@ -73,10 +90,26 @@ class Used:
     Attributes:
         sources: Those that its callables reach through import statements, by import path, sorted.
         packages: Top-level names that they import from elsewhere, Python's own left out.
+        contents: Of the sources, by import path. Each file is read once: what is digested is what runs.
     """
 
-    sources: dict[str, Path]
-    packages: set[str]
+    sources: dict[str, Path] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+
+def read_sources(sources: Mapping[str, Path]) -> Used:
+    """All of some sources, whatever imports them.
+
+    Raises:
+        InputError: One cannot be read, or is not Python.
+    """
+    used = Used(dict(sources), set(), {name: _read(name, path) for name, path in sources.items()})
+    return reached_sources(used, [_module_of(name) for name in sorted(sources)])
+
+
+def _module_of(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
@@ -86,7 +119,7 @@ def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
         InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
             Python's own.
     """
-    used = Used({}, {"transformers"} if export_plan["model"]["huggingface"] else set())
+    used = Used(packages={"transformers"} if export_plan["model"]["huggingface"] else set())
     problems = []
     roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(export_plan)]
     roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]
@@ -126,12 +159,13 @@ def _nearest(inputs: Inputs, module: str) -> str | None:
     return did_you_mean(module, known) or (f"there is no {where}" if where else None)
 
 
-def reached_sources(inputs: Inputs, modules: Iterable[str]) -> Used:
-    """What the import statements of some modules reach, those modules among it."""
-    used = Used({}, set())
+def reached_sources(used: Used, modules: Iterable[str]) -> Used:
+    """The part that the import statements of some modules reach, those modules among it. Reads no file again."""
+    reached = Used(contents=dict(used.contents))
     for module in modules:
-        _follow(inputs, module, used)
-    return used
+        _follow(Inputs(used.sources), module, reached)
+    reached.contents = {name: reached.contents[name] for name in reached.sources}
+    return reached
 
 
 def _follow(inputs: Inputs, module: str, used: Used) -> bool:
@@ -143,11 +177,12 @@ def _follow(inputs: Inputs, module: str, used: Used) -> bool:
     if name in used.sources:
         return True
     used.sources[name] = path
+    content = used.contents[name] = used.contents[name] if name in used.contents else _read(name, path)
     for length in range(1, len(parts)):
         if inputs.source("/".join([*parts[:length], "__init__.py"])) is not None:
             _follow(inputs, ".".join(parts[:length]), used)
     package = parts if name.endswith("/__init__.py") else parts[:-1]
-    for imported in _imports(path, name, package):
+    for imported in _imports(content, name, package):
         # `from a.b import c` may name a module a.b.c or a value in a.b, and imports a and a.b on the way.
         pieces = imported.split(".")
         for length in range(len(pieces), 0, -1):
@@ -167,25 +202,72 @@ def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
     return "", None
 
 
-def _imports(path: Path, name: str, package: list[str]) -> Iterator[str]:
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where it may not look
+
+
+def _read(name: str, path: Path) -> bytes:
+    """The content of a source.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:
-        line = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise InputError(
-            [Problem(f"the source `{name}` is not valid Python: {line}{message}", ("model", "factory"))]
-        ) from None
-    for node in ast.walk(tree):
+        if not _is_file(path):
+            raise OSError(0, "it is not a file" if os.path.lexists(path) else "there is no such file")
+        return path.read_bytes()
+    except OSError as error:
+        message = f"cannot read the source `{name}` from {path}: {error.strerror}"
+        raise InputError([Problem(message, ("model", "factory"))]) from None
+
+
+def _parse(content: bytes, name: str) -> ast.Module:
+    """The syntax tree of a source.
+
+    Raises:
+        InputError: It is not Python.
+    """
+    hint = None
+    try:
+        return ast.parse(content)
+    except SyntaxError as error:
+        why = f"line {error.lineno}: {error.msg}"
+    except ValueError as error:
+        why = str(error)
+    except (RecursionError, MemoryError):  # so the parser says that its stack is full
+        why, hint = "an expression or a chain of `elif` in it is too long for Python's parser", "split it"
+    raise InputError([Problem(f"the source `{name}` is not valid Python: {why}", ("model", "factory"), hint)])
+
+
+def _imports(content: bytes, name: str, package: list[str]) -> Iterator[str]:
+    """What a source imports: modules, and what may be modules, by their whole names."""
+    for node in ast.walk(_parse(content, name)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            stem = ".".join([*base, *([node.module] if node.module else [])])
+            stem = _absolute(node.module or "", node.level, package)
             if stem:
                 yield from (f"{stem}.{alias.name}" if alias.name != "*" else stem for alias in node.names)
             else:
                 yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and (called := _imported_by_call(node)):
+            absolute = called.lstrip(".")
+            yield _absolute(absolute, len(called) - len(absolute), package)
+
+
+def _absolute(name: str, level: int, package: list[str]) -> str:
+    """The whole name of what has `level` dots in front of it."""
+    base = package[: len(package) - level + 1] if level else []
+    return ".".join([*base, *([name] if name else [])])
+
+
+def _imported_by_call(call: ast.Call) -> str | None:
+    """The name that `importlib.import_module("NAME")` or `__import__("NAME")` spells out."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    first = call.args[0] if call.args else None
+    if function not in ("import_module", "__import__") or not isinstance(first, ast.Constant):
+        return None
+    return first.value if isinstance(first.value, str) and first.value.strip(".") else None
 
 
 def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
@@ -194,7 +276,17 @@ def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, A
     Raises:
         InputError: As the functions that it calls.
     """
-    return describe(plan, describe_files(inputs, used, plans.data_names(plan)))
+    return describe(plan, describe_files(inputs, used, data_in_key(inputs, plan)))
+
+
+def data_in_key(inputs: Inputs, plan: plans.Plan) -> dict[str, DocumentPath]:
+    """The data that a plan names, and what is declared besides."""
+    return with_declared(inputs, plans.data_names(plan))
+
+
+def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
+    """These data, and all others that are declared one by one: a model may open such a file by itself."""
+    return {**dict.fromkeys(inputs.data, ("model",)), **names}
 
 
 def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
@@ -228,10 +320,48 @@ def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]
         InputError: Something that the plan names is not declared.
     """
     return {
-        "sources": {name: file_digest(path) for name, path in sorted(used.sources.items())},
-        "data": {name: file_digest(inputs.find_data(name, path)) for name, path in sorted(names.items())},
+        "sources": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(used.contents.items())},
+        "data": {name: _digest_of(name, inputs.find_data(name, path), path) for name, path in sorted(names.items())},
         "packages": sorted(used.packages),
     }
+
+
+def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> None:
+    """What was digested has to be what was read: else another content would be kept under the key.
+
+    Args:
+        read: What `describe_files` found when the build began.
+        inputs: What may be read.
+        used: The sources.
+        names: The data.
+
+    Raises:
+        BuildError: A source or a data file is no longer what it was.
+    """
+    now = {
+        "sources": {name: _digest_now(path) for name, path in used.sources.items()},
+        "data": {name: _digest_now(inputs.find(name)) for name in names},
+    }
+    for kind, digests in now.items():
+        for name, digest in digests.items():
+            if digest != read[kind][name]:
+                message = f"`{name}` was changed while the program was built"
+                raise BuildError([Problem(message, hint="build again")])
+
+
+def _digest_now(path: Path | None) -> str | None:
+    """The digest of a file, or None where it is gone."""
+    try:
+        return None if path is None else file_digest(path)
+    except OSError:
+        return None
+
+
+def _digest_of(name: str, path: Path, place: DocumentPath) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise InputError([Problem(f"cannot read `{name}` from {path}: {error.strerror}", place)]) from None
 
 
 def file_digest(path: Path) -> str:
@@ -262,7 +392,7 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": version, "sha256": sha256}
-            for name in sorted({*_distributions(packages), *_requirements(*sorted(distributions))})
+            for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
             for version, sha256 in [installed.facts(name)]
         },
     }
@@ -276,7 +406,12 @@ def _driver_digest() -> str:
     return plans.digest({name: file_digest(path) for name, path in names.items()})
 
 
-def _distributions(packages: Iterable[str]) -> set[str]:
+def distributions_of(packages: Iterable[str]) -> set[str]:
+    """The distributions that the key holds for any build whose sources import these packages.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
+    """
     found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
     others = [name for name in sorted(packages) if name not in found]
     owners = importlib.metadata.packages_distributions() if others else {}

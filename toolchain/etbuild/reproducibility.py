@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from etbuild import files
 from etbuild.errors import BuildError, Problem
-from etbuild.inputs import Inputs, Used
+from etbuild.inputs import Inputs, Used, with_declared
 from etbuild.plan import Plan, canonical_json, export_data_names, weights_names
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
@@ -55,10 +54,11 @@ def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used
     sources = {name: root / "sources" / name for name in used.sources}
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(used.sources[name], copy)
+        copy.write_bytes(used.contents[name])
     for name, plan in (("export.json", export_plan), ("lower.json", lower_plan)):
         files.replace(root / name, canonical_json(plan))
-    data = {**weights_names(lower_plan["weights"]), **export_data_names(export_plan)}
+    names = {**weights_names(lower_plan["weights"]), **export_data_names(export_plan)}
+    data = with_declared(inputs, names)
     declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)

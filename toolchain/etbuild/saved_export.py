@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from etbuild import files
 from etbuild.carried import carried
 from etbuild.errors import InputError, Problem
 from etbuild.export_files import METHODS, PLAN, ExportFiles
-from etbuild.inputs import Inputs, Used, reached_sources
+from etbuild.inputs import Used, reached_sources
 from etbuild.module import loading_code, named_tensors, row_major
 from etbuild.plan import Plan, canonical_json, carries_content
 from etbuild.sources import summary
@@ -77,7 +76,6 @@ def write(
     module: torch.nn.Module,
     programs: dict[str, ExportedProgram],
     constants: dict[str, Any],
-    inputs: Inputs,
     used: Used,
 ) -> None:
     """Saves an export.
@@ -88,7 +86,6 @@ def write(
         module: The module.
         programs: Its methods. Their content is taken out of them.
         constants: The constant methods from code, by name.
-        inputs: What may be read.
         used: The sources that the export used.
 
     Raises:
@@ -108,7 +105,7 @@ def write(
     roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
     roots += export_plan["model"]["modules"] if roots else []
     roots += export_plan["custom_ops"]["modules"]
-    _copy_sources(directory, used if imports else reached_sources(inputs, roots))
+    _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
     facts["constants"] = _save_constants(directory, constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
@@ -141,10 +138,10 @@ def _write(directory: Path, file: str, content: bytes) -> None:
 
 
 def _copy_sources(directory: Path, used: Used) -> None:
-    for name, path in used.sources.items():
+    for name, content in used.contents.items():
         target = directory / "sources" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(content)
 
 
 def _imports(export_plan: Plan, programs: dict[str, ExportedProgram]) -> list[str]:

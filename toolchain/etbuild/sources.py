@@ -1,8 +1,7 @@
 """Imports the declared sources: of a user's own modules, only those that the key covers can be imported.
 
-What is installed can be imported as ever. The key holds the packages that import statements name, not those that a
-model imports by a computed name, nor files that it opens by itself; a sandbox keeps the latter out, the command line
-does not.
+What runs is compiled from the content that was digested: no file is read a second time, and bytecode is neither read
+nor written. `undeclared` refuses what a source reads by other means.
 """
 
 from __future__ import annotations
@@ -10,25 +9,55 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
 
+from etbuild import undeclared
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from etbuild.inputs import Used
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a source from its content, whatever its file, or bytecode beside that, holds by now."""
+
+    def __init__(self, name: str, file: str, content: bytes) -> None:
+        super().__init__(name, file)
+        self.content = content
+
+    def get_data(self, path: str) -> bytes:
+        """importlib's protocol."""
+        return self.content if path == self.path else super().get_data(path)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """importlib's protocol. Puts the lines where `inspect` and tracebacks look for them; else they would read the
+        file."""
+        text = self.get_source(fullname) or ""
+        linecache.cache[self.path] = (len(self.content), None, text.splitlines(keepends=True), self.path)
+        return self.source_to_code(self.content, self.path)
 
 
 class SourceFinder:
-    """A meta path finder over a map of import paths to files. Directories without `__init__.py` are namespaces."""
+    """A meta path finder over sources. Directories without `__init__.py` are namespaces.
 
-    def __init__(self, sources: dict[str, Path]) -> None:
-        self.sources = sources
+    Attributes:
+        sources: The files by import path.
+        contents: What was read from them.
+    """
+
+    def __init__(self, used: Used) -> None:
+        self.sources = used.sources
+        self.contents = used.contents
         self.namespaces = {
             ".".join(parts[:length])
-            for parts in (name.split("/")[:-1] for name in sources)
+            for parts in (name.split("/")[:-1] for name in self.sources)
             for length in range(1, len(parts) + 1)
         }
 
@@ -40,9 +69,12 @@ class SourceFinder:
         stem = name.replace(".", "/")
         for candidate, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
             if candidate in self.sources:
-                location = str(self.sources[candidate].absolute())
+                location = self.location(candidate)
                 spec = importlib.util.spec_from_file_location(
-                    name, location, submodule_search_locations=[] if is_package else None
+                    name,
+                    location,
+                    loader=_Loader(name, location, self.contents[candidate]),
+                    submodule_search_locations=[] if is_package else None,
                 )
                 if spec is not None and is_package:
                     spec.submodule_search_locations = []  # or what lies beside could be imported undeclared
@@ -51,7 +83,12 @@ class SourceFinder:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = []
             return spec
+        undeclared.check_package(name)
         return None
+
+    def location(self, name: str) -> str:
+        """The file name of a source's code."""
+        return str(self.sources[name].absolute())
 
     def top_level_names(self) -> set[str]:
         """The first parts of all import paths."""
@@ -59,20 +96,24 @@ class SourceFinder:
 
     def name_of(self, filename: str) -> str | None:
         """The import path of a source, from the file name in a traceback."""
-        for name, path in self.sources.items():
-            if filename == str(path.absolute()):
-                return name
-        return None
+        return next((name for name in self.sources if filename == self.location(name)), None)
 
 
 @contextmanager
-def importable(sources: dict[str, Path]) -> Iterator[SourceFinder]:
-    """Makes the sources importable, before anything that is installed, and forgets their modules at the end.
+def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
+    """Makes sources importable, before anything that is installed, and forgets their modules at the end.
+
+    PyTorch has to be imported already: what it imports must not be taken from the sources.
+
+    Args:
+        used: The sources.
+        data: Files besides them that their code may open.
 
     Raises:
         InputError: A source hides a module that is loaded already, such as torch.
+        BuildError: The code has read something that no key holds.
     """
-    finder = SourceFinder(sources)
+    finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:
         raise InputError(
@@ -85,17 +126,20 @@ def importable(sources: dict[str, Path]) -> Iterator[SourceFinder]:
             ]
         )
     sys.meta_path.insert(0, finder)
-    bytecode, sys.dont_write_bytecode = (
-        sys.dont_write_bytecode,
-        True,
-    )  # a build leaves nothing beside its inputs
+    path, bytecode = sys.path[:], sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a build leaves nothing beside its inputs
+    files = {finder.location(name): name for name in finder.sources}
     try:
-        yield finder
+        with undeclared.refused(files, data, used.packages):
+            yield finder
     finally:
         sys.dont_write_bytecode = bytecode
+        sys.path[:] = path
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.split(".")[0] in finder.top_level_names()]:
             del sys.modules[name]
+        for file in files:
+            linecache.cache.pop(file, None)
 
 
 def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:

@@ -56,7 +56,7 @@ def _warm_lowering() -> None:
             "edge_compile": EDGE_COMPILE,
             "passes": {hook: [] for hook in HOOKS},
         }
-        lower.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder({})).to_executorch()
+        lower.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(inputs.Used())).to_executorch()
 
 
 def _tiny_program() -> ExportedProgram:

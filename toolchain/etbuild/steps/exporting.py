@@ -39,20 +39,21 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made or exported.
     """
-    with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
+    with library_messages_off(used.sources), stdout_for_results():
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild import constants, custom_ops, saved_export
-        custom_ops.load(export_plan["custom_ops"], inputs, finder)
-        with stage("create the module"):
-            root = create_module(export_plan, inputs, finder)
-        computed = constants.compute(export_plan, finder)
-        reason = saved_export.why_together(export_plan, root)
-        if reason is None:
-            programs = export_methods(export_plan, Modules(root, export_plan, finder), inputs, finder, stage)
-            try:
-                saved_export.write(directory, export_plan, root, programs, computed, inputs, used)
-            except saved_export.CannotSave as error:
-                reason = str(error)
+        with importable(used, inputs.data.values()) as finder:
+            custom_ops.load(export_plan["custom_ops"], inputs, finder)
+            with stage("create the module"):
+                root = create_module(export_plan, inputs, finder)
+            computed = constants.compute(export_plan, finder)
+            reason = saved_export.why_together(export_plan, root)
+            if reason is None:
+                programs = export_methods(export_plan, Modules(root, export_plan, finder), inputs, finder, stage)
+                try:
+                    saved_export.write(directory, export_plan, root, programs, computed, used)
+                except saved_export.CannotSave as error:
+                    reason = str(error)
     if reason is not None:
         print(f"note: the methods are exported when they are lowered, with their weights: {reason}", file=sys.stderr)
         saved_export.write_plan(directory, export_plan, computed, used)

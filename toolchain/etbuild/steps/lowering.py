@@ -13,7 +13,7 @@ from etbuild import backends, files, forked, sharing, versions
 from etbuild.accelerate import accelerated, importing
 from etbuild.effort import Effort
 from etbuild.export_files import ExportFiles
-from etbuild.inputs import Inputs, file_digest
+from etbuild.inputs import Inputs, file_digest, read_sources
 from etbuild.lowering_options import EDGE_COMPILE
 from etbuild.plan import Plan, carries_content, method_plan, weights_names
 from etbuild.plan import backends as plan_backends
@@ -223,7 +223,7 @@ def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
             from etbuild import emit, lower, lowered_method  # noqa: F401
-        with importable(saved.sources) as finder:
+        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
             yield saved, finder
 
 

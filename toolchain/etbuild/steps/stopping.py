@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import files, versions
-from etbuild.inputs import Inputs, used_sources
+from etbuild.inputs import Inputs, data_in_key, used_sources
 from etbuild.plan import Plan, export_plan, lower_plan
 from etbuild.quiet import library_messages_off, stdout_for_results
 from etbuild.sources import SourceFinder, importable
@@ -55,18 +55,20 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
-    with library_messages_off(used.sources), stdout_for_results(), importable(used.sources) as finder:
+    inputs = inputs.only(data_in_key(inputs, plan))
+    with library_messages_off(used.sources), stdout_for_results():
         versions.check()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
             from etbuild import custom_ops, emit, export, lower  # noqa: F401
-        custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
-        for number, (name, write) in enumerate(_road(plan, inputs, finder, stage), 1):
-            place = directory / f"{number}-{name}"
-            with files.whole_directory(place) as made:
-                write(made)
-            saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
-            if name == last:
-                break
+        with importable(used, inputs.data.values()) as finder:
+            custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
+            for number, (name, write) in enumerate(_road(plan, inputs, finder, stage), 1):
+                place = directory / f"{number}-{name}"
+                with files.whole_directory(place) as made:
+                    write(made)
+                saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
+                if name == last:
+                    break
     return saved
 
 

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Exports, and writes down what was read."""
     from etbuild import files
     from etbuild import plan as plans
-    from etbuild.inputs import describe_files, used_sources
+    from etbuild.inputs import check_unchanged, describe_files, used_sources, with_declared
     from etbuild.progress import Progress
     from etbuild.steps import exporting
 
@@ -41,11 +41,13 @@ def run(options: argparse.Namespace) -> int:
     read_from = inputs(options, [])
     try:
         used = used_sources(read_from, plan)
-        read = describe_files(read_from, used, plans.export_data_names(plan))
+        names = with_declared(read_from, plans.export_data_names(plan))
+        read = describe_files(read_from, used, names)
         with files.whole_directory(options.directory) as staged:
             exporting.export(plan, read_from, used, staged, Progress().stage)
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
+            check_unchanged(read, read_from, used, names)
         files.replace(options.inputs, plans.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error

@@ -1,0 +1,452 @@
+"""Every way in which a model can read something: build, change what it reads, build again.
+
+`docs/staleness.md` says what happens, in the same words and for the same rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import py_compile
+import re
+import shutil
+import sqlite3
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild import cli, installed
+from etbuild.warm import warm
+
+DOCUMENT = Path(__file__).parents[2] / "docs/staleness.md"
+REBUILT, REFUSED, ANEW, UNNOTICED = "rebuilt", "refused", "built each time", "not noticed"
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [2]}]}}
+"""
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * VALUE
+
+def create():
+    return Net()
+"""
+HELPER = {"helper.py": "VALUE = 2\n"}
+
+
+class Project:
+    """A manifest and a model, in the current directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
+
+    def build(self, *options: str) -> tuple[int, bytes]:
+        """The exit code, and the program that was made."""
+        out = self.root / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        cache = self.root / "cache"
+        code = cli.main(["build", str(self.root / "net.yaml"), "-o", str(out), "--cache-dir", str(cache), *options])
+        return code, (out / "net.pte").read_bytes() if code == 0 else b""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way to read something.
+
+    Attributes:
+        happens: What happens, as the document says it.
+        model: The code that sets VALUE, in front of `NET`; or with `NET`'s own names the whole model.
+        files: Besides `model.py` and the manifest, which may be among them too.
+        edit: What is written after the first build.
+        prepare: Called before the first build, with the project's directory.
+        change: Called before the second build, with the project's directory.
+        options: Of `etbuild build`.
+        says: Of the refusal.
+    """
+
+    happens: str
+    model: str = "from helper import VALUE"
+    files: Mapping[str, str] = field(default_factory=dict)
+    edit: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Path], object] = lambda root: None
+    change: Callable[[Path], object] = lambda root: None
+    options: tuple[str, ...] = ()
+    says: str = r"model\.py:\d+, in .*, opens .*\n.*`--data"
+
+
+def rebuilt(model: str, files: Mapping[str, str], edited: str, **others: object) -> Row:
+    """A row in which 2 becomes 3 in one of the files."""
+    return Row(REBUILT, model, files, {edited: files[edited].replace("2", "3")}, **others)  # type: ignore[arg-type]
+
+
+def refused(model: str, files: Mapping[str, str] | None = None, **others: object) -> Row:
+    return Row(REFUSED, model, files or {}, **others)  # type: ignore[arg-type]
+
+
+def unnoticed(model: str, **others: object) -> Row:
+    return Row(UNNOTICED, model, **others)  # type: ignore[arg-type]
+
+
+def keep_stale_bytecode(root: Path) -> None:
+    """As `compileall --invalidation-mode unchecked-hash` leaves it."""
+    py_compile.compile(str(root / "helper.py"), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+def edit_within_the_second(root: Path) -> None:
+    times = (root / "helper.py").stat()
+    (root / "helper.py").write_text("VALUE = 3\n")
+    os.utime(root / "helper.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def install(root: Path, value: int = 2) -> None:
+    """A package, with the list of its files, in a directory that packages are looked for in."""
+    content, information = f"VALUE = {value}\n", root / "site/stale_package-1.0.dist-info"
+    information.mkdir(parents=True, exist_ok=True)
+    (root / "site/stale_package.py").write_text(content)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stale-package\nVersion: 1.0\n")
+    (information / "top_level.txt").write_text("stale_package\n")
+    sha256 = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+    (information / "RECORD").write_text(f"stale_package.py,sha256={sha256},{len(content)}\n")
+    if str(root / "site") not in sys.path:
+        sys.path.append(str(root / "site"))
+    installed.facts.cache_clear()
+
+
+def make_archive(root: Path) -> None:
+    with zipfile.ZipFile(root / "vendored.zip", "w") as archive:
+        archive.writestr("vendored_in_archive.py", "VALUE = 2\n")
+
+
+def make_database(root: Path) -> None:
+    connection = sqlite3.connect(root / "table.db")
+    connection.execute("create table t (value)")
+    connection.execute("insert into t values (2)")
+    connection.commit()
+    connection.close()
+
+
+def save_weights(root: Path, value: float = 2.0) -> None:
+    save_file({"scale": torch.full((2,), value)}, root / "w.safetensors")
+
+
+def save_export(root: Path) -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    torch.export.save(torch.export.export(Twice(), (torch.ones(2),)), root / "table.pt2")
+
+
+def save_script(root: Path) -> None:
+    torch.jit.save(torch.jit.script(torch.nn.ReLU()), str(root / "table.pt"))
+
+
+TABLE = {"table.txt": "2"}
+SCALED = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return x * self.scale
+
+def create():
+    return Net()
+"""
+WITH_WEIGHTS = MANIFEST.replace('create"}', 'create", weights: w.safetensors}')
+WITH_KWARGS = MANIFEST.replace('create"}', 'create", kwargs: {value: 2}}')
+WITH_MODULES = MANIFEST.replace('create"}', 'create", modules: [helper]}')
+WITH_CONSTANT = MANIFEST + 'constant_methods: {size: {factory: "model:size"}}\n'
+WITH_PARTITIONER = MANIFEST + 'defaults: {partitioners: [{backend: custom, options: {factory: "model:take"}}]}\n'
+IMPORTED = r"model\.py:\d+, in .*, imports .*vendored.*\n.*declare it as a source"
+OUTSIDE = r"no key holds what that gives\n"
+
+ROWS = {
+    # Sources and packages
+    "an import statement": rebuilt("from helper import VALUE", HELPER, "helper.py"),
+    "an import statement inside of a function": rebuilt(
+        "def value():\n    from helper import VALUE\n    return VALUE\nVALUE = value()", HELPER, "helper.py"
+    ),
+    "a relative import in a package": rebuilt(
+        "from pkg import VALUE",
+        {"pkg/__init__.py": "from .part import VALUE\n", "pkg/part.py": "VALUE = 2\n"},
+        "pkg/part.py",
+    ),
+    "the `__init__.py` of a package whose module is imported": rebuilt(
+        "import pkg.part\nVALUE = pkg.VALUE", {"pkg/__init__.py": "VALUE = 2\n", "pkg/part.py": ""}, "pkg/__init__.py"
+    ),
+    "`importlib.import_module` or `__import__`, the name spelled out": rebuilt(
+        "import importlib\nVALUE = importlib.import_module('helper').VALUE + __import__('other').VALUE",
+        {**HELPER, "other.py": "VALUE = 2\n"},
+        "other.py",
+    ),
+    "a source by a computed name, listed in `model.modules`": rebuilt(
+        "import importlib\nVALUE = importlib.import_module('hel' + 'per').VALUE",
+        {**HELPER, "net.yaml": WITH_MODULES},
+        "helper.py",
+    ),
+    "a source by a computed name": refused(
+        "import importlib\nVALUE = importlib.import_module('hel' + 'per').VALUE", HELPER, says="list it in `model.modul"
+    ),
+    "bytecode beside a source, whatever it holds": rebuilt(
+        "from helper import VALUE", HELPER, "helper.py", prepare=keep_stale_bytecode
+    ),
+    "a source of the same size and time as before": Row(REBUILT, files=HELPER, change=edit_within_the_second),
+    "an installed package, by an import statement": Row(
+        REBUILT, "from stale_package import VALUE", prepare=install, change=lambda root: install(root, 3)
+    ),
+    "an installed package, by a computed name": refused(
+        "import importlib\nVALUE = importlib.import_module('stale_' + 'package').VALUE",
+        prepare=install,
+        says="by a name that is computed.*\n.*write `import stale_package`",
+    ),
+    "an installed package, by `__import__` and a computed name": refused(
+        "VALUE = __import__('stale_' + 'package').VALUE", prepare=install, says="by a name that is computed"
+    ),
+    "a module in a directory that is added to `sys.path`": refused(
+        "import sys\nsys.path.insert(0, 'vendored')\nfrom vendored_module import VALUE",
+        {"vendored/vendored_module.py": "VALUE = 2\n"},
+        says=IMPORTED,
+    ),
+    "a module in an archive that is added to `sys.path`": refused(
+        "import sys\nsys.path.insert(0, 'vendored.zip')\nfrom vendored_in_archive import VALUE",
+        prepare=make_archive,
+        says=r"model\.py:\d+, in .*vendored\.zip",
+    ),
+    "a module by its file (`importlib.util.spec_from_file_location`)": refused(
+        "import importlib.util\n"
+        "spec = importlib.util.spec_from_file_location('vendored', 'vendored/m.py')\n"
+        "module = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(module)\nVALUE = module.VALUE",
+        {"vendored/m.py": "VALUE = 2\n"},
+        says=IMPORTED,
+    ),
+    "a script (`runpy.run_path`)": refused(
+        "import runpy\nVALUE = runpy.run_path('table.py')['VALUE']", {"table.py": "VALUE = 2\n"}
+    ),
+    "code of a file (`exec`)": refused("exec(open('table.py').read())", {"table.py": "VALUE = 2\n"}),
+    # Files
+    "a declared data file, opened by the model": Row(
+        REBUILT, "VALUE = int(open('table.txt').read())", TABLE, {"table.txt": "3"}, options=("--data=t=table.txt",)
+    ),
+    "another file": refused("VALUE = int(open('table.txt').read())", TABLE),
+    "a file beside the source (`__file__`)": refused(
+        "from pathlib import Path\nVALUE = int(Path(__file__).with_name('table.txt').read_text())", TABLE
+    ),
+    "a file by a descriptor (`os.open`, `mmap`)": refused(
+        "import os\nVALUE = int(os.read(os.open('table.txt', os.O_RDONLY), 9))", TABLE
+    ),
+    "a resource of a package (`importlib.resources`, `pkgutil`)": refused(
+        "import pkg\nVALUE = pkg.VALUE",
+        {"pkg/__init__.py": "import pkgutil\nVALUE = int(pkgutil.get_data('pkg', 'table.txt'))\n", "pkg/table.txt": "2"},
+        says=r"pkg/__init__\.py:2, in .*, opens .*table\.txt",
+    ),
+    "`numpy.load`": refused(
+        "import numpy\nVALUE = int(numpy.load('table.npy'))", prepare=lambda root: numpy.save(root / "table.npy", 2)
+    ),
+    "`torch.load`": refused(
+        "import torch\nVALUE = torch.load('table.pt')", prepare=lambda root: torch.save(2, root / "table.pt")
+    ),
+    "`torch.jit.load`": refused("import torch\nVALUE = torch.jit.load('table.pt')", prepare=save_script),
+    "`torch.export.load`": refused("import torch\nVALUE = torch.export.load('table.pt2')", prepare=save_export),
+    "`torch.from_file`": refused(
+        "import torch\nVALUE = torch.from_file('table.txt', size=1, dtype=torch.uint8)", TABLE
+    ),
+    "safetensors": refused(
+        "from safetensors.torch import load_file\nVALUE = load_file('w.safetensors')['scale']", prepare=save_weights
+    ),
+    "a database (`sqlite3`)": refused(
+        "import sqlite3\nVALUE = sqlite3.connect('table.db').execute('select * from t').fetchone()[0]",
+        prepare=make_database,
+    ),
+    "a file that is not there, and a default in its place": refused(
+        "try:\n    VALUE = int(open('table.txt').read())\nexcept Exception:\n    VALUE = 2"
+    ),
+    "a file in the temporary directory, left by another process": refused(
+        "import os\nVALUE = int(open(os.path.join(os.path.dirname(__file__), 'tmp', 'table.txt')).read())",
+        {"tmp/table.txt": "2"},
+    ),
+    "the names in a directory (`os.listdir`, `glob`)": refused(
+        "import glob\nVALUE = len(glob.glob('*.txt'))", TABLE, says="lists the directory"
+    ),
+    "whether a file is there, its size and time (`os.stat`)": unnoticed(
+        "import os\nVALUE = 2 if os.path.exists('flag') else 3", change=lambda root: (root / "flag").touch()
+    ),
+    # When
+    "a file that a method opens": refused(
+        NET.replace("VALUE", "int(open('table.txt').read())") + "VALUE = 0", TABLE, says="in forward, opens"
+    ),
+    "a file that a constant method's code opens": refused(
+        "VALUE = 2\ndef size():\n    return int(open('table.txt').read())",
+        {**TABLE, "net.yaml": WITH_CONSTANT},
+        says="in size, opens",
+    ),
+    "a file that a custom partitioner opens": refused(
+        "VALUE = 2\ndef take():\n    return open('table.txt').read()",
+        {**TABLE, "net.yaml": WITH_PARTITIONER},
+        says="in take, opens",
+    ),
+    # Libraries
+    "a shared library (`ctypes`)": refused(
+        "import ctypes\nVALUE = ctypes.CDLL('libm.so.6').abs(-2)", says=r"loads the library .*\n.*`custom_ops\.libraries`"
+    ),
+    "operators of a library (`torch.ops.load_library`)": refused(
+        "import torch\ntorch.ops.load_library('table.so')",
+        {"table.so": ""},
+        says=r"loads the library .*table\.so.*\n.*`custom_ops\.libraries`",
+    ),
+    "an extension module": refused(
+        "import importlib.machinery as m\nfrom importlib.util import module_from_spec, spec_from_loader\n"
+        "module_from_spec(spec_from_loader('table', m.ExtensionFileLoader('table', 'vendored.so')))",
+        {"vendored.so": ""},
+        says=IMPORTED,
+    ),
+    # The manifest
+    "`kwargs` of the model": Row(
+        REBUILT,
+        NET.replace("create()", "create(value)").replace("return Net", "global VALUE\n    VALUE = value\n    return Net"),
+        {"net.yaml": WITH_KWARGS},
+        {"net.yaml": WITH_KWARGS.replace("2}", "3}")},
+    ),
+    "weights of the manifest": Row(
+        REBUILT, SCALED, {"net.yaml": WITH_WEIGHTS}, prepare=save_weights, change=lambda root: save_weights(root, 3.0)
+    ),
+    # What is outside
+    "another process (`subprocess`, `os.system`)": refused(
+        "import subprocess\nVALUE = len(subprocess.check_output(['true']))", says=rf"starts a process: {OUTSIDE}"
+    ),
+    "the network": refused(
+        "import socket\nVALUE = socket.create_connection(('127.0.0.1', 9))", says=rf"uses the network: {OUTSIDE}"
+    ),
+    "an environment variable": Row(
+        ANEW,
+        "import os\nVALUE = int(os.environ.get('STALE_VALUE', '3'))",
+        prepare=lambda root: os.environ.update(STALE_VALUE="2"),
+        change=lambda root: os.environ.pop("STALE_VALUE"),
+        says=r"note: model\.py:2 reads the environment variable `STALE_VALUE`.*\n?.*`kwargs`",
+    ),
+    "the time": unnoticed("import time\nVALUE = time.time_ns() % 1000 + 2"),
+    "random numbers of the system (`os.urandom`, `uuid`)": unnoticed("import os\nVALUE = os.urandom(1)[0] + 2"),
+    "the user, the host, the number of processors": unnoticed("import os, socket\nVALUE = len(socket.gethostname())"),
+    "the arguments of the command (`sys.argv`), its standard input": unnoticed(
+        "import sys\nVALUE = len(sys.argv)", change=lambda root: sys.argv.append("more")
+    ),
+    "the path of the source (`__file__`) and the current directory": unnoticed("VALUE = len(__file__)"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    warm("build")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "argv", sys.argv[:])
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_model_reads(name: str, project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    row = ROWS[name]
+    model = row.model if "def create" in row.model else row.model + NET
+    project.write({"net.yaml": MANIFEST, "model.py": model, **row.files})
+    row.prepare(project.root)
+    code, before = project.build(*row.options)
+    said = capfd.readouterr().err
+    if row.happens == REFUSED:
+        assert code == 1
+        assert re.search(row.says, said), said
+        assert "Traceback" not in said
+        return
+    assert code == 0, said
+    project.write(row.edit)
+    row.change(project.root)
+    code, after = project.build(*row.options)
+    assert code == 0
+    assert (before == after) == (row.happens == UNNOTICED)
+    assert (row.happens == ANEW) == ("reads the environment variable" in said)
+
+
+def test_the_document_has_these_rows() -> None:
+    rows = [line.split("|")[1:3] for line in DOCUMENT.read_text("utf-8").splitlines() if line.startswith("| ")]
+    said = {reads.strip(): happens.strip() for reads, happens in rows}
+    assert {name: happens for name, happens in said.items() if name != "what a model reads"} == {
+        name: row.happens for name, row in ROWS.items()
+    }
+
+
+ALLOWED = {
+    "temporary files": "import tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(b'2')\n    f.seek(0)\n"
+    "    VALUE = int(f.read())",
+    "a temporary directory": "import os, tempfile, torch, numpy\nwith tempfile.TemporaryDirectory() as d:\n"
+    "    torch.save(2, os.path.join(d, 'a'))\n    numpy.save(os.path.join(d, 'b.npy'), 2)\n"
+    "    os.makedirs(os.path.join(d, 'c/d'))\n    assert len(os.listdir(d)) == 3\n"
+    "    VALUE = torch.load(os.path.join(d, 'a')) + int(numpy.load(os.path.join(d, 'b.npy')))",
+    "a file that it wrote and renamed": "import os\nwith open('made.tmp', 'w') as f:\n    f.write('2')\n"
+    "os.replace('made.tmp', 'made.txt')\nVALUE = int(open('made.txt').read())",
+    "its own source": "import inspect, sys\nVALUE = len(inspect.getsource(sys.modules[__name__])) % 7",
+    "a script of its own": "import torch\n@torch.jit.script\ndef f(x: int) -> int:\n    return x + 1\nVALUE = f(1)",
+    "files of an installed package": "import importlib.resources, os, yaml\n"
+    "VALUE = len(importlib.resources.files('yaml').joinpath('__init__.py').read_text()) % 7\n"
+    "VALUE += len(os.listdir(os.path.dirname(yaml.__file__)))",
+    "modules of Python's own": "import importlib\nVALUE = len(importlib.import_module('js' + 'on').dumps(2)) + 1\n"
+    "import xml.dom.minidom, sqlite3, ctypes\nsqlite3.connect(':memory:')\nctypes.CDLL(None)",
+    "warnings and logs": "import logging, warnings\nwarnings.warn('a')\nlogging.basicConfig(filename='log')\n"
+    "logging.warning('x')\nVALUE = 2",
+    "a package that it may do without": "try:\n    import no_such_package\nexcept ImportError:\n    VALUE = 2",
+    "a cache that its first run fills": "import os\nos.makedirs('made', exist_ok=True)\nif not os.path.exists('made/a'):\n"
+    "    open('made/a', 'w').write('2')\nVALUE = int(open('made/a').read())",
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_it_may_do(name: str, project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    project.write({"net.yaml": MANIFEST, "model.py": ALLOWED[name] + NET})
+    code, _ = project.build()
+    assert (code, capfd.readouterr().err) == (0, "") if name != "warnings and logs" else code == 0
+
+
+def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    name = "a cache that its first run fills"
+    project.write({"net.yaml": MANIFEST, "model.py": ALLOWED[name] + NET})
+    assert project.build()[0] == 0
+    project.write({"model.py": ALLOWED[name] + NET + "# edited"})
+    assert project.build()[0] == 1
+    assert "opens made/a, which is no declared file" in capfd.readouterr().err
+
+
+def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    quiet = "try:\n    VALUE = int(open('table.txt').read())\nexcept BaseException:\n    VALUE = 2"
+    project.write({"net.yaml": MANIFEST, "model.py": quiet + NET, **TABLE})
+    assert project.build()[0] == 1
+    assert "model.py:2, in <module>, opens table.txt" in capfd.readouterr().err
+
+
+def test_what_the_model_puts_on_the_path_is_gone_with_it(project: Project) -> None:
+    project.write({"net.yaml": MANIFEST, "model.py": "import sys\nsys.path.insert(0, 'gone')\nVALUE = 2" + NET})
+    assert project.build()[0] == 0
+    assert "gone" not in sys.path

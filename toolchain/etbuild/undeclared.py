@@ -1,0 +1,447 @@
+"""Refuses what the declared sources read that no key holds, while their code runs.
+
+Python tells an audit hook of each file, library, process and connection that is opened. Who opened it is told by the
+stack: the sources did, where a function of theirs has called what opens it, a library between them or not. What an
+installed package reads while it is imported is the package's own business, and its version is in the key. Native code
+opens files without telling Python; the functions of PyTorch and safetensors that do so are made to tell.
+
+`docs/staleness.md` lists what is found this way and what is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from etbuild.accelerate.replaced import replaced
+from etbuild.errors import BuildError, Problem
+
+_HERE = str(Path(__file__).parent) + os.sep
+_WRAPPERS = {__file__, str(Path(__file__).with_name("sources.py"))}  # on the stack between a source and what it opens
+_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+_STANDARD_LIBRARY = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
+_SITE = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+# Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
+_COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
+_OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
+
+_FILE = (
+    "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
+    "`--data {name}={path}`, in Bazel `data`"
+)
+_SOURCE = (
+    "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by its name there; a name that is "
+    "computed belongs into `model.modules`"
+)
+_LIBRARY = "list it under `custom_ops.libraries`"
+_OUTSIDE = "do that before the build, and declare what it gives as a file"
+
+
+@dataclass
+class _Watch:
+    """What the sources of one step may read, and what they read besides.
+
+    Attributes:
+        sources: Their import paths, by the file name of their code.
+        readable: Real paths of declared files, and of directories of what is installed.
+        packages: The top-level names that import statements of theirs name.
+        made: Real paths of files and directories that the process has made meanwhile.
+        problems: What they read besides. It is reported at the end as well, should the code go on.
+    """
+
+    sources: Mapping[str, str]
+    readable: set[str]
+    packages: set[str]
+    made: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Author:
+    """The line of a source that an event comes from.
+
+    Attributes:
+        place: Such as `model.py:12, in create`.
+        direct: Nothing but Python's own library lies between.
+        importing: It is an import statement, or what stands for one.
+    """
+
+    place: str
+    direct: bool
+    importing: bool
+
+
+_watches: list[_Watch] = []  # a step in a forked process watches inside of another's
+_known: dict[str, str] = {}  # all sources of this process: a later step may run modules that an earlier one imported
+_environment_reads: list[set[str]] = []
+
+
+@contextlib.contextmanager
+def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
+    """Refuses inside what the sources open and no key holds.
+
+    Args:
+        sources: Their import paths, by the file name of their code.
+        data: Other files that they may open.
+        packages: The top-level names that their import statements name.
+
+    Raises:
+        BuildError: They have opened something else, even if they went on without it.
+    """
+    _install_hook()
+    _known.update(sources)
+    files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
+    watch = _Watch(sources, files | _installed_places(sources), packages)
+    before = set(sys.modules)
+    _watches.append(watch)
+    try:
+        with _telling():
+            yield
+        _check_modules(watch, before)
+    except Exception as error:
+        if watch.problems:
+            raise BuildError(watch.problems[:1]) from error
+        raise
+    finally:
+        _watches.remove(watch)
+    if watch.problems:
+        raise BuildError(watch.problems[:1])
+
+
+@contextlib.contextmanager
+def environment_reads() -> Iterator[set[str]]:
+    """The names of environment variables that sources read inside. They may have other values the next time."""
+    names: set[str] = set()
+    _environment_reads.append(names)
+    try:
+        yield names
+    finally:
+        _environment_reads.remove(names)
+
+
+def check_package(name: str) -> None:
+    """Refuses the import of an installed package that no import statement of the sources names.
+
+    Args:
+        name: Of the module that is imported.
+
+    Raises:
+        BuildError: The key does not hold it.
+    """
+    top = name.partition(".")[0]
+    if not _watches or not top or top in _watches[-1].packages or top in sys.stdlib_module_names:
+        return
+    author = _author(sys._getframe(1))
+    if author is not None and author.direct and not _in_key(top, _watches[-1].packages):
+        message = f"{author.place}, imports the package `{top}` by a name that is computed: no key holds its version"
+        _refuse(_watches[-1], Problem(message, ("model", "factory"), f"write `import {top}` in the source"))
+
+
+def _in_key(top: str, packages: set[str]) -> bool:
+    """Whether a change of an installed package changes the key; also true of what is not installed."""
+    import importlib.metadata
+
+    from etbuild.inputs import distributions_of
+
+    owners = {name.lower().replace("_", "-") for name in importlib.metadata.packages_distributions().get(top, ())}
+    if not owners:
+        return importlib.util.find_spec(top) is None
+    return bool(owners & {name.lower().replace("_", "-") for name in distributions_of(packages)})
+
+
+@functools.cache
+def _install_hook() -> None:
+    sys.addaudithook(_hook)  # for as long as the process lives
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    handle = _HANDLERS.get(event)
+    if handle is not None and _watches:
+        handle(_watches[-1], *arguments)
+
+
+def _refuse(watch: _Watch, problem: Problem) -> None:
+    watch.problems.append(problem)
+    raise BuildError([problem])
+
+
+def _author(frame: FrameType | None) -> _Author | None:
+    """Who has called what a frame does; None: no source has, or a package has while it was imported."""
+    direct, importing, inner = True, False, False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file in _known:
+            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, importing)
+        if file in _MACHINERY:
+            if inner:
+                return None
+            importing = True
+        elif file not in _WRAPPERS:
+            if file.startswith(_HERE) or any(part in file for part in _COMPILERS) or _removes(frame):
+                return None
+            inner = True
+            direct = direct and _is_python(file)
+        frame = frame.f_back
+    return None
+
+
+def _removes(frame: FrameType) -> bool:
+    """Whether a directory is removed, name by name: that opens files by descriptors, and reads nothing."""
+    return frame.f_code.co_name.startswith("_rmtree")
+
+
+def _is_python(file: str) -> bool:
+    """Whether code is of Python's own library, or made from a string."""
+    return file.startswith("<") or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_SITE))
+
+
+def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
+    real = _real(path)
+    if real is None:
+        return
+    if not _reads(watch, real, mode, flags) or _may_read(watch, real):
+        return
+    author = _author(sys._getframe(2))
+    if author is None or (not author.direct and real.startswith(_OF_THE_MACHINE)):
+        return
+    if Path(real).is_dir() or _is_editable(real):
+        return
+    shown = os.fsdecode(path)
+    if author.importing:
+        shown = _source_of(shown)
+        _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
+    hint = _FILE.format(name=Path(shown).name, path=shown)
+    _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
+
+
+def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
+    """Whether a file is opened to be read; notes what is new, whose content is the process's own."""
+    mode = mode or ""
+    appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
+    empty = "w" in mode or "x" in mode or bool(flags & (os.O_TRUNC | os.O_EXCL))
+    if empty or ((appends or flags & os.O_CREAT) and not os.path.lexists(real)):
+        watch.made.add(real)
+        return False
+    return not appends and flags & os.O_ACCMODE != os.O_WRONLY
+
+
+def _listed(watch: _Watch, path: Any = None) -> None:
+    real = _real(os.curdir if path is None else path)
+    frame = sys._getframe(2)
+    if real is None or frame.f_code.co_filename in _MACHINERY or _may_read(watch, real):
+        return
+    author = _author(frame)
+    if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
+        shown = os.fsdecode(os.curdir if path is None else path)
+        hint = "name the files in a source or in the `kwargs` of the model"
+        _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
+
+
+def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
+    del module, rest
+    if file is not None:  # an extension module; others are files that are opened
+        _opened(watch, file)
+
+
+def _library_opened(watch: _Watch, name: Any) -> None:
+    real = _real(name) if name and os.sep in os.fsdecode(name) else None
+    if not name or (real is not None and _may_read(watch, real)):
+        return
+    author = _author(sys._getframe(2))
+    if author is not None and (author.direct or real is not None):
+        _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
+
+
+def _database_opened(watch: _Watch, name: Any) -> None:
+    if name and os.fsdecode(name) != ":memory:":
+        _opened(watch, name)
+
+
+def _outside(action: str) -> Callable[..., None]:
+    """A handler of what no file that is declared could stand for."""
+
+    def handle(watch: _Watch, *arguments: Any) -> None:
+        del arguments
+        author = _author(sys._getframe(2))
+        if author is not None:
+            _refuse(watch, _problem(author, f"{action}: no key holds what that gives", _OUTSIDE))
+
+    return handle
+
+
+def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
+    del rest
+    real = _real(path)
+    if real is not None and not os.path.lexists(real):
+        watch.made.add(real)
+
+
+def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
+    del rest
+    source, target = _real(old), _real(new)
+    if target is not None and source in watch.made:
+        watch.made.add(target)
+
+
+_HANDLERS: dict[str, Callable[..., None]] = {
+    "open": _opened,
+    "import": _imported,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
+    "os.mkdir": _directory_made,
+    "os.rename": _renamed,
+    "ctypes.dlopen": _library_opened,
+    "sqlite3.connect": _database_opened,
+    "builtins.input": _outside("reads the standard input"),
+    **dict.fromkeys(
+        ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pty.spawn"), _outside("starts a process")
+    ),
+    **dict.fromkeys(
+        ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request"),
+        _outside("uses the network"),
+    ),
+}
+
+
+def _problem(author: _Author, what: str, hint: str) -> Problem:
+    return Problem(f"{author.place}, {what}", ("model", "factory"), hint)
+
+
+def _real(path: Any) -> str | None:
+    """The real path; None of a descriptor, and of what can be no path."""
+    if isinstance(path, int):
+        return None
+    with contextlib.suppress(TypeError, ValueError):
+        return os.path.realpath(os.fsdecode(path))
+    return None
+
+
+def _may_read(watch: _Watch, real: str) -> bool:
+    while real not in watch.readable and real not in watch.made:
+        real, _, last = real.rpartition(os.sep)
+        if not last:
+            return False
+    return True
+
+
+def _installed_places(sources: Iterable[str]) -> set[str]:
+    """Directories of what is installed. One that the sources lie in is none of them, should it be on the path too."""
+    found = {os.path.realpath(place) for place in (*_STANDARD_LIBRARY, *_SITE, *filter(None, sys.path))}
+    above = {str(parent) for file in sources for parent in Path(os.path.realpath(file)).parents}
+    return found - above
+
+
+@functools.cache
+def _editable_places() -> tuple[str, ...]:
+    """Directories of distributions that are installed where they are edited, whose files are in the key."""
+    import importlib.metadata
+    from urllib.parse import unquote, urlparse
+
+    found = []
+    for distribution in importlib.metadata.distributions():
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable", False):
+            found.append(os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep)
+    return tuple(found)
+
+
+def _is_editable(real: str) -> bool:
+    return real.startswith(_editable_places()) and not any(file.startswith(_editable_places()) for file in _known)
+
+
+def _source_of(file: str) -> str:
+    """The source that a file of bytecode was made from."""
+    with contextlib.suppress(ValueError, NotImplementedError):
+        return importlib.util.source_from_cache(file)
+    return file
+
+
+def _check_modules(watch: _Watch, before: set[str]) -> None:
+    """What was imported is declared or installed, whichever way it was found."""
+    for name in sorted(set(sys.modules) - before):
+        spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
+        file = spec.origin if spec is not None and spec.has_location else None
+        real = _real(file) if file else None
+        if real is not None and real not in _known and not _may_read(watch, real) and not _is_editable(real):
+            message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
+            raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Has those functions tell that read without doing so. PyTorch has been imported where its functions are used."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(importlib, "import_module", _import_module))
+        stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
+        for module, names in _NATIVE.items():
+            for name in names if module in sys.modules else ():
+                owner = functools.reduce(getattr, name.split(".")[:-1], sys.modules[module])
+                attribute = name.split(".")[-1]
+                told = _told(getattr(owner, attribute))
+                stack.enter_context(replaced(owner, attribute, told))
+        yield
+
+
+_NATIVE = {
+    "safetensors": ["safe_open"],
+    "safetensors.torch": ["safe_open"],
+    "torch": ["from_file"],
+    "torch.jit": ["load"],
+    "torch._C": ["PyTorchFileReader"],
+}
+
+
+def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(opening)
+    def told(file: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(file, (str, bytes, os.PathLike)):
+            sys.audit("open", file, "r", os.O_RDONLY)
+        return opening(file, *arguments, **keywords)
+
+    return told
+
+
+_own_import_module = importlib.import_module
+
+
+def _import_module(name: str, package: str | None = None) -> Any:
+    if not name.startswith("."):
+        check_package(name)
+    return _own_import_module(name, package)
+
+
+_own_getitem = os._Environ.__getitem__
+_MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
+
+
+def _environment_read(environment: Any, name: Any) -> Any:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
+        if frame.f_code.co_name == "setdefault":
+            break
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename in _known:
+        _note_environment(f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}", os.fsdecode(name))
+    return _own_getitem(environment, name)
+
+
+def _note_environment(place: str, name: str) -> None:
+    if _environment_reads and not any(name in names for names in _environment_reads):
+        print(
+            f"note: {place} reads the environment variable `{name}`, which no key holds: what it makes is not cached. "
+            "The `kwargs` of the model are in the key",
+            file=sys.stderr,
+        )
+    for names in _environment_reads:
+        names.add(name)
