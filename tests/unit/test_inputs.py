@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etbuild import inputs, plan
-from etbuild.errors import InputError
+from etbuild.errors import BuildError, InputError
 from etbuild.inputs import Inputs
 
 
@@ -147,3 +147,89 @@ def test_a_link_that_leaves_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "in" / "w.pt").symlink_to("../w.pt")
     with pytest.raises(InputError, match="it is a link that leaves its directory"):
         Inputs(roots=[tmp_path / "in"]).find_data("w.pt", ("model", "weights"))
+
+
+def refusal(found: Inputs, **arguments: Any) -> str:
+    wanted = make_plan(**arguments)
+    try:
+        inputs.describe_inputs(wanted, found, inputs.used_sources(found, plan.export_plan(wanted)))
+    except InputError as error:
+        return str(error)
+    raise AssertionError("not refused")
+
+
+def test_names_that_calls_spell_out_are_followed(tmp_path: Path) -> None:
+    calls = "import importlib\nimportlib.import_module('a')\n__import__('b')\n"
+    relative = "from importlib import import_module\nimport_module('.part', __package__)\nimport_module('.')\n"
+    found = write(tmp_path, model=calls + "import net\n", a="", b="", net__INIT=relative, net__part="", part="")
+    assert used(found) == ["a.py", "b.py", "model.py", "net/__init__.py", "net/part.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "1 + " * 200_000 + "1",
+        "x = " + "-" * 200_000 + "1",
+        "x = a" + ".b" * 200_000,
+        "x = " + "lambda: " * 9_000,
+        "if a:\n    pass\n" + "elif a:\n    pass\n" * 20_000,
+    ],
+    ids=["sum", "signs", "attributes", "lambdas", "elif"],
+)
+def test_an_expression_that_is_too_long_is_an_error_of_the_source(tmp_path: Path, text: str) -> None:
+    message = refusal(write(tmp_path, model=text))
+    assert "the source `model.py` is not valid Python: an expression or a chain of `elif` in it is too long" in message
+
+
+def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+    for file, why in (
+        (tmp_path / "none.py", "there is no such file"),
+        (tmp_path, "it is not a file"),
+        (Path("/dev/zero"), "it is not a file"),
+        (Path("/proc/self/mem"), "Input/output error"),  # root may read all that has a mode
+    ):
+        message = refusal(Inputs(sources={"model.py": file}))
+        assert message.startswith(f"model.factory: cannot read the source `model.py` from {file}: {why}")
+
+
+def test_data_that_is_not_there(tmp_path: Path) -> None:
+    model = write(tmp_path, model="")
+    for file, why in (
+        (tmp_path / "none", "is not there"),
+        (tmp_path, "is not a file"),
+        (Path("/dev/zero"), "not a file"),
+    ):
+        model.data["w.pt"] = file
+        message = refusal(model, weights="w.pt")
+        assert message.startswith(f"model.weights: `w.pt` is declared as {file}, which")
+        assert why in message
+    model.data["w.pt"] = Path("/proc/self/mem")
+    assert "cannot read `w.pt` from /proc/self/mem: Input/output error" in refusal(model, weights="w.pt")
+
+
+def test_names_that_no_file_can_have_are_not_declared(tmp_path: Path) -> None:
+    for name in ("w" * 5_000, "w/" * 3_000, "w\0.pt"):
+        assert "is not a declared input" in refusal(write(tmp_path, model=""), weights=name)
+
+
+def test_declared_data_that_the_manifest_does_not_name_is_in_the_key(tmp_path: Path) -> None:
+    (tmp_path / "table.txt").write_text("1")
+    found = write(tmp_path, model="")
+    without = key(found)
+    found.data["table"] = tmp_path / "table.txt"
+    before = key(found)
+    (tmp_path / "table.txt").write_text("2")
+    assert len({without, before, key(found)}) == 3
+
+
+def test_a_source_is_read_once(tmp_path: Path) -> None:
+    found = write(tmp_path, model="import helper\n", helper="x = 1\n")
+    read = inputs.used_sources(found, plan.export_plan(make_plan()))
+    (tmp_path / "helper.py").write_text("x = 2\nimport model\n")
+    assert inputs.reached_sources(read, ["helper"]).contents == {"helper.py": b"x = 1\n"}
+    digest = inputs.describe_files(found, read, {})["sources"]["helper.py"]
+    with pytest.raises(BuildError, match=r"`helper\.py` was changed while"):
+        inputs.check_unchanged({"sources": {"helper.py": digest, "model.py": digest}, "data": {}}, found, read, {})
+    (tmp_path / "helper.py").unlink()
+    with pytest.raises(BuildError, match=r"`helper\.py` was changed while"):
+        inputs.check_unchanged({"sources": {"helper.py": digest, "model.py": digest}, "data": {}}, found, read, {})

@@ -60,7 +60,7 @@ class Inputs:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; so too the weights of a model that is quantized"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
-            if any((root / name).is_file() for root in self.roots):
+            if any(_is_file(root / name) for root in self.roots):
                 hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
             if "=" in name:
                 hint = "`--data NAME=FILE` cannot say this name: rename the file, or search its directory with `--root`"

@@ -36,6 +36,11 @@ class _Loader(importlib.machinery.SourceFileLoader):
         """importlib's protocol."""
         return self.content if path == self.path else super().get_data(path)
 
+    def exec_module(self, module: ModuleType) -> None:
+        """importlib's protocol."""
+        vars(module)["__import__"] = undeclared.import_by_name
+        super().exec_module(module)
+
     def get_code(self, fullname: str) -> CodeType:
         """importlib's protocol. Puts the lines where `inspect` and tracebacks look for them; else they would read the
         file."""

@@ -29,9 +29,7 @@ from etbuild.errors import BuildError, Problem
 
 _HERE = str(Path(__file__).parent) + os.sep
 _WRAPPERS = {__file__, str(Path(__file__).with_name("sources.py"))}  # on the stack between a source and what it opens
-_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
-_STANDARD_LIBRARY = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
-_SITE = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
@@ -56,6 +54,7 @@ class _Watch:
         sources: Their import paths, by the file name of their code.
         readable: Real paths of declared files, and of directories of what is installed.
         packages: The top-level names that import statements of theirs name.
+        top_level_names: Their own.
         made: Real paths of files and directories that the process has made meanwhile.
         problems: What they read besides. It is reported at the end as well, should the code go on.
     """
@@ -63,6 +62,7 @@ class _Watch:
     sources: Mapping[str, str]
     readable: set[str]
     packages: set[str]
+    top_level_names: set[str]
     made: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
@@ -102,7 +102,8 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     _install_hook()
     _known.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
-    watch = _Watch(sources, files | _installed_places(sources), packages)
+    tops = {name.removesuffix(".py").split("/")[0] for name in sources.values()}
+    watch = _Watch(sources, files | _installed_places(sources), packages, tops)
     before = set(sys.modules)
     _watches.append(watch)
     try:
@@ -140,12 +141,15 @@ def check_package(name: str) -> None:
         BuildError: The key does not hold it.
     """
     top = name.partition(".")[0]
-    if not _watches or not top or top in _watches[-1].packages or top in sys.stdlib_module_names:
+    if not _watches or not top or top in sys.stdlib_module_names:
+        return
+    watch = _watches[-1]
+    if top in watch.packages or top in watch.top_level_names:
         return
     author = _author(sys._getframe(1))
-    if author is not None and author.direct and not _in_key(top, _watches[-1].packages):
-        message = f"{author.place}, imports the package `{top}` by a name that is computed: no key holds its version"
-        _refuse(_watches[-1], Problem(message, ("model", "factory"), f"write `import {top}` in the source"))
+    if author is not None and author.direct and not _in_key(top, watch.packages):
+        what = f"imports the package `{top}` by a name that is computed, so that no key holds its version"
+        _refuse(watch, _problem(author, what, f"write `import {top}` in the source"))
 
 
 def _in_key(top: str, packages: set[str]) -> bool:
@@ -186,7 +190,7 @@ def _author(frame: FrameType | None) -> _Author | None:
         if file in _MACHINERY:
             if inner:
                 return None
-            importing = True
+            importing = importing or frame.f_code.co_name != "get_data"  # which reads resources too
         elif file not in _WRAPPERS:
             if file.startswith(_HERE) or any(part in file for part in _COMPILERS) or _removes(frame):
                 return None
@@ -203,7 +207,14 @@ def _removes(frame: FrameType) -> bool:
 
 def _is_python(file: str) -> bool:
     """Whether code is of Python's own library, or made from a string."""
-    return file.startswith("<") or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_SITE))
+    own, packages = _directories("stdlib", "platstdlib"), _directories("purelib", "platlib")
+    return file.startswith(("<", *own)) and not file.startswith(packages)
+
+
+@functools.cache
+def _directories(*kinds: str) -> tuple[str, ...]:
+    """Directories of this Python, as `sysconfig` calls them, each with a separator at its end."""
+    return tuple(sysconfig.get_path(kind) + os.sep for kind in kinds)
 
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
@@ -336,10 +347,12 @@ def _may_read(watch: _Watch, real: str) -> bool:
 
 
 def _installed_places(sources: Iterable[str]) -> set[str]:
-    """Directories of what is installed. One that the sources lie in is none of them, should it be on the path too."""
-    found = {os.path.realpath(place) for place in (*_STANDARD_LIBRARY, *_SITE, *filter(None, sys.path))}
+    """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
     above = {str(parent) for file in sources for parent in Path(os.path.realpath(file)).parents}
-    return found - above
+    others = {os.path.realpath(place) for place in sys.path if place}
+    return (others - above) | {
+        os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")
+    }
 
 
 @functools.cache
@@ -419,6 +432,13 @@ def _import_module(name: str, package: str | None = None) -> Any:
     if not name.startswith("."):
         check_package(name)
     return _own_import_module(name, package)
+
+
+def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
+    """What sources find by the name `__import__`. Their import statements do not need it."""
+    if not (arguments[3:] or keywords.get("level")):
+        check_package(name)
+    return __import__(name, *arguments, **keywords)
 
 
 _own_getitem = os._Environ.__getitem__
