@@ -439,6 +439,9 @@ ALLOWED = {
     "import xml.dom.minidom, sqlite3, ctypes\nsqlite3.connect(':memory:')\nctypes.CDLL(None)",
     "warnings and logs": "import logging, warnings\nwarnings.warn('a')\nlogging.basicConfig(filename='log')\n"
     "logging.warning('x')\nVALUE = 2",
+    "where it is called from": "import sys, traceback\nVALUE = 2 if traceback.format_stack() else 3",
+    "the versions of packages": "import importlib.metadata\nVALUE = len(importlib.metadata.version('torch'))\n"
+    "VALUE += len(list(importlib.metadata.distributions())) // 1000",
     "a package that it may do without": "try:\n    import no_such_package\nexcept ImportError:\n    VALUE = 2",
     "a cache that its first run fills": "import os\nos.makedirs('made', exist_ok=True)\n"
     "if not os.path.exists('made/a'):\n    open('made/a', 'w').write('2')\nVALUE = int(open('made/a').read())",

@@ -34,7 +34,6 @@ from etbuild.plan import (
     used_backends,
 )
 from etbuild.steps.stages import Stage
-from etbuild.undeclared import environment_reads
 
 if TYPE_CHECKING:
     from etbuild.cache import Cache
@@ -157,6 +156,8 @@ def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
 
 def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
     plan, name, stage = request.plan, request.plan["name"], surroundings.stage
+    from etbuild.undeclared import environment_reads
+
     # Who asks whether two builds agree wants two builds.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
     with files.staging(directory) as staged, environment_reads() as unknown:
@@ -234,6 +235,8 @@ class _Steps:
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""
+        from etbuild.undeclared import environment_reads
+
         directory.mkdir()
         if self.cache is None:
             run()

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from etbuild import undeclared
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """importlib's protocol."""
+        from etbuild import undeclared
+
         vars(module)["__import__"] = undeclared.import_by_name
         super().exec_module(module)
 
@@ -46,7 +47,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         file."""
         text = self.get_source(fullname) or ""
         linecache.cache[self.path] = (len(self.content), None, text.splitlines(keepends=True), self.path)
-        return self.source_to_code(self.content, self.path)
+        return compile(self.content, self.path, "exec", dont_inherit=True, optimize=0)
 
 
 class SourceFinder:
@@ -88,6 +89,8 @@ class SourceFinder:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = []
             return spec
+        from etbuild import undeclared
+
         undeclared.check_package(name)
         return None
 
@@ -118,6 +121,8 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
         InputError: A source hides a module that is loaded already, such as torch.
         BuildError: The code has read something that no key holds.
     """
+    from etbuild import undeclared  # which what imports nothing of a user's does without
+
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:

@@ -30,6 +30,7 @@ from etbuild.errors import BuildError, Problem
 _HERE = str(Path(__file__).parent) + os.sep
 _WRAPPERS = {__file__, str(Path(__file__).with_name("sources.py"))}  # on the stack between a source and what it opens
 _MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
+_FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
@@ -170,9 +171,8 @@ def _install_hook() -> None:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    handle = _HANDLERS.get(event)
-    if handle is not None and _watches:
-        handle(_watches[-1], *arguments)
+    if event in _HANDLERS and _watches:
+        _HANDLERS[event](_watches[-1], *arguments)
 
 
 def _refuse(watch: _Watch, problem: Problem) -> None:
@@ -192,12 +192,29 @@ def _author(frame: FrameType | None) -> _Author | None:
                 return None
             importing = importing or frame.f_code.co_name != "get_data"  # which reads resources too
         elif file not in _WRAPPERS:
-            if file.startswith(_HERE) or any(part in file for part in _COMPILERS) or _removes(frame):
+            if file.startswith(_HERE) or _compiles(frame) or _removes(frame):
                 return None
             inner = True
             direct = direct and _is_python(file)
         frame = frame.f_back
     return None
+
+
+def _is_running(frame: FrameType | None, real: str) -> bool:
+    """Whether a file holds code of the stack, whose lines are read to show them."""
+    while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _compiles(frame: FrameType) -> bool:
+    return any(part in frame.f_code.co_filename for part in _COMPILERS)
+
+
+def _is_compiling(frame: FrameType | None) -> bool:
+    while frame is not None and not _compiles(frame):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _removes(frame: FrameType) -> bool:
@@ -224,9 +241,13 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if not _reads(watch, real, mode, flags) or _may_read(watch, real):
         return
     author = _author(sys._getframe(2))
-    if author is None or (not author.direct and real.startswith(_OF_THE_MACHINE)):
+    if author is None:
+        if _is_compiling(sys._getframe(2)):
+            watch.made.add(real)  # a module that was compiled is imported from there
         return
-    if Path(real).is_dir() or _is_editable(real):
+    if not author.direct and real.startswith(_OF_THE_MACHINE):
+        return
+    if Path(real).is_dir() or _is_editable(real) or _is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
@@ -250,7 +271,7 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 def _listed(watch: _Watch, path: Any = None) -> None:
     real = _real(os.curdir if path is None else path)
     frame = sys._getframe(2)
-    if real is None or frame.f_code.co_filename in _MACHINERY or _may_read(watch, real):
+    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, real):
         return
     author = _author(frame)
     if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
@@ -350,9 +371,11 @@ def _installed_places(sources: Iterable[str]) -> set[str]:
     """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
     above = {str(parent) for file in sources for parent in Path(os.path.realpath(file)).parents}
     others = {os.path.realpath(place) for place in sys.path if place}
-    return (others - above) | {
-        os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")
-    }
+    return (
+        (others - above)
+        | {os.path.realpath(_HERE)}
+        | {os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")}
+    )
 
 
 @functools.cache
@@ -411,16 +434,18 @@ _NATIVE = {
     "safetensors.torch": ["safe_open"],
     "torch": ["from_file"],
     "torch.jit": ["load"],
-    "torch._C": ["PyTorchFileReader"],
+    "torch._C": ["PyTorchFileReader.__init__"],
 }
 
 
 def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(opening)
-    def told(file: Any, *arguments: Any, **keywords: Any) -> Any:
-        if isinstance(file, (str, bytes, os.PathLike)):
-            sys.audit("open", file, "r", os.O_RDONLY)
-        return opening(file, *arguments, **keywords)
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        for file in (*arguments, keywords.get("filename"), keywords.get("f")):
+            if isinstance(file, (str, bytes, os.PathLike)):
+                sys.audit("open", file, "r", os.O_RDONLY)
+                break
+        return opening(*arguments, **keywords)
 
     return told
 

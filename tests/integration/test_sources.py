@@ -1,0 +1,100 @@
+"""What runs is the content that was digested."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import linecache
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from etbuild.inputs import Inputs, Used, describe_files, read_sources
+from etbuild.sources import importable, load_callable
+
+MODEL = """\
+# a comment, and a character: \u00e9
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() < -1e9:
+            raise ValueError("too small")
+        return x * 2
+
+@torch.jit.script
+def scripted(x: int) -> int:
+    return x * 2
+
+def create():
+    return torch.nn.Identity()
+
+def fail():
+    raise ValueError("digested")  # the line that is shown
+"""
+OTHER = "raise RuntimeError('this is what the file holds by now')\n"
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Used:
+    (tmp_path / "digested.py").write_text(MODEL, "utf-8")
+    return read_sources({"digested.py": tmp_path / "digested.py"})
+
+
+@pytest.fixture
+def edited(used: Used) -> Iterator[Used]:
+    """Sources whose file was edited after it had been digested."""
+    used.sources["digested.py"].write_text(OTHER)
+    yield used
+    assert not (used.sources["digested.py"].parent / "__pycache__").exists()
+
+
+def test_an_edit_after_the_digest_does_not_run(edited: Used) -> None:
+    digest = describe_files(Inputs(), edited, {})["sources"]["digested.py"]
+    with importable(edited, []) as finder:
+        create = load_callable("digested:create", finder, ())
+        assert isinstance(create(), torch.nn.Identity)
+        assert sys.modules["digested"].scripted(2) == 4
+    assert digest == hashlib.sha256(MODEL.encode()).hexdigest()
+
+
+def test_tracebacks_and_inspect_show_what_runs(edited: Used) -> None:
+    with importable(edited, []) as finder:
+        fail = load_callable("digested:fail", finder, ())
+        assert inspect.getsource(fail).startswith("def fail():\n    raise ValueError")
+        assert inspect.getsource(sys.modules["digested"]) == MODEL
+        with pytest.raises(ValueError, match="digested") as caught:
+            fail()
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "the line that is shown" in shown
+    assert str(edited.sources["digested.py"]) not in linecache.cache
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_exported_is_what_runs(tmp_path: Path, strict: bool) -> None:
+    text = MODEL.replace('        if x.sum() < -1e9:\n            raise ValueError("too small")\n', "")
+    (tmp_path / "digested.py").write_text(text, "utf-8")
+    used = read_sources({"digested.py": tmp_path / "digested.py"})
+    (tmp_path / "digested.py").write_text(OTHER)
+    with importable(used, []) as finder:
+        net = load_callable("digested:Net", finder, ())()
+        program = torch.export.export(net, (torch.ones(2),), strict=strict)
+    assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_asserts_are_kept_whatever_python_is_told(tmp_path: Path) -> None:
+    (tmp_path / "digested.py").write_text("assert False, 'kept'\n")
+    script = f"""
+from pathlib import Path
+from etbuild.inputs import read_sources
+from etbuild.sources import importable, load_callable
+with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), []) as finder:
+    load_callable("digested:create", finder, ())
+"""
+    done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)
+    assert "AssertionError: kept" in done.stderr
