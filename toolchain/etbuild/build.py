@@ -156,11 +156,11 @@ def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
 
 def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
     plan, name, stage = request.plan, request.plan["name"], surroundings.stage
-    from etbuild.undeclared import environment_reads
+    from etbuild.undeclared import unkeyed
 
     # Who asks whether two builds agree wants two builds.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
-    with files.staging(directory) as staged, environment_reads() as unknown:
+    with files.staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
         done["lower"] = steps.lower(staged / "export", staged / "program", methods)
@@ -235,7 +235,7 @@ class _Steps:
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""
-        from etbuild.undeclared import environment_reads
+        from etbuild.undeclared import unkeyed
 
         directory.mkdir()
         if self.cache is None:
@@ -248,7 +248,7 @@ class _Steps:
         with self.cache.building(step, key):
             if fetched and self.cache.fetch(step, key, directory) is not None:
                 return "cached"
-            with environment_reads() as unknown:
+            with unkeyed() as unknown:
                 run()
             self.request.check_unchanged()
             if not unknown:

@@ -85,7 +85,7 @@ class _Author:
 
 _watches: list[_Watch] = []  # a step in a forked process watches inside of another's
 _known: dict[str, str] = {}  # all sources of this process: a later step may run modules that an earlier one imported
-_environment_reads: list[set[str]] = []
+_unkeyed: list[set[str]] = []
 
 
 @contextlib.contextmanager
@@ -122,14 +122,21 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
 
 
 @contextlib.contextmanager
-def environment_reads() -> Iterator[set[str]]:
-    """The names of environment variables that sources read inside. They may have other values the next time."""
-    names: set[str] = set()
-    _environment_reads.append(names)
+def unkeyed() -> Iterator[set[str]]:
+    """What sources read inside that is allowed, and may be another the next time: in words, each with a note."""
+    found: set[str] = set()
+    _unkeyed.append(found)
     try:
-        yield names
+        yield found
     finally:
-        _environment_reads.remove(names)
+        _unkeyed.remove(found)
+
+
+def _note(place: str, what: str, hint: str) -> None:
+    if _unkeyed and what not in _unkeyed[0]:
+        print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+    for found in _unkeyed:
+        found.add(what)
 
 
 def check_package(name: str) -> None:
@@ -300,16 +307,25 @@ def _database_opened(watch: _Watch, name: Any) -> None:
         _opened(watch, name)
 
 
-def _outside(action: str) -> Callable[..., None]:
-    """A handler of what no file that is declared could stand for."""
+def _connected(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "uses the network: no key holds what that gives", _OUTSIDE))
 
-    def handle(watch: _Watch, *arguments: Any) -> None:
-        del arguments
-        author = _author(sys._getframe(2))
-        if author is not None:
-            _refuse(watch, _problem(author, f"{action}: no key holds what that gives", _OUTSIDE))
 
-    return handle
+def _process_started(watch: _Watch, *arguments: Any) -> None:
+    del watch, arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _note(author.place, "starts a process", _OUTSIDE)
+
+
+def _asked(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = _author(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "asks for input: no key holds the answer", "pass it in the `kwargs`"))
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
@@ -335,14 +351,10 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.rename": _renamed,
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
-    "builtins.input": _outside("reads the standard input"),
-    **dict.fromkeys(
-        ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pty.spawn"), _outside("starts a process")
-    ),
-    **dict.fromkeys(
-        ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request"),
-        _outside("uses the network"),
-    ),
+    "builtins.input": _asked,
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "pty.spawn"), _process_started),
+    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
+    "urllib.Request": _connected,
 }
 
 
@@ -477,16 +489,8 @@ def _environment_read(environment: Any, name: Any) -> Any:
             break
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename in _known:
-        _note_environment(f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}", os.fsdecode(name))
-    return _own_getitem(environment, name)
-
-
-def _note_environment(place: str, name: str) -> None:
-    if _environment_reads and not any(name in names for names in _environment_reads):
-        print(
-            f"note: {place} reads the environment variable `{name}`, which no key holds: what it makes is not cached. "
-            "The `kwargs` of the model are in the key",
-            file=sys.stderr,
+        place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+        _note(
+            place, f"reads the environment variable `{os.fsdecode(name)}`", "the `kwargs` of the model are in the key"
         )
-    for names in _environment_reads:
-        names.add(name)
+    return _own_getitem(environment, name)
