@@ -482,6 +482,22 @@ def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pyte
     assert "model.py:2, in <module>, opens table.txt" in capfd.readouterr().err
 
 
+def test_a_process_of_the_model_is_refused_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    model = """
+from torch.utils.data import DataLoader
+
+def read(batch):
+    return int(open("table.txt").read())
+
+VALUE = next(iter(DataLoader([0], num_workers=1, collate_fn=read)))
+"""
+    project.write({"net.yaml": MANIFEST, "model.py": model + NET, **TABLE})
+    assert project.build()[0] == 1
+    said = capfd.readouterr().err
+    assert "model.py:5, in read, opens table.txt" in said
+    assert len(said.splitlines()) < 60
+
+
 def test_what_the_model_puts_on_the_path_is_gone_with_it(project: Project) -> None:
     project.write({"net.yaml": MANIFEST, "model.py": "import sys\nsys.path.insert(0, 'gone')\nVALUE = 2" + NET})
     assert project.build()[0] == 0

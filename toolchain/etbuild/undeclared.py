@@ -47,12 +47,15 @@ _LIBRARY = "list it under `custom_ops.libraries`"
 _OUTSIDE = "do that before the build, and declare what it gives as a file"
 
 
+class Undeclared(Exception):
+    """What sources see of a refusal. It may come out of another process, as text: the build says it in its own way."""
+
+
 @dataclass
 class _Watch:
     """What the sources of one step may read, and what they read besides.
 
     Attributes:
-        sources: Their import paths, by the file name of their code.
         readable: Real paths of declared files, and of directories of what is installed.
         packages: The top-level names that import statements of theirs name.
         top_level_names: Their own.
@@ -60,7 +63,6 @@ class _Watch:
         problems: What they read besides. It is reported at the end as well, should the code go on.
     """
 
-    sources: Mapping[str, str]
     readable: set[str]
     packages: set[str]
     top_level_names: set[str]
@@ -104,7 +106,7 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     _known.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
     tops = {name.removesuffix(".py").split("/")[0] for name in sources.values()}
-    watch = _Watch(sources, files | _installed_places(sources), packages, tops)
+    watch = _Watch(files | _installed_places(sources), packages, tops)
     before = set(sys.modules)
     _watches.append(watch)
     try:
@@ -146,7 +148,7 @@ def check_package(name: str) -> None:
         name: Of the module that is imported.
 
     Raises:
-        BuildError: The key does not hold it.
+        Undeclared: The key does not hold it.
     """
     top = name.partition(".")[0]
     if not _watches or not top or top in sys.stdlib_module_names:
@@ -184,7 +186,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _refuse(watch: _Watch, problem: Problem) -> None:
     watch.problems.append(problem)
-    raise BuildError([problem])
+    raise Undeclared(str(problem))
 
 
 def _author(frame: FrameType | None) -> _Author | None:
