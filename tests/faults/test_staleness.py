@@ -498,6 +498,23 @@ VALUE = next(iter(DataLoader([0], num_workers=1, collate_fn=read)))
     assert "Undeclared" in said
 
 
+def test_what_lowering_reads_is_built_each_time_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    take = """
+import os
+VALUE = 2
+
+def take():
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    os.environ.get("STALE_VALUE")
+    return XnnpackPartitioner()
+"""
+    project.write({"net.yaml": WITH_PARTITIONER, "model.py": take + NET})
+    for _ in range(2):
+        assert project.build()[0] == 0
+        assert "model.py:8, in take, reads the environment variable `STALE_VALUE`" in capfd.readouterr().err
+
+
 def test_what_the_model_puts_on_the_path_is_gone_with_it(project: Project) -> None:
     project.write({"net.yaml": MANIFEST, "model.py": "import sys\nsys.path.insert(0, 'gone')\nVALUE = 2" + NET})
     assert project.build()[0] == 0

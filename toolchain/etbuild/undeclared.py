@@ -118,7 +118,7 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
             raise BuildError(watch.problems[:1]) from error
         raise
     finally:
-        _watches.remove(watch)
+        _watches.pop()
     if watch.problems:
         raise BuildError(watch.problems[:1])
 
@@ -131,7 +131,7 @@ def unkeyed() -> Iterator[set[str]]:
     try:
         yield found
     finally:
-        _unkeyed.remove(found)
+        _unkeyed.pop()
 
 
 def _note(place: str, what: str, hint: str) -> None:
