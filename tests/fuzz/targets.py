@@ -294,13 +294,6 @@ def fuzz_pt2(data: bytes) -> None:
         export.load_method(plan.export_plan(whole), "forward", Inputs({}, {"net.pt2": path}, []))
 
 
-_NOT_YET = {"pt2"}
-"""Readers of PyTorch's, which run code that stands in a file: they are fuzzed when they have one that does not."""
-
 TARGETS: dict[str, Target] = {
-    name: value
-    for name, value in (
-        (key.removeprefix("fuzz_"), value) for key, value in list(globals().items()) if key.startswith("fuzz_")
-    )
-    if name not in _NOT_YET
+    key.removeprefix("fuzz_"): value for key, value in list(globals().items()) if key.startswith("fuzz_")
 }
