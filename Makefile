@@ -19,7 +19,7 @@ BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test venv lint format bench clean wheel licenses audit
+.PHONY: build test fuzz faults venv lint format bench clean wheel licenses audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -31,6 +31,14 @@ build: venv
 
 test: venv $(BUILDGRID)/ready
 	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+
+# Campaigns, of which `make test` runs a short form. Do not edit the driver meanwhile: it is in each key.
+fuzz: venv
+	$(VENV)/bin/pip install --quiet --requirement tests/fuzz/requirements.txt
+	$(VENV)/bin/python -m tests.fuzz.run --seconds 1200 --jobs 2
+
+faults: venv
+	$(VENV)/bin/python -m tests.faults.run_campaign --kills 200 --faults 200 --seconds 3600
 
 venv: $(VENV)/ready
 
