@@ -71,13 +71,17 @@ class Scratch:
 
         Sweeps once more: children of a process that was killed just before may have ended only now.
         """
+        # A model may have closed descriptors that are not its own, and opened others in their place.
         with contextlib.suppress(OSError):
-            _remove_directory(self._parent, self._name, self._folder)
-        os.close(self._lock)
+            if self._parent.is_still(self._name, self._folder.descriptor):
+                _remove_directory(self._parent, self._name, self._folder)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
         with contextlib.suppress(OSError):
             _sweep_directories(self._parent)
-        self._folder.close()
-        self._parent.close()
+        for folder in (self._folder, self._parent):
+            with contextlib.suppress(OSError):
+                folder.close()
 
 
 def temporary(word: str) -> Scratch:
