@@ -56,7 +56,7 @@ class _Watch:
     """What the sources of one step may read, and what they read besides.
 
     Attributes:
-        readable: Real paths of declared files, and of directories of what is installed.
+        readable: Declared files, and directories of what is installed.
         packages: The top-level names that import statements of theirs name.
         top_level_names: Their own.
         made: Real paths of files and directories that the process has made meanwhile.
@@ -247,7 +247,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     real = _real(path)
     if real is None:
         return
-    if not _reads(watch, real, mode, flags) or _may_read(watch, real):
+    if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
     author = _author(sys._getframe(2))
     if author is None:
@@ -280,7 +280,7 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 def _listed(watch: _Watch, path: Any = None) -> None:
     real = _real(os.curdir if path is None else path)
     frame = sys._getframe(2)
-    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, real):
+    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
         return
     author = _author(frame)
     if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
@@ -297,7 +297,7 @@ def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
 
 def _library_opened(watch: _Watch, name: Any) -> None:
     real = _real(name) if name and os.sep in os.fsdecode(name) else None
-    if not name or (real is not None and _may_read(watch, real)):
+    if not name or (real is not None and _may_read(watch, name)):
         return
     author = _author(sys._getframe(2))
     if author is not None and (author.direct or real is not None):
@@ -373,9 +373,19 @@ def _real(path: Any) -> str | None:
     return None
 
 
-def _may_read(watch: _Watch, real: str) -> bool:
-    while real not in watch.readable and real not in watch.made:
-        real, _, last = real.rpartition(os.sep)
+def _places(path: Any) -> set[str]:
+    """A path as it is named, and where its links lead: Bazel and some installers make a link of each file."""
+    named = os.fsdecode(path)
+    return {os.path.abspath(named), os.path.realpath(named)}  # noqa: PTH100 - Path.resolve follows links
+
+
+def _may_read(watch: _Watch, path: Any) -> bool:
+    return any(_lies_in(place, watch.readable) or _lies_in(place, watch.made) for place in _places(path))
+
+
+def _lies_in(place: str, allowed: set[str]) -> bool:
+    while place not in allowed:
+        place, _, last = place.rpartition(os.sep)
         if not last:
             return False
     return True
@@ -383,13 +393,14 @@ def _may_read(watch: _Watch, real: str) -> bool:
 
 def _installed_places(sources: Iterable[str]) -> set[str]:
     """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
-    above = {str(parent) for file in sources for parent in Path(os.path.realpath(file)).parents}
-    others = {os.path.realpath(place) for place in sys.path if place}
-    return (
-        (others - above)
-        | {os.path.realpath(_HERE)}
-        | {os.path.realpath(place) for place in _directories("stdlib", "platstdlib", "purelib", "platlib")}
-    )
+    above = {str(parent) for file in sources for place in _places(file) for parent in Path(place).parents}
+    others = {place for entry in sys.path if entry for place in _places(entry)}
+    own = {
+        place
+        for entry in (_HERE, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
+        for place in _places(entry)
+    }
+    return (others - above) | {place for entry in own for place in _places(entry)}
 
 
 @functools.cache
@@ -423,7 +434,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = _real(file) if file else None
-        if real is not None and real not in _known and not _may_read(watch, real) and not _is_editable(real):
+        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(real):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
             raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
 
