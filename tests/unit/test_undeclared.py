@@ -35,6 +35,9 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
 ) -> None:
     file = module(tmp_path / "vendored", "module_of_nobody")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(BuildError, match="neither declared nor installed"), undeclared.refused({}, [], set()):
-        sys.path.insert(0, str(file.parent))
-        importlib.import_module("module_of_nobody")
+    watch = undeclared.refused({}, [], set())
+    watch.__enter__()
+    sys.path.insert(0, str(file.parent))
+    importlib.import_module("module_of_nobody")
+    with pytest.raises(BuildError, match="neither declared nor installed"):
+        watch.__exit__(None, None, None)
