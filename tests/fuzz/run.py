@@ -34,6 +34,7 @@ class Result:
     executions: int = 0
     seconds: int = 0
     findings: int = 0
+    broken: bool = False  # it could not be run to its end
 
 
 def main() -> int:
@@ -45,7 +46,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda target: _run(target, options.seconds), options.targets))
     print(json.dumps([asdict(result) for result in results], indent=2) if options.json else _table(results))
-    return 1 if any(result.findings for result in results) else 0
+    return 1 if any(result.findings or result.broken for result in results) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -74,12 +75,14 @@ def _run(target: str, seconds: int) -> Result:
     while (rest := round(end - time.monotonic())) > 0 and _found(target) < MOST_FINDINGS:
         _shrink(corpus)
         command = [sys.executable, "-m", "tests.fuzz.run", "--child", target, "--seconds", str(min(rest, SLICE))]
+        start = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-        count, spent = _statistics(done.stderr)
+        count = _executions(done.stderr)
         result.executions += count
-        result.seconds += spent
+        result.seconds += round(time.monotonic() - start)
         if count == 0 and done.returncode != 0:
             print(done.stderr[-2000:], file=sys.stderr)
+            result.broken = True
             break
     result.findings = _found(target)
     return result
@@ -89,13 +92,14 @@ def _found(target: str) -> int:
     return len(list(FINDINGS.glob(f"{target}-*")))
 
 
-def _statistics(said: str) -> tuple[int, int]:
-    """Executions and seconds, of what libFuzzer says at its end, or at the last input before one that it ended with."""
-    done = re.findall(r"Done (\d+) runs? in (\d+) second", said)
-    if done:
-        return int(done[-1][0]), int(done[-1][1])
-    units = re.findall(r"stat::number_of_executed_units:\s*(\d+)", said) or re.findall(r"^#(\d+)\s", said, re.M)
-    return int(units[-1]) if units else 0, 0
+def _executions(said: str) -> int:
+    """How many, of what libFuzzer says at its end, or at the last input before one that it ended with."""
+    units = (
+        re.findall(r"Done (\d+) runs? in \d+ second", said)
+        or re.findall(r"stat::number_of_executed_units:\s*(\d+)", said)
+        or re.findall(r"^#(\d+)\s", said, re.MULTILINE)
+    )
+    return int(units[-1]) if units else 0
 
 
 def _shrink(corpus: Path) -> None:
@@ -147,7 +151,9 @@ def _keep(target: str, data: bytes, error: Exception, known: set[str]) -> None:
 
 def _table(results: list[Result]) -> str:
     rows = ["| target | executions | seconds | findings |", "|---|---:|---:|---:|"]
-    rows += [f"| {each.target} | {each.executions:,} | {each.seconds} | {each.findings} |" for each in results]
+    for each in results:
+        findings = "could not be run" if each.broken else each.findings
+        rows.append(f"| {each.target} | {each.executions:,} | {each.seconds} | {findings} |")
     return "\n".join(rows)
 
 

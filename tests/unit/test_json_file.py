@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -194,3 +196,26 @@ def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
     (inside / "net.report.json").symlink_to("/dev/zero")
     (inside / "net.index.json").write_text(json.dumps(index))
     assert cli.main(["diff", str(inside), str(inside)]) == 0
+
+
+def test_a_file_with_many_errors_costs_no_more_than_its_first_ones(tmp_path: Path) -> None:
+    """Work is counted in calls of functions, which no other load on the machine changes."""
+
+    def calls(entries: int) -> int:
+        count = 0
+
+        def counted(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        index = {"schema": "executorch-index/v2", "artifacts": [{} for _ in range(entries)]}
+        sys.setprofile(counted)
+        try:
+            with pytest.raises(InputError):
+                json_file.check(index, tmp_path / "net.index.json", "an index", "index")
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(1)  # compiles patterns
+    assert calls(5000) < 2 * calls(10)

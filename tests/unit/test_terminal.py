@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etbuild import cli, inspection
-from etbuild.errors import Problem, printable
+from etbuild.errors import Problem, printable, steers
 from etbuild.progress import table
 
 from .indexes import MANIFEST, edited, make_index
@@ -67,3 +67,15 @@ def test_names_in_programs() -> None:
     assert is_clean(inspection.text(program))
     assert is_clean(inspection.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
     assert is_clean(table([("a", "b"), (EVIL, EVIL)]))
+
+
+@pytest.mark.parametrize(
+    "name", ["\u0645\u062f\u0644\u200c\u0647\u0627", "na\u00a0me", "\u3000", "e\u0301", "\U0001f468\u200d\U0001f469"]
+)
+def test_ordinary_characters_without_a_form_may_be_in_names(name: str) -> None:
+    assert not steers(name)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eb", "\u2066", "\x9b", "\ud800", "\u2028", "\u200f"])
+def test_what_steers_a_terminal_or_turns_text_may_not(name: str) -> None:
+    assert steers(name)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
 from etbuild import json_file, schema
+from etbuild.errors import steers
 from etbuild.plan import canonical_json
 
 _SCHEMA = "executorch-cache-record/v1"
@@ -66,7 +67,7 @@ def read_record(data: bytes, step: str, key: str) -> Record:
         content = json_file.parse(body)
     except ValueError as error:
         raise Damaged(f"it is no record: {error}") from error
-    wrong = schema.problems("step#record", content)
+    wrong = schema.problems("step#record", content, most=1)
     if wrong:
         raise Damaged(f"it is no record: {wrong[0].on_one_line()}")
     if (content["step"], content["key"]) != (step, key):
@@ -82,4 +83,4 @@ def _stays_inside(name: str) -> bool:
     """Whether a name leads to a file of the directory that the entry is copied to, and nowhere else."""
     path = PurePosixPath(name)
     inside = name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
-    return inside and name.isprintable()
+    return inside and not steers(name)

@@ -166,6 +166,17 @@ def format_path(path: DocumentPath) -> str:
     return text
 
 
+_STEERING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def steers(text: str) -> bool:
+    """Whether a text holds a control character, a line end, a mark of direction, or half of a surrogate pair.
+
+    Other characters without a form of their own, such as the joiners of Persian, are part of ordinary names.
+    """
+    return _STEERING.search(text) is not None
+
+
 def printable(text: str) -> str:
     """The text with an escape in place of each character that could move a cursor, begin a line, or turn the order
     of what is read: control characters, line ends, marks of direction, and what has no form."""

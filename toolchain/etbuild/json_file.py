@@ -71,7 +71,7 @@ def check(
         again = "make it again with this version of `etbuild`"
         hint = hint or (again if found.partition("/")[0] == wanted.partition("/")[0] else None)
         raise InputError([Problem(f"{path}: not {what}: its schema is {found}, not {wanted}", hint=hint)])
-    wrong = schema.problems(schema_name, parsed, below)
+    wrong = schema.problems(schema_name, parsed, below, most=_NAMED)
     if wrong:
         problems = [Problem(f"{path}: not {what}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]]
         raise InputError(problems)

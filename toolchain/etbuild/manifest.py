@@ -10,7 +10,7 @@ from typing import Any
 
 from etbuild import alignment, backends, document, examples, lowering_options, recipes, schema
 from etbuild.document import mapping
-from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, unknown
+from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # of a file: the bytes of each part, and the characters of all
@@ -136,7 +136,7 @@ def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
-    if not name.isprintable():
+    if steers(name):
         yield Problem(f"`{name}` holds a character that cannot be printed", path, "give the file another name")
     elif len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
         yield Problem(f"`{name}` is too long for the name of a file", path)

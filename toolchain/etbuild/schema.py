@@ -87,11 +87,22 @@ _Validator = extend(
 )
 
 
-def problems(name: str | Path, data: Any, path: DocumentPath = ()) -> list[Problem]:
-    """Everything in `data` that breaks the schema `name`, each at its path below `path`."""
+def problems(name: str | Path, data: Any, path: DocumentPath = (), most: int | None = None) -> list[Problem]:
+    """What in `data` breaks the schema `name`, each at its path below `path`.
+
+    Args:
+        name: As `validator` takes it.
+        data: The data.
+        path: Where it stands.
+        most: Look for no more than so many: data that somebody else made may hold a million.
+    """
     explain = _Explainer(validator(name).schema, path)
-    found = (problem for error in validator(name).iter_errors(data) for problem in explain.error(error))
-    return list(dict.fromkeys(found))
+    found: dict[Problem, None] = {}
+    for error in validator(name).iter_errors(data):
+        found.update(dict.fromkeys(explain.error(error)))
+        if most is not None and len(found) >= most:
+            break
+    return list(found)
 
 
 class _Explainer:

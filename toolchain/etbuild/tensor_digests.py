@@ -43,7 +43,7 @@ def _of_safetensors(file: BinaryIO) -> dict[str, str]:
     if length > _HEADER_LIMIT:
         raise ValueError("its header is too long")
     header = json_file.parse(file.read(length))
-    wrong = schema.problems("safetensors", header)
+    wrong = schema.problems("safetensors", header, most=1)
     if wrong:
         raise ValueError(wrong[0].on_one_line())
     header.pop("__metadata__", None)
