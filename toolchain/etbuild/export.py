@@ -137,9 +137,10 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
     with torch.no_grad(), _training(module, training):
         with assignments.watched(module) as assigned:
             program = _exported(ready, root, shapes, strict)
-        if assigned.unclear:
+        if assigned.wants_run(program):
             arguments, keywords = copy.deepcopy((ready.arguments, ready.keywords))
-            assigned = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords))
+            with blame(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
+                assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords)))
     assigned.check(program, entry)
     _check_results(program, entry)
     if strict:
