@@ -134,6 +134,14 @@ def test_a_program_is_read_as_torch_reads_it(records: dict[str, bytes], tmp_path
     assert ours.state_dict["tied.weight"].data_ptr() == ours.state_dict["linear.weight"].data_ptr()
 
 
+def test_weights_are_aligned_as_torch_aligns_them(records: dict[str, bytes], tmp_path: Path) -> None:
+    """How memory is aligned decides which kernels run, and so the last bits of results."""
+    file = write(tmp_path / "net.pt2", records)
+    for _ in range(5):
+        tensors = pt2_file.load(file).state_dict.values()
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in tensors if tensor.numel())
+
+
 def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     hostile = edited(records, GRAPH, lambda graph: graph.update(guards_code=[code(canary)]))
