@@ -490,3 +490,32 @@ def test_a_build_names_the_file_and_what_is_wrong_with_it(
     assert "is no expression over sizes, and would be run as Python code" in made.err
     assert made.files == []
     assert not canary.exists()
+
+
+QUANTIZED = """\
+import torch
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+def create():
+    module = torch.nn.Sequential(torch.nn.Linear(32, 32)).eval()
+    quantize_(module, Int8WeightOnlyConfig())
+    return module
+"""
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_weight_of_a_class_of_its_own_is_named(saved: bool, build: Build, tmp_path: Path) -> None:
+    manifest = (
+        "schema: executorch-model/v1\nname: net\nmodel: {factory: 'model:create'}\n"
+        "methods: {forward: {example_inputs: [{shape: [1, 32], dtype: float32}]}}\n"
+    )
+    if saved:
+        manifest = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: net.pt2}}\n"
+        made: dict[str, Any] = {}
+        exec(QUANTIZED, made)
+        torch.export.save(torch.export.export(made["create"](), (torch.ones(1, 32),)), tmp_path / "net.pt2")
+    files = {"net.pt2": (tmp_path / "net.pt2").read_bytes()} if saved else None
+    failed = build(manifest, model=QUANTIZED, files=files)
+    assert failed.code == 1
+    assert "`0.weight` is of the class `Int8Tensor`" in failed.err
+    assert "torchao.utils.unwrap_tensor_subclass(module)" in failed.err
