@@ -34,7 +34,7 @@ def tail(damage: str) -> str:
         ),
         ("a store", "DamagedBackend returned `NamedDataStore` as the named data of partition 0"),
         ("no blob", "DamagedBackend returned named data for partition 0 that has keys without a blob"),
-        ("a blob of text", "DamagedBackend returned named data for partition 0 that has keys without a blob, or blobs"),
+        ("a blob of text", "DamagedBackend returned named data for partition 0 that has `str` where `bytes` belong"),
     ],
 )
 def test_a_damaged_result_names_the_backend(lower: Lower, damage: str, message: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import random
 from operator import attrgetter
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from executorch.runtime import Runtime
 from torch.utils import _pytree as pytree
+
+from etbuild.assignments import assigned_when_run
 
 from .conftest import Build, Outcome
 
@@ -261,6 +265,63 @@ def test_what_nothing_reads_may_be_assigned(build: Build) -> None:
     assert "note: `by_call` assigns to `tail.state`" in made.err
     for strict in (False, True):
         check(made, name_of("by_call", strict), "by_call", torch.randn(2, 4))
+
+
+CASTS = {
+    "to": "self.idx = self.idx.to(x); return x + self.idx",
+    "half": "self.idx = self.idx.half(); return x + self.idx",
+    "of_a_child": "self.tail.idx = self.tail.idx.type_as(x); return x + self.tail.idx",
+}
+
+
+def test_a_cast_that_is_assigned_is_the_same_at_each_call(build: Build) -> None:
+    bodies = "".join(f"    def cast_{what}(self, x):\n        {body}\n\n" for what, body in CASTS.items())
+    child = "self.register_buffer('idx', torch.arange(4))"
+    model = MODEL.replace("    def by_call", f"{bodies}    def by_call").replace(
+        "self.linear = shared", f"self.linear = shared; {child}"
+    )
+    model = model.replace("    return Net()", "    net = Net()\n    net.idx = torch.arange(4)\n    return net")
+    methods = [(f"cast_{what}", strict) for what in CASTS for strict in (False, True)]
+    made = build(HEAD + "".join(method(*each) for each in methods), model=model)
+    for entry, strict in methods:
+        check(made, name_of(entry, strict), entry, torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("more", ["+ x.sum().long() * 0 + 1", "+ x"])
+def test_a_cast_of_something_else_is_refused(more: str, build: Build) -> None:
+    body = f"self.idx = (self.idx {more}).float(); return x + self.idx"
+    model = MODEL.replace("    def by_call", f"    def lose(self, x):\n        {body}\n\n    def by_call")
+    model = model.replace("    return Net()", "    net = Net()\n    net.idx = torch.arange(4)\n    return net")
+    made = build(HEAD + method("lose", False), model=model)
+    assert made.code == 1
+    assert "the method reads `idx` and assigns to it" in made.err
+    assert "register it as a buffer, and write into it" in made.err
+
+
+def test_a_run_that_looks_for_assignments_leaves_no_trace() -> None:
+    class Drawing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+            self.constant = torch.zeros(4)
+            self.register_buffer("state", torch.zeros(4))
+
+        def forward(self) -> None:
+            self.weight[1:].mul_(2)
+            self.constant += 1
+            self.state.add_(1)
+            random.random(), numpy.random.rand(), torch.rand(1)
+
+    def states() -> str:
+        return str((random.getstate(), numpy.random.get_state(), torch.get_rng_state().tolist()))
+
+    module, before = Drawing(), states()
+    weight = module.weight
+    assigned_when_run(module, module)
+    assert states() == before
+    assert module.weight is weight
+    assert weight.tolist() == [1.0] * 4
+    assert module.constant.tolist() == module.state.tolist() == [0.0] * 4
 
 
 GRAPHS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import io
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan
 
-from etbuild import pt2_file
+from etbuild import custom_ops, pt2_file
 from etbuild.errors import InputError
 from etbuild.export import load_method
-from etbuild.inputs import Inputs
-from etbuild.pt2_strings import Refused
+from etbuild.inputs import Inputs, read_sources
+from etbuild.pt2_strings import Refused, _operator
+from etbuild.sources import importable
 
 from .conftest import Build
 
@@ -132,6 +135,85 @@ def test_a_program_is_read_as_torch_reads_it(records: dict[str, bytes], tmp_path
             assert type(own[name]) is type(other[name])
             torch.testing.assert_close(own[name], other[name], rtol=0, atol=0)
     assert ours.state_dict["tied.weight"].data_ptr() == ours.state_dict["linear.weight"].data_ptr()
+
+
+def test_weights_are_aligned_as_torch_aligns_them(records: dict[str, bytes], tmp_path: Path) -> None:
+    """How memory is aligned decides which kernels run, and so the last bits of results."""
+    file = write(tmp_path / "net.pt2", records)
+    for _ in range(5):
+        tensors = pt2_file.load(file).state_dict.values()
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in tensors if tensor.numel())
+
+
+class Sizes(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        return x * n**0.5, x * torch.sym_sqrt(n), x * (n & 3), x * (n | 1), x * torch.sym_float(n) ** -0.5
+
+
+def test_arithmetic_on_sizes_is_read(tmp_path: Path) -> None:
+    file, shapes = tmp_path / "net.pt2", ({0: torch.export.Dim("n", min=2, max=20)},)
+    torch.export.save(torch.export.export(Sizes(), (torch.ones(5),), dynamic_shapes=shapes), file)
+    read = pt2_file.load(file).module()
+    for size in (2, 7):
+        torch.testing.assert_close(read(torch.ones(size)), Sizes()(torch.ones(size)))
+
+
+def test_names_that_modules_may_have_are_read(tmp_path: Path) -> None:
+    names = ("a b", "conv-1", "\u00fc(1)[x]*", "50%", "a=b")
+    net = torch.nn.Sequential(collections.OrderedDict((name, torch.nn.Linear(2, 2)) for name in names))
+    file = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(net, (torch.ones(1, 2),)), file)
+    program = pt2_file.load(file)
+    assert {f"{name}.weight" for name in names} <= set(program.state_dict)
+    torch.testing.assert_close(program.module()(torch.ones(1, 2)), net(torch.ones(1, 2)))
+
+
+class Shifted(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[1:] + y
+
+
+def test_a_dimension_of_another_one_is_named(tmp_path: Path) -> None:
+    size, file = torch.export.Dim("n", min=2, max=20), tmp_path / "net.pt2"
+    shapes = ({0: size + 1}, {0: size})
+    torch.export.save(torch.export.export(Shifted(), (torch.ones(6), torch.ones(5)), dynamic_shapes=shapes), file)
+    with pytest.raises(Refused, match=r"worked out from another one .* give it a `Dim` of its own"):
+        pt2_file.load(file)
+
+
+class Scan(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return associative_scan(torch.add, x, 0, combine_mode="generic")
+
+
+def test_a_scan_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(Scan(), (torch.ones(4, 3),)), file)
+    with pytest.raises(Refused, match=r"`associative_scan` and `torch\.func` are not supported"):
+        pt2_file.load(file)
+
+
+DECLARED = """\
+import torch
+
+@torch.library.custom_op("pt2_declared::lookup", mutates_args=())
+def lookup(x: torch.Tensor, path: str) -> torch.Tensor:
+    return x + len(path)
+
+@lookup.register_fake
+def _(x, path):
+    return torch.empty_like(x)
+"""
+
+
+def test_a_declared_operator_may_name_its_arguments_as_it_likes(tmp_path: Path) -> None:
+    source = tmp_path / "lookup_ops.py"
+    source.write_text(DECLARED)
+    with importable(read_sources({"lookup_ops.py": source}), []) as finder:
+        custom_ops.load({"libraries": [], "modules": ["lookup_ops"]}, Inputs(), finder)
+    assert custom_ops.is_declared("pt2_declared::lookup")
+    _operator("torch.ops.pt2_declared.lookup.default")
 
 
 def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp_path: Path) -> None:
@@ -408,3 +490,32 @@ def test_a_build_names_the_file_and_what_is_wrong_with_it(
     assert "is no expression over sizes, and would be run as Python code" in made.err
     assert made.files == []
     assert not canary.exists()
+
+
+QUANTIZED = """\
+import torch
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+def create():
+    module = torch.nn.Sequential(torch.nn.Linear(32, 32)).eval()
+    quantize_(module, Int8WeightOnlyConfig())
+    return module
+"""
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_weight_of_a_class_of_its_own_is_named(saved: bool, build: Build, tmp_path: Path) -> None:
+    manifest = (
+        "schema: executorch-model/v1\nname: net\nmodel: {factory: 'model:create'}\n"
+        "methods: {forward: {example_inputs: [{shape: [1, 32], dtype: float32}]}}\n"
+    )
+    if saved:
+        manifest = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: net.pt2}}\n"
+        made: dict[str, Any] = {}
+        exec(QUANTIZED, made)
+        torch.export.save(torch.export.export(made["create"](), (torch.ones(1, 32),)), tmp_path / "net.pt2")
+    files = {"net.pt2": (tmp_path / "net.pt2").read_bytes()} if saved else None
+    failed = build(manifest, model=QUANTIZED, files=files)
+    assert failed.code == 1
+    assert "`0.weight` is of the class `Int8Tensor`" in failed.err
+    assert "torchao.utils.unwrap_tensor_subclass(module)" in failed.err

@@ -6,6 +6,8 @@ in the runtime has been mended there: take it out of `runtime_limits`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -251,3 +253,17 @@ def test_weights_of_every_dtype_are_looked_at(name: str) -> None:
 
     exported = torch.export.export(Net(), (torch.ones(1),))
     assert non_finite({"forward": exported}) == {"spoiled": {"kind": "buffer", "nan": 1, "infinite": 1, "elements": 4}}
+
+
+@pytest.mark.parametrize("missing", ["module", "function"])
+def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) -> None:
+    """In a process of its own, since what is imported stays."""
+    spoil = {
+        "module": "sys.modules['executorch.extension.pybindings.portable_lib'] = None",
+        "function": "from executorch.extension.pybindings import portable_lib as p; del p._get_operator_names",
+    }
+    called = "assert r._kernels() is r._kernels() is None"
+    code = f"import sys\nfrom etbuild import runtime_limits as r\n{spoil[missing]}\n{called}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("note: kernels of the runtime are not looked at") == 1

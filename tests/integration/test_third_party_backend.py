@@ -279,9 +279,11 @@ def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         pytest.param(JOINT + OWN, "`TallyBackend` has a `preprocess_multimethod` of its own", 2, id="own"),
         pytest.param(JOINT + INHERITED, "`NumberingBackend` has a `preprocess_multimethod`", 2, id="inherited"),
         pytest.param(JOINT + ELSEWHERE, "`JointBackend` has a `preprocess_multimethod` of its own", 2, id="elsewhere"),
-        pytest.param(COUNTING, "compiled one partition twice, and made another delegate of it", 1, id="counting"),
-        pytest.param(KEEPING, "compiled one partition twice, and made other named data of it", 2, id="keeping"),
-        pytest.param(REFUSING, "twice, and failed: AssertionError: I know that one", 2, id="refusing"),
+        pytest.param(
+            COUNTING, "gave different bytes for the same partition: it is not deterministic", 1, id="counting"
+        ),
+        pytest.param(KEEPING, "gave different bytes for the same partition: it is not deterministic", 2, id="keeping"),
+        pytest.param(REFUSING, "for the second time: AssertionError: I know that one", 2, id="refusing"),
     ],
 )
 def test_a_backend_that_is_not_separable_cannot_say_so(package: Changed, change: str, message: str, jobs: int) -> None:

@@ -4,6 +4,7 @@ assigned to a buffer of the module that it exports. All else that is assigned is
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 import warnings
@@ -12,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
 
@@ -29,11 +32,23 @@ class Assigned:
         buffers: Names of buffers.
         attributes: Names of attributes that are neither buffers nor parameters.
         unclear: TorchDynamo says that the method changes its modules, and not whether it writes or assigns.
+        casts: Those of these names that a run has left with what they held, in another dtype or on another device.
     """
 
     buffers: list[str] = field(default_factory=list)
     attributes: list[str] = field(default_factory=list)
     unclear: bool = False
+    casts: set[str] = field(default_factory=set)
+
+    def wants_run(self, program: ExportedProgram) -> bool:
+        """Whether only a run of the method tells what it assigns, and whether that changes what it computes."""
+        return self.unclear or bool(_read(program) & {*self.buffers, *self.attributes})
+
+    def add(self, ran: Assigned) -> None:
+        """Adds what a run of the method has assigned."""
+        self.buffers += ran.buffers
+        self.attributes += ran.attributes
+        self.casts |= ran.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
         """Whether the method does the same at each call without what was assigned.
@@ -45,15 +60,19 @@ class Assigned:
         Raises:
             BuildError: It does not: eager code would find at the next call what it has assigned at this one.
         """
-        read = _read(program)
+        read = _read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
         names = sorted({*self.buffers, *self.attributes})
-        message = "the method reads `{}` and assigns to it, and torch.export loses what is assigned"
-        hint = "write into a buffer instead: `{}.copy_(...)`"
-        problems = [Problem(message.format(name), path, hint.format(name)) for name in names if name in read]
+        problems = [self._lost(name, path) for name in names if name in read]
         if problems:
             raise BuildError(problems)
         for name in names:
             print(f"note: `{path[1]}` assigns to `{name}`: no later call finds it there", file=sys.stderr)
+
+    def _lost(self, name: str, path: DocumentPath) -> Problem:
+        message = f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned"
+        if name in self.buffers:
+            return Problem(message, path, f"write into a buffer instead: `{name}.copy_(...)`")
+        return Problem(message, path, f"register it as a buffer, and write into it: `{name}.copy_(...)`")
 
 
 def _read(program: ExportedProgram) -> set[str | None]:
@@ -83,20 +102,77 @@ def assigned_when_run(module: torch.nn.Module, run: Callable[[], object]) -> Ass
         run: Runs the method.
     """
     modules, found = dict(module.named_modules()), Assigned()
-    contents = [(tensor, tensor.clone()) for tensor in [*module.buffers(), *module.parameters()]]
     attributes = {name: (dict(vars(child)), dict(child._buffers)) for name, child in modules.items()}
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    tensors = [value for each in attributes.values() for of in each for value in of.values() if _is_tensor(value)]
+    contents = {id(tensor): (tensor, tensor.clone()) for tensor in tensors}
+    written = _Written(module)
+    with torch.no_grad(), _same_random_numbers():
         try:
-            with _assigned_buffers(modules, found.buffers):
+            with _assigned_buffers(modules, found.buffers), written:
                 run()
         finally:
+            after = {name: {**vars(child), **child._buffers} for name, child in modules.items()}
             for name, (own, buffers) in attributes.items():
                 found.attributes += [_joined(name, key) for key in _other_tensors(own, modules[name].__dict__)]
                 _restore(modules[name].__dict__, own)
                 _restore(modules[name]._buffers, buffers)
-            for tensor, content in contents:
+            for tensor, content in [*contents.values(), *written.before.values()]:
                 tensor.copy_(content)
+    for name, (own, buffers) in attributes.items():
+        before = {key: value for key, value in {**own, **buffers}.items() if _is_tensor(value)}
+        found.casts |= {_joined(name, key) for key, value in before.items() if _is_cast(value, after[name].get(key))}
     return found
+
+
+class _Written(TorchDispatchMode):  # type: ignore[misc]
+    """Keeps the content of parameters that are written to: to copy all would take as much memory as the model."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self._parameters = {_storage(parameter): parameter for parameter in module.parameters()}
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            for value in [*args, *(kwargs or {}).values()]:
+                key = _storage(value) if isinstance(value, torch.Tensor) else None
+                if key in self._parameters and key not in self.before:
+                    self.before[key] = (self._parameters[key], self._parameters[key].clone())
+        return func(*args, **(kwargs or {}))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """What draws numbers afterwards gets those that it would have got without what runs inside."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_cast(before: torch.Tensor, after: Any) -> bool:
+    """Whether a tensor is another one in a new dtype or on a new device.
+
+    Equal content alone does not tell: to add zeros to a state changes nothing either, and the next input may be others.
+    """
+    if not isinstance(after, torch.Tensor) or before.shape != after.shape:
+        return False
+    if (before.dtype, before.device) == (after.dtype, after.device):
+        return False
+    # As bytes: NaN is equal to itself, and not every dtype can be compared.
+    cast, found = (value.detach().contiguous().flatten().view(torch.uint8) for value in (before.to(after), after))
+    return bool(torch.equal(cast, found))
 
 
 @contextmanager

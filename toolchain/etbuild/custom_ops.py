@@ -18,6 +18,7 @@ from etbuild.sources import SourceFinder, import_module
 
 # An operator is registered once in a process: what has done so stays, though the export and lowering each load it.
 _loaded: set[str] = set()  # the digests of libraries
+_registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of what they and modules registered
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class _Imported:
 
 
 _imported: dict[str, _Imported] = {}
+
+
+def is_declared(operator: str) -> bool:
+    """Whether an operator is one that a manifest declares.
+
+    Args:
+        operator: As its schema names it, `NAMESPACE::NAME` or `NAMESPACE::NAME.OVERLOAD`.
+    """
+    return operator in _registered
 
 
 def load(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
@@ -43,6 +53,14 @@ def load(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> No
         InputError: A library is not declared.
         BuildError: A library cannot be loaded, or a module not imported.
     """
+    before = set(torch._C._dispatch_get_all_op_names())
+    try:
+        _load_all(custom_ops, inputs, finder)
+    finally:
+        _registered.update(set(torch._C._dispatch_get_all_op_names()) - before)
+
+
+def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
     for index, name in enumerate(custom_ops["libraries"]):
         path = ("custom_ops", "libraries", index)
         file = inputs.find_data(name, path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild import assignments, example_values, pt2_file, strict_names
 from etbuild.error_text import hints, shortened, summary, whole_error
@@ -137,9 +138,11 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
     with torch.no_grad(), _training(module, training):
         with assignments.watched(module) as assigned:
             program = _exported(ready, root, shapes, strict)
-        if assigned.unclear:
+        _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
+        if assigned.wants_run(program):
             arguments, keywords = copy.deepcopy((ready.arguments, ready.keywords))
-            assigned = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords))
+            with blame(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
+                assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords)))
     assigned.check(program, entry)
     _check_results(program, entry)
     if strict:
@@ -241,7 +244,11 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
     try:
-        return _bound(pt2_file.load(found))
+        program = pt2_file.load(found)
+        _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
+        return _bound(program)
+    except BuildError:
+        raise
     except pt2_file.NotExported:
         hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
         raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)]) from None
@@ -360,6 +367,17 @@ def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) ->
         if not isinstance(value, (bool, int, float, type(None))):
             message = f"the method returns {shortened(repr(value), 80)}: no program returns a {type(value).__name__}"
             raise BuildError([Problem(message, path, "return tensors, numbers, or tuples, lists and dicts of such")])
+
+
+_UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
+
+
+def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
+    """A weight of a class of its own has its tensors inside, and no bytes that could be compared or written."""
+    for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
+        if is_traceable_wrapper_subclass(tensor):
+            message = f"`{name}` is of the class `{type(tensor).__name__}`, and not a plain tensor"
+            raise BuildError([Problem(message, path, hint)])
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:

@@ -15,7 +15,7 @@ NonFinite = dict[str, dict[str, Any]]
 
 
 def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
-    """The parameters and buffers that methods use, with elements that should not be there.
+    """The parameters and buffers that methods use, with elements that are NaN or infinite.
 
     -inf in a buffer is none of them: masks of attention are made of it.
 

@@ -66,7 +66,7 @@ class LoweredMethod:
         delegates: By the name of each delegate its debug handles and the digests of its program and its named data.
         claims: The shards that want each key of the named data.
         places: Where it keeps the weights that it reads.
-        non_finite: Those of them with elements that should not be there.
+        non_finite: Those of them with elements that are NaN or infinite.
         digests: Of its other files but blobs, which are called after theirs.
     """
 

@@ -18,7 +18,8 @@ from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.partition_lint import PartitionLint
 from etbuild.plan import Plan
 from etbuild.plan import backends as plan_backends
-from etbuild.separability import Claims, backend_class, looks_at_all_methods
+from etbuild.preprocess_results import backend_class
+from etbuild.separability import Claims, looks_at_all_methods
 from etbuild.sources import SourceFinder, blame, load_callable
 
 

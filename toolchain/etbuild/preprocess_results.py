@@ -25,6 +25,13 @@ _HINT = (
 )
 
 
+def backend_class(backend_id: str) -> type[BackendDetails] | None:
+    """The class that ExecuTorch would call; None: no module that was imported defines it."""
+    # Of two of one name ExecuTorch takes the last.
+    found: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
+    return found.get(backend_id)
+
+
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
     """Inside, a backend's results are checked as soon as ExecuTorch has them.
@@ -35,8 +42,8 @@ def checked() -> Iterator[None]:
     lower_all = backend_api.lower_all_submodules_to_backend
 
     def lower_all_checked(backend: str, *arguments: Any) -> None:
-        known = {each.__name__: each for each in BackendDetails.__subclasses__()}  # of several the last, as ExecuTorch
-        with _results_checked(known[backend]) if backend in known else contextlib.nullcontext():
+        owner = backend_class(backend)
+        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
             lower_all(backend, *arguments)
 
     with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
@@ -88,20 +95,24 @@ def _messages(count: int, results: Any) -> Iterator[str]:
         elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
             found = _named(result.data_store_output)
             yield f"{found} as the named data of partition {number}, and no `NamedDataStoreOutput`"
-        elif result.data_store_output is not None and not _is_whole(result.data_store_output):
-            yield f"named data for partition {number} that has keys without a blob, or blobs that are no bytes"
+        elif result.data_store_output is not None and _damage(result.data_store_output):
+            yield f"named data for partition {number} that {_damage(result.data_store_output)}"
 
 
 def _is_blob(value: Any) -> bool:
     return isinstance(value, bytes) or versions.is_file_backed(value)
 
 
-def _is_whole(output: NamedDataStoreOutput) -> bool:
-    """Whether all keys have a blob, and all blobs are bytes."""
+def _damage(output: NamedDataStoreOutput) -> str | None:
+    """What named data has that it must not have; None: nothing."""
+    wrong = sorted({_named(each) for each in output.buffers if not _is_blob(each)})
+    if wrong:
+        return f"has {' and '.join(wrong)} where `bytes` belong"
     entries = [entry for keys in (output.pte_data, *output.external_data.values()) for entry in keys.values()]
-    return all(map(_is_blob, output.buffers)) and all(
-        isinstance(entry, DataEntry) and entry.buffer_index in range(len(output.buffers)) for entry in entries
-    )
+    known = range(len(output.buffers))
+    if all(isinstance(entry, DataEntry) and entry.buffer_index in known for entry in entries):
+        return None
+    return "has keys without a blob"
 
 
 def _named(value: Any) -> str:

@@ -106,17 +106,35 @@ class _Records:
         Raises:
             Refused: There is none of this name.
         """
+        content = bytearray(self._size(name))
+        with memoryview(content) as view:
+            self._read_into(view, name)
+        return content
+
+    def read_tensor(self, name: str) -> torch.Tensor:
+        """The content of a record, in memory as PyTorch allocates it. How memory is aligned decides which kernels run,
+        and so the last bits of what they compute: of a bytearray it differs from run to run.
+
+        Raises:
+            Refused: There is none of this name.
+        """
+        content = torch.empty(self._size(name), dtype=torch.uint8)
+        self._read_into(memoryview(content.numpy()), name)
+        return content
+
+    def _size(self, name: str) -> int:
         if name not in self:
             raise Refused(f"it has no record `{ascii(name)[1:-1]}`")
-        content = bytearray(self._sizes[f"{self._root}/{name}"])
-        with self._archive.open(f"{self._root}/{name}") as record, memoryview(content) as view:
-            start = 0
+        return self._sizes[f"{self._root}/{name}"]
+
+    def _read_into(self, view: memoryview, name: str) -> None:
+        start = 0
+        with self._archive.open(f"{self._root}/{name}") as record:
             while read := record.read(2**24):  # in parts, since weights are large
                 view[start : start + len(read)] = read
                 start += len(read)
-        if start < len(content):
+        if start < len(view):
             raise Refused(f"its record `{name}` ends too early")
-        return content
 
 
 def _table(form: Any, records: _Records, name: str) -> Any:
@@ -136,7 +154,7 @@ def _table(form: Any, records: _Records, name: str) -> Any:
 def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.Tensor]:
     """Weights or constants by name; those of one record share its memory."""
     config = _table(schema.PayloadConfig, records, table.format("model")).config
-    contents: dict[str, bytearray] = {}
+    contents: dict[str, torch.Tensor] = {}
     found = {}
     for name, entry in config.items():
         record = f"{directory}{entry.path_name}"
@@ -146,7 +164,7 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
             found[name] = _unpickled(records, record)
             continue
         if record not in contents:
-            contents[record] = records.read(record)
+            contents[record] = records.read_tensor(record)
         tensor = _tensor(name, contents[record], entry.tensor_meta)
         found[name] = torch.nn.Parameter(tensor, requires_grad=False) if entry.is_param else tensor
     return found
@@ -166,7 +184,7 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
     return tensor
 
 
-def _tensor(name: str, content: bytearray, meta: schema.TensorMeta) -> torch.Tensor:
+def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
     """A tensor in the bytes of a record, in the layout that the file gives it."""
     try:
         dtype = deserialize_scalar_type(meta.dtype)
@@ -178,7 +196,7 @@ def _tensor(name: str, content: bytearray, meta: schema.TensorMeta) -> torch.Ten
     if meta.layout != schema.Layout.Strided or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
         raise Refused(f"the form of `{name}` is unknown")
     wanted = math.prod(sizes) * dtype.itemsize
-    if wanted and not content:
+    if wanted and not len(content):
         raise Refused(f"`{name}` has no content: was the program exported under a FakeTensorMode?")
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if wanted else -1
     if (last + 1) * dtype.itemsize > len(content) or wanted > max(len(content), _MAX_EXPANDED):
@@ -186,7 +204,7 @@ def _tensor(name: str, content: bytearray, meta: schema.TensorMeta) -> torch.Ten
     try:
         if not wanted:
             return torch.empty(sizes, dtype=dtype)
-        bits = torch.frombuffer(content, dtype=torch.uint8, count=len(content) // dtype.itemsize * dtype.itemsize)
+        bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)
     except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride of more than 63 bits
         raise Refused(f"the form of `{name}` is unknown") from error

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import functools
 import json
+import math
 import re
 import types
 import typing
@@ -22,6 +23,8 @@ import torch
 from torch._export.serde import schema
 from torch._export.serde.union import _Union
 from torch.utils import _pytree as pytree
+
+from etbuild import custom_ops
 
 
 class Refused(Exception):
@@ -111,8 +114,8 @@ def _identifier(text: str) -> None:
 
 
 def _path(text: str) -> None:
-    """A dotted name, as of a weight; `torch.fx` writes it into Python source too."""
-    if not re.fullmatch(r"[\w.@$:/#<>+-]*", text):
+    """A dotted name, as of a weight; `torch.fx` writes it into strings and comments of Python source."""
+    if not text.isprintable() or re.search(r"[\"'`\\{}]", text):
         raise Refused(f"the name {_shown(text)} has characters that no name of a weight or module has")
 
 
@@ -120,6 +123,14 @@ def _symbol(text: str) -> None:
     """The name of a size; PyTorch counts up to its number."""
     if not re.fullmatch(r"[A-Za-z_]{1,20}\d{1,5}", text):
         raise Refused(f"{_shown(text)} is no name of a size")
+
+
+def _dimension(text: str) -> None:
+    """What has a range: the name of a size, or what is worked out from one."""
+    if not re.fullmatch(r"\w+", text) and re.fullmatch(r"[\w +*/()-]+", text, re.ASCII):
+        hint = "cannot be lowered by ExecuTorch; give it a `Dim` of its own"
+        raise Refused(f"{_shown(text)}: a dimension that is worked out from another one {hint}")
+    _symbol(text)
 
 
 def _verifier(text: str) -> None:
@@ -146,6 +157,8 @@ def _operator(text: str) -> None:
     name = text.removeprefix("torch.ops.higher_order.")
     if name != text and name in _HIGHER_ORDER:
         return
+    if text.startswith("torch._functorch.predispatch."):
+        raise Refused(f"the graph calls {_shown(text)}: `associative_scan` and `torch.func` are not supported")
     parts = _OPERATOR.fullmatch(text)
     if parts is None or name != text:
         raise Refused(f"the graph calls {_shown(text)}, which is no operator")
@@ -156,13 +169,17 @@ def _operator(text: str) -> None:
         return  # PyTorch says so itself
     if not isinstance(found, torch._ops.OpOverload):
         raise Refused(f"the graph calls {_shown(text)}, which is no operator")
-    files = [one.name for one in found._schema.arguments if "file" in one.name or "path" in one.name]
-    if any(str(one.type) == "str" for one in found._schema.arguments if one.name in files) or _reads_files(parts[1]):
+    if parts[1] in _NO_MODELS:
+        raise Refused(f"the graph calls {_shown(text)}: operators of `{parts[1]}` do not belong into a model")
+    if not custom_ops.is_declared(found.name()) and any(map(_names_file, found._schema.arguments)):
         raise Refused(f"the graph calls {_shown(text)}, which opens files")
 
 
-def _reads_files(namespace: str) -> bool:
-    return namespace in ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")
+_NO_MODELS = ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")  # files, other processes
+
+
+def _names_file(argument: Any) -> bool:
+    return str(argument.type) == "str" and ("file" in argument.name or "path" in argument.name)
 
 
 def _sources(text: str) -> None:
@@ -217,7 +234,7 @@ _CALLS = {
     *("And", "Or", "Not", "Piecewise", "ExprCondPair", "sqrt", "FloorDiv", "ModularIndexing", "Where", "PythonMod"),
     *("CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv"),
     *("IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal"),
-    *("ToFloat", "Identity"),
+    *("ToFloat", "Identity", "OpaqueUnaryFn_sqrt", "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or"),
 }
 _NAMES = {"true", "false", "True", "False", "oo", "int_oo"}
 _ASSUMPTIONS = {"integer", "positive", "nonnegative", "real", "finite", "nonzero", "zero", "negative", "precision"}
@@ -283,6 +300,9 @@ def _power(parts: list[ast.expr]) -> int:
         case [_, ast.Call(func=ast.Name(id="Integer"), args=[exponent])]:
             value = ast.literal_eval(exponent)
             return max(1, abs(value)) if isinstance(value, int) else _MAX_POWER + 1
+        case [_, ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(number))])]:
+            value = abs(float(number))
+            return max(1, math.ceil(value)) if value <= _MAX_POWER else _MAX_POWER + 1
         case [_, ast.Call(func=ast.Name(id="Rational"), args=[ast.Constant(value=1), ast.Constant(value=int())])]:
             return 1
     return _MAX_POWER + 1
@@ -299,12 +319,12 @@ _STRINGS: dict[str, Callable[[str], None]] = {
     "as_string": _free,
     "as_strings": _free,
     "torch_version": _free,
-    **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name", "type"), _path),
+    **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name"), _path),
 }
 """What a string may be, by the name of its field; all others are names of nodes and arguments."""
 
 _KEYS: dict[str, Callable[[str], None]] = {
-    "range_constraints": _symbol,
+    "range_constraints": _dimension,
     "metadata": _free,
     **dict.fromkeys(("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"), _identifier),
 }

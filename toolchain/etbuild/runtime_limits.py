@@ -7,6 +7,8 @@ once ExecuTorch has mended it. An application may have other kernels, so that mo
 
 from __future__ import annotations
 
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +25,7 @@ from executorch.exir.schema import (
     TensorList,
 )
 
+from etbuild.error_text import summary
 from etbuild.program_file import operator_name
 
 # The operators of ExecuTorch's kernels that read and write uint16: they move elements as they are.
@@ -75,23 +78,28 @@ def find(file: PTEFile) -> list[Limit]:
     return list(found)
 
 
-def _kernels() -> frozenset[str]:
-    """The operators that the runtime has kernels for. It is in the process already where ExecuTorch is."""
+@functools.cache  # so that the note is there once
+def _kernels() -> frozenset[str] | None:
+    """The operators that the runtime has kernels for; None: the installed package cannot say."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its API is experimental
-        import executorch.kernels.quantized  # noqa: F401
-        from executorch.extension.pybindings import portable_lib
+        try:
+            import executorch.kernels.quantized  # noqa: F401
+            from executorch.extension.pybindings import portable_lib
 
-        return frozenset(portable_lib._get_operator_names())
+            return frozenset(portable_lib._get_operator_names())
+        except (ImportError, AttributeError) as error:  # other releases, and packages without the runtime
+            print(f"note: kernels of the runtime are not looked at: {summary(error)}", file=sys.stderr)
+            return None
 
 
-def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str]) -> Iterator[Limit]:
+def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | None) -> Iterator[Limit]:
     yield from _empty_constants(file, plan)
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
     for call in calls:
         if isinstance(call, KernelCall):
             operator, tensors = operator_name(plan, call.op_index), list(_tensors(plan, call.args))
-            if operator not in kernels:
+            if kernels is not None and operator not in kernels:
                 yield Limit(plan.name, f"it has no kernel for `{operator}`", "the application has to bring one")
             for check in _CHECKS:
                 yield from check(plan.name, operator, tensors)

@@ -20,13 +20,7 @@ from etbuild import backends, named_data, versions
 from etbuild.accelerate.preprocess_in_parallel import is_a_loop
 from etbuild.error_text import summary
 from etbuild.errors import BuildError, DocumentPath, Problem
-
-
-def backend_class(backend_id: str) -> type[BackendDetails] | None:
-    """The class that ExecuTorch would call; None: no module that was imported defines it."""
-    # Of two of one name ExecuTorch takes the last.
-    found: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
-    return found.get(backend_id)
+from etbuild.preprocess_results import backend_class
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:
@@ -88,6 +82,9 @@ class Claims:
                 raise BuildError([_depends_on_the_past(backend, delegate.backend_id, what, path)])
 
 
+_DIFFERENT = "gave different bytes for the same partition: it is not deterministic, or it remembers what it compiled"
+
+
 def _what_differs(delegate: LoweredBackendModule) -> str | None:
     kind = backend_class(delegate.backend_id)
     assert kind is not None
@@ -95,12 +92,10 @@ def _what_differs(delegate: LoweredBackendModule) -> str | None:
     try:
         again = kind.preprocess(versions.copy_for_preprocess(kind, program, specs), copy.deepcopy(specs))
     except Exception as error:  # whatever a package raises
-        return f"and failed: {summary(error)}"
-    if versions.sha256_of(again.processed_bytes) != versions.sha256_of(delegate.processed_bytes):
-        return "and made another delegate of it"
-    if _named_data(again.data_store_output) != _named_data(delegate.named_data_store_output):
-        return "and made other named data of it"
-    return None
+        return f"failed when it compiled a partition for the second time: {summary(error)}"
+    same = versions.sha256_of(again.processed_bytes) == versions.sha256_of(delegate.processed_bytes)
+    same = same and _named_data(again.data_store_output) == _named_data(delegate.named_data_store_output)
+    return None if same else _DIFFERENT
 
 
 def _named_data(output: Any) -> dict[str, bytes]:
@@ -121,8 +116,7 @@ def _overrides(backend: str, backend_id: str, path: DocumentPath) -> Problem:
 
 def _depends_on_the_past(backend: str, backend_id: str, what: str, path: DocumentPath) -> Problem:
     return Problem(
-        f"{_claim(backend)}, but `{backend_id}` compiled one partition twice, {what}: methods that are lowered one by "
-        "one would differ from methods that are lowered together",
+        f"{_claim(backend)}, but `{backend_id}` {what}",
         path,
         "change the package: let `preprocess` depend on its arguments alone, or write `separable=False` in its "
         "`Backend`",

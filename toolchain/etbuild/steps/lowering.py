@@ -62,7 +62,7 @@ class Lowered:
         edge: The methods.
         shards: The shard of each parameter that has a tag, by name.
         places: Where the weights of each method are.
-        non_finite: The weights with elements that should not be there.
+        non_finite: The weights with elements that are NaN or infinite.
     """
 
     edge: EdgeProgramManager
