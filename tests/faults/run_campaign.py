@@ -28,7 +28,7 @@ def main() -> int:
     until = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         campaign = Campaign(Path(name), options.seed)
-        calls = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
+        calls = {mode: len(campaign.inject(mode, 0, ERRORS[0])) for mode in MODES}
         campaign.counts.clear()  # nothing has failed yet
         ways = itertools.cycle(itertools.product(_ORDER, SIGNALS))
         kinds = itertools.cycle(itertools.product(_ORDER, ERRORS))
