@@ -78,6 +78,12 @@ def published(out: Path) -> dict[str, bytes]:
     return {**artifacts(out), **shards}
 
 
+def places(uses: list[str], error: int) -> list[int]:
+    """The numbers of the uses in which the system may give this error."""
+    locks_alone = error == errno.ENOLCK
+    return [number for number, use in enumerate(uses, 1) if not locks_alone or use.startswith("fcntl.flock")]
+
+
 class Campaign:
     """Builds of one program into one directory, with one cache and one directory of temporary files.
 

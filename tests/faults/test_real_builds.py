@@ -19,7 +19,7 @@ import pytest
 from etbuild import cli
 from etbuild.cache import Cache
 
-from .campaign import Campaign, published
+from .campaign import Campaign, places, published
 from .disk import Disk
 from .projects import command
 
@@ -63,7 +63,7 @@ def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> Non
     [("hit", errno.ENOSPC), ("hit", errno.EIO), ("hit", errno.EMFILE), ("hit", errno.ENOLCK), ("cold", errno.ENOSPC)],
 )
 def test_a_build_in_which_a_file_fails(campaign: Campaign, uses: dict[str, list[str]], mode: str, error: int) -> None:
-    campaign.inject(mode, campaign.chance.randint(1, len(uses[mode])), error)
+    campaign.inject(mode, campaign.chance.choice(places(uses[mode], error)), error)
     assert campaign.result()["findings"] == []
 
 
