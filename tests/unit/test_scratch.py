@@ -183,8 +183,11 @@ def test_a_directory_of_any_depth_is_swept(tmp_path: Path) -> None:
     os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
     os.close(descriptor)
     end(process, child)
-    with Scratch(tmp_path, HIDDEN) as scratch:
-        assert list(tmp_path.iterdir()) == [scratch.path]
+    try:
+        with Scratch(tmp_path, HIDDEN) as scratch:
+            assert list(tmp_path.iterdir()) == [scratch.path]
+    finally:
+        subprocess.run(["rm", "-rf", held], check=True)  # pytest could not remove it
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
