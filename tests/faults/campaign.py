@@ -22,9 +22,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from etbuild.__main__ import ARITHMETIC
 from etbuild.cache import Cache
+from etbuild.settled import FIXED
 
+from . import injected
 from .projects import MODEL, artifacts
 
 MANIFEST = """\
@@ -38,20 +39,21 @@ methods:
 named_data: {weights: {parameters: ["*"], shard_size: 200}}
 """
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENOMEM)
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.ENOLCK)
 MODES = {"cold": ["--jobs", "2"], "joint": ["--jobs", "1", "--no-cache"], "hit": []}
 _STARTED = re.compile(rb"\r\x1b\[K  [^\r\n]+ \.\.\.")
 _INJECT = """\
 import sys
-sys.path.append(sys.argv[1])
+here, place, error, root = settings = sys.argv[1:5]
+sys.path.append(here)
+from etbuild import settled
 from etbuild.__main__ import main
 from tests.faults import injected
-place, error, root = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+program = sys.orig_argv[sys.orig_argv.index("-c") + 1]
+settled.command = lambda arguments: [sys.executable, "-c", program, *settings, *arguments]  # what builds, too
 sys.argv[1:] = sys.argv[5:]
-seen = injected.install(place, injected.fail(error), root)
-code = main()
-print(f"calls {seen()}", file=sys.stderr)
-sys.exit(code)
+injected.install(int(place), injected.fail(int(error)), injected.log(root), root)
+sys.exit(main())
 """
 
 
@@ -74,6 +76,12 @@ def published(out: Path) -> dict[str, bytes]:
     """What stands in an output directory under the names of artifacts."""
     shards = {f"net.weights/{name}": content for name, content in artifacts(out / "net.weights").items()}
     return {**artifacts(out), **shards}
+
+
+def places(uses: list[str], error: int) -> list[int]:
+    """The numbers of the uses in which the system may give this error."""
+    locks_alone = error == errno.ENOLCK
+    return [number for number, use in enumerate(uses, 1) if not locks_alone or use.startswith("fcntl.flock")]
 
 
 class Campaign:
@@ -136,9 +144,8 @@ class Campaign:
         return [str(self.manifest), "-o", str(self.out), *cache, *options]
 
     def environment(self) -> dict[str, str]:
-        """Of a build. It has what it would start itself anew for."""
-        settled = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "NO_COLOR": "1", **ARITHMETIC}
-        return {**os.environ, **settled, "TMPDIR": str(self.tmp)}
+        """Of a build."""
+        return {**os.environ, **FIXED, "NO_COLOR": "1", "TMPDIR": str(self.tmp)}
 
     def prepare(self, mode: str) -> None:
         """An output directory of nothing or of an earlier build, and a cache with nothing or with the program."""
@@ -164,9 +171,19 @@ class Campaign:
             self._note("unclear errors", f"{mode} {number.name} {stage} {delay}: {ended.code} {ended.said}")
         self.look(mode, f"{number.name} in stage {stage}")
 
-    def inject(self, mode: str, place: int, error: int) -> int:
-        """Has one use of a file fail in a build, and looks at what is left. Returns how many uses there were."""
+    def inject(self, mode: str, place: int, error: int) -> list[str]:
+        """Has one use of a file fail in a build, and looks at what is left.
+
+        Args:
+            mode: Of the build.
+            place: The number of the use, from 1, among those of all processes of the build. 0: nothing fails.
+            error: Of the system.
+
+        Returns:
+            The uses, each with its file.
+        """
         self.prepare(mode)
+        (self.root / injected.LOG).unlink(missing_ok=True)
         here = str(Path(__file__).parents[2])
         command = [sys.executable, "-c", _INJECT, here, str(place), str(error), str(self.root), "build"]
         done = subprocess.run(
@@ -181,7 +198,7 @@ class Campaign:
         if mode == "hit" and not self._holds_all():
             self._note("lost entries", f"{mode} {errno.errorcode[error]} {place}: {done.stderr}")
         self.look(mode, f"{errno.errorcode[error]} at {place}")
-        return int((re.findall(r"calls (\d+)", done.stderr) or ["0"])[-1])
+        return injected.uses((self.root / injected.LOG).read_bytes())
 
     def _holds_all(self) -> bool:
         kept = {path.relative_to(self.filled) for path in self.filled.rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .campaign import ERRORS, MODES, SIGNALS, Campaign, dump
+from .campaign import ERRORS, MODES, SIGNALS, Campaign, dump, places
 
 _ORDER = ("hit", "cold", "hit", "hit", "joint", "hit")  # a hit is over in a moment, most of which is our own
 
@@ -28,7 +28,7 @@ def main() -> int:
     until = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         campaign = Campaign(Path(name), options.seed)
-        calls = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
+        uses = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
         campaign.counts.clear()  # nothing has failed yet
         ways = itertools.cycle(itertools.product(_ORDER, SIGNALS))
         kinds = itertools.cycle(itertools.product(_ORDER, ERRORS))
@@ -39,7 +39,7 @@ def main() -> int:
                 kills -= 1
             if faults:
                 mode, error = next(kinds)
-                campaign.inject(mode, campaign.chance.randint(1, calls[mode]), error)
+                campaign.inject(mode, campaign.chance.choice(places(uses[mode], error)), error)
                 faults -= 1
         result = campaign.result()
     print(dump(result))

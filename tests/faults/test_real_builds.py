@@ -19,7 +19,7 @@ import pytest
 from etbuild import cli
 from etbuild.cache import Cache
 
-from .campaign import Campaign, published
+from .campaign import Campaign, places, published
 from .disk import Disk
 from .projects import command
 
@@ -46,9 +46,24 @@ def test_a_killed_build(campaign: Campaign, mode: str, number: signal.Signals) -
     assert campaign.result()["findings"] == []
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EMFILE])
-def test_a_hit_in_which_a_file_fails(campaign: Campaign, error: int) -> None:
-    campaign.inject("hit", campaign.chance.randint(1, 80), error)
+@pytest.fixture(scope="module")
+def uses(campaign: Campaign) -> dict[str, list[str]]:
+    """Where a file can fail, by the mode of a build."""
+    return {mode: campaign.inject(mode, 0, errno.ENOSPC) for mode in ("hit", "cold")}
+
+
+def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> None:
+    for mode, found in uses.items():
+        assert any(use.endswith("/net.pte") for use in found) == (mode == "cold")
+        assert "os.rename net.pte" in found  # published, by the process that builds or the one that finds
+
+
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [("hit", errno.ENOSPC), ("hit", errno.EIO), ("hit", errno.EMFILE), ("hit", errno.ENOLCK), ("cold", errno.ENOSPC)],
+)
+def test_a_build_in_which_a_file_fails(campaign: Campaign, uses: dict[str, list[str]], mode: str, error: int) -> None:
+    campaign.inject(mode, campaign.chance.choice(places(uses[mode], error)), error)
     assert campaign.result()["findings"] == []
 
 

@@ -193,6 +193,7 @@ def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
     kept.store()
     half = kept.root / "cache/tmp/tmp0123abcd"
     half.write_bytes(b"half")
+    os.utime(half, (0, 0))
     orphan = kept.root / "cache/blobs" / OTHER[:2] / OTHER
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"no record lists it")
@@ -336,6 +337,7 @@ def test_no_link_is_followed(kept: Kept, precious: Precious, work: str) -> None:
         path = kept.root / "cache" / link
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(precious.root / target)
+        os.utime(path, (0, 0), follow_symlinks=False)
     kept.cache = Cache(kept.root / "cache", kept.said.append)
     if work == "gc":
         kept.cache.gc(0)

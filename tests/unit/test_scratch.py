@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from etbuild import files
+from etbuild.cache import Cache
+from etbuild.errors import BuildError, InputError
 from etbuild.folders import Folder
 from etbuild.scratch import HIDDEN, Scratch, sweep_files, temporary, unfinished
 
@@ -44,6 +51,12 @@ def end(process: subprocess.Popen[str], child: int) -> None:
     process.kill()
     subprocess.run(["kill", "-9", str(child)], check=True)
     process.communicate()  # ends when both have closed it
+
+
+def make_old(path: Path) -> None:
+    """As if nobody had changed it for eight days."""
+    then = time.time() - 8 * 24 * 3600
+    os.utime(path, (then, then), follow_symlinks=False)
 
 
 def test_what_is_made_goes(tmp_path: Path) -> None:
@@ -97,6 +110,8 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     (place / ".etbuild-4444aaaa").mkdir()
     (place / ".etbuild-4444aaaa/made-by-etbuild").symlink_to(precious / "file")
     before = sorted(place.rglob("*"))
+    for path in place.iterdir():
+        make_old(path)
     with Scratch(place, HIDDEN):
         pass
     assert sorted(place.rglob("*")) == before
@@ -110,6 +125,7 @@ def test_temporary_directories_are_swept_too(tmp_path: Path, monkeypatch: pytest
         left.mkdir()
         (left / "made-by-etbuild").write_text("")
         (left / "file").write_text("")
+        make_old(left)
     with temporary("again") as scratch:
         assert list(tmp_path.iterdir()) == [scratch.path]
     assert list(tmp_path.iterdir()) == []
@@ -125,9 +141,94 @@ def test_an_unfinished_file_stays_while_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "tmp0123abcd").write_text("of a process that was killed")
     (tmp_path / "tmp4567abcd").symlink_to(tmp_path / "moved")
     (tmp_path / "other").write_text("not ours")
+    for path in tmp_path.iterdir():
+        make_old(path)
     with Folder.at(tmp_path) as folder:
         sweep_files(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "other", "tmp4567abcd"]
+
+
+def test_what_another_machine_made_stays_for_a_week(tmp_path: Path) -> None:
+    """A network file system may grant both the lock."""
+    names = [".etbuild-0123456789abcdef", ".etbuild-01234567", "etbuild-again-0123456789abcdef"]
+    (tmp_path / "tmp").mkdir()
+    unfinished_files = [tmp_path / "tmp" / name for name in ("tmp0123456789abcdef", "tmp01234567")]
+    for name in names:
+        (tmp_path / name).mkdir()
+    for path in (*(tmp_path / name / "made-by-etbuild" for name in names[:2]), *unfinished_files):
+        path.write_text("")
+    before = sorted(tmp_path.rglob("*"))
+
+    def sweep() -> list[Path]:
+        with Scratch(tmp_path, HIDDEN), Folder.at(tmp_path / "tmp") as tmp:
+            sweep_files(tmp)
+        return sorted(tmp_path.rglob("*"))
+
+    assert sweep() == before
+    for path in before:
+        make_old(path)
+    assert sweep() == [tmp_path / "tmp"]
+
+
+def test_a_directory_of_any_depth_is_swept(tmp_path: Path) -> None:
+    process, child = hold(tmp_path)
+    (held,) = tmp_path.iterdir()
+    descriptor = os.open(held, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=descriptor)
+        os.mkdir("e", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    os.close(descriptor)
+    end(process, child)
+    try:
+        with Scratch(tmp_path, HIDDEN) as scratch:
+            assert list(tmp_path.iterdir()) == [scratch.path]
+    finally:
+        subprocess.run(["rm", "-rf", held], check=True)  # pytest could not remove it
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_directory_of_temporary_files_that_cannot_be_listed(tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o011)
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(0o1733)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            with Scratch(place, HIDDEN) as scratch:
+                (scratch.path / "deep/er").mkdir(parents=True)
+            code = 0 if not scratch.path.exists() else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_told_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(descriptor: int, kind: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    why = re.escape(f"the file system has no locks ({os.strerror(number)})")
+    with pytest.raises(BuildError, match=f"cannot be locked against other builds: {why}"), files.staging(tmp_path):
+        pytest.fail("work was begun")
+    with pytest.raises(InputError, match=f"cannot be used as a cache: {why}"):
+        Cache(tmp_path / "cache")
+    with temporary("again"):
+        files.replace(tmp_path / "file", b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "file"]
 
 
 CROWD = """\

@@ -30,7 +30,7 @@ from etbuild import cache_files
 from etbuild.cache_files import reason
 from etbuild.cache_record import Damaged, Record, Unreadable, write_record
 from etbuild.errors import BuildError, InputError, Problem
-from etbuild.folders import Folder
+from etbuild.folders import Folder, lock
 from etbuild.scratch import sweep_files
 
 
@@ -289,7 +289,7 @@ class Cache:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, 0o600, dir_fd=locks.descriptor)
                 try:
-                    fcntl.flock(descriptor, kind)
+                    lock(descriptor, kind)
                     # The collector may have removed the file meanwhile: then others lock another one.
                     if locks.is_still(name, descriptor):
                         yield root

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from etbuild.cache_record import DIGEST, Damaged, Entry, Record, Unreadable, read_record
 from etbuild.folders import Folder, NotAFile, NotAFolder
-from etbuild.scratch import is_unfinished, unfinished, write_error
+from etbuild.scratch import is_unfinished, remove_unlocked, unfinished, write_error
 
 _BLOCK = 1 << 20
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
@@ -294,6 +294,5 @@ def touch(root: Folder, place: str) -> None:
 
 def sweep_lock(root: Folder, place: str) -> None:
     """Removes the lock of a key, unless a process has it."""
-    with contextlib.suppress(OSError), root.holder(place) as (folder, name), folder.open(name) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.remove(name)
+    with contextlib.suppress(OSError), root.holder(place) as (folder, name):
+        remove_unlocked(folder, name)

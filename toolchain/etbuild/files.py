@@ -56,13 +56,23 @@ class Artifact:
 
 @contextlib.contextmanager
 def staging(directory: Path) -> Iterator[Path]:
-    """A directory beside the final place. `publish` moves files out of it; what is left in it goes when a build fails.
+    """A directory beside the final place, out of which `publish` moves files. It is removed with what is left in it.
 
-    That of a build that was killed goes when the next one makes its own.
+    If the build is killed, the next one removes it.
 
     Raises:
-        BuildError: The directory cannot be made; or what is done meanwhile meets a full disk or the like.
+        BuildError: The directory cannot be made; there are no locks, which `publish` needs; or what is done meanwhile
+            meets a full disk or the like.
     """
+    with _beside(directory) as staged:
+        with contextlib.suppress(BlockingIOError), _turn(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            pass
+        yield staged
+
+
+@contextlib.contextmanager
+def _beside(directory: Path) -> Iterator[Path]:
+    """A directory beside the final place, which removes itself."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         staged = Scratch(directory, HIDDEN)
@@ -95,7 +105,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     Raises:
         BuildError: It cannot be made, or a file or a link is in its place.
     """
-    with staging(directory.parent) as staged:
+    with _beside(directory.parent) as staged:
         content = staged / "content"
         content.mkdir()
         yield content
@@ -130,7 +140,7 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
     Raises:
         BuildError: A file cannot be moved there.
     """
-    with _turn(directory) as place:
+    with _turn(directory, fcntl.LOCK_EX) as place:
         _withdraw(place, artifacts[-1].file, {artifact.file for artifact in artifacts})
         for artifact in artifacts:
             _move(artifact, place)
@@ -138,15 +148,17 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 
 
 @contextlib.contextmanager
-def _turn(directory: Path) -> Iterator[Folder]:
-    """The directory, once no other process publishes in it."""
-    try:
-        place = Folder.at(directory)
-    except OSError as error:
-        raise write_error(directory, error) from error
-    with place:
+def _turn(directory: Path, kind: int) -> Iterator[Folder]:
+    """The directory, while it is locked against other processes that publish in it."""
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(place.descriptor, fcntl.LOCK_EX)
+            place = held.enter_context(Folder.at(directory))
+        except OSError as error:
+            raise write_error(directory, error) from error
+        try:
+            held.enter_context(place.locked(kind))
+        except BlockingIOError:
+            raise
         except OSError as error:
             message = f"{directory}: cannot be locked against other builds: {error.strerror}"
             raise BuildError([Problem(message, hint="write to a directory of a local file system")]) from error
@@ -254,7 +266,7 @@ def replace(path: Path, content: bytes) -> None:
     Raises:
         BuildError: It could not be written.
     """
-    with staging(path.parent) as directory:
+    with _beside(path.parent) as directory:
         written = write(directory, path.name, "file", lambda file: file.write(content))
         try:
             written.path.replace(path)

@@ -1,9 +1,12 @@
 """Directories and files that go with the process that made them, however it ends.
 
 Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
-containers that share a directory, too). A directory has it on a file inside, which also tells that the directory is
-ours. Who makes something new in a place sweeps there, before and after: it removes what has our kind of name and a lock
-that nobody holds.
+containers of one machine that share a directory, too). A directory has it on a file inside, which also tells that the
+directory is ours. A process that makes something new in a place sweeps there: it removes what has our kind of name and
+a lock that nobody holds.
+
+A network file system may grant a lock to each machine by itself. A name therefore says in which boot of which machine
+it was made. What is of another boot is removed only when nobody has changed it for a week.
 
 Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
 it has the lock, and else makes another one.
@@ -14,25 +17,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
+import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from etbuild.errors import BuildError, Problem
-from etbuild.folders import Folder
+from etbuild.folders import Folder, NoLocks, lock
 
 HIDDEN = ".etbuild-"
 """How directories beside a user's files are called."""
 
 _MARKER = "made-by-etbuild"
-_DIRECTORY = re.compile(r"(\.etbuild-|etbuild-[a-z]+-)[a-z0-9_]{8}")
-_FILE = re.compile(r"tmp[a-z0-9_]{8}")
+_DIRECTORY = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)([0-9a-f]{8})?[a-z0-9_]{8}")
+_FILE = re.compile(r"tmp([0-9a-f]{8})?[a-z0-9_]{8}")
+_ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # nothing is built for so long
 _LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # a file system without: nothing is swept there
 
 
 class Scratch:
@@ -49,8 +55,7 @@ class Scratch:
     def __init__(self, parent: Path, prefix: str) -> None:
         self._parent = Folder.at(parent.absolute())
         try:
-            with contextlib.suppress(OSError):  # what cannot be swept now may be so another time
-                _sweep_directories(self._parent)
+            self._busy = _sweep_directories(self._parent, _left_here(self._parent, _DIRECTORY))
             self._folder, self._name, self._lock = _make_directory(self._parent, prefix)
         except BaseException:
             self._parent.close()
@@ -69,7 +74,7 @@ class Scratch:
     def remove(self) -> None:
         """Removes it with all that is in it. What cannot be removed is left for another process to sweep.
 
-        Sweeps once more: children of a process that was killed just before may have ended only now.
+        Sweeps again what was locked before: children of a process that was killed may have ended only now.
         """
         # A model may have closed descriptors that are not its own, and opened others in their place.
         with contextlib.suppress(OSError):
@@ -77,8 +82,7 @@ class Scratch:
                 _remove_directory(self._parent, self._name, self._folder)
         with contextlib.suppress(OSError):
             os.close(self._lock)
-        with contextlib.suppress(OSError):
-            _sweep_directories(self._parent)
+        _sweep_directories(self._parent, self._busy)
         for folder in (self._folder, self._parent):
             with contextlib.suppress(OSError):
                 folder.close()
@@ -113,7 +117,7 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
         OSError: It cannot be made.
     """
     while True:
-        name = f"tmp{os.urandom(4).hex()}"
+        name = f"tmp{_boot()}{os.urandom(4).hex()}"
         descriptor = _make_locked(folder, name)
         if descriptor is not None:
             break
@@ -126,9 +130,19 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
 
 def sweep_files(folder: Folder) -> None:
     """Removes what `unfinished` made in processes that were killed."""
-    for name in folder.names():
-        if is_unfinished(name):
-            _sweep_file(folder, name)
+    for name in _left_here(folder, _FILE):
+        remove_unlocked(folder, name)
+
+
+def remove_unlocked(folder: Folder, name: str) -> None:
+    """Removes a file unless a process has its lock, as far as that can be done."""
+    with contextlib.suppress(OSError):
+        descriptor = _try_lock(folder, name)
+        if descriptor is not None:
+            try:
+                folder.remove(name)
+            finally:
+                os.close(descriptor)
 
 
 def is_unfinished(name: str) -> bool:
@@ -148,7 +162,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
 def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
     """A new directory, its name, and the descriptor that holds its lock."""
     while True:
-        name = f"{prefix}{os.urandom(4).hex()}"
+        name = f"{prefix}{_boot()}{os.urandom(4).hex()}"
         os.mkdir(name, 0o700, dir_fd=parent.descriptor)
         with contextlib.ExitStack() as failed:
             failed.callback(_remove_if_empty, parent, name)
@@ -171,7 +185,8 @@ def _make_locked(folder: Folder, name: str) -> int | None:
     """The descriptor of a new file that holds the file's lock; None where another process has swept the file."""
     descriptor = os.open(name, _LOCKED | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
     try:
-        _flock(descriptor)
+        with contextlib.suppress(NoLocks):  # nothing is swept there
+            lock(descriptor, fcntl.LOCK_EX)
         if folder.is_still(name, descriptor):
             return descriptor
     except BaseException:
@@ -181,18 +196,53 @@ def _make_locked(folder: Folder, name: str) -> int | None:
     return None
 
 
-def _flock(descriptor: int) -> None:
+@functools.cache
+def _boot() -> str:
+    """Tells one boot of one machine from others. Where nobody can tell, each process is alone."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
+    except OSError:
+        return os.urandom(4).hex()
 
 
-def _sweep_directories(parent: Folder) -> None:
-    for name in filter(_DIRECTORY.fullmatch, parent.names()):
+def _left_here(folder: Folder, pattern: re.Pattern[str]) -> list[str]:
+    """What may be removed if nobody has its lock. A place that cannot be listed is not swept.
+
+    Args:
+        folder: Where to look.
+        pattern: Of names. Its group is the boot.
+    """
+    try:
+        return [name for name in folder.names(pattern) if _is_of_this_boot(name, pattern) or _is_old(folder, name)]
+    except OSError:
+        return []
+
+
+def _is_of_this_boot(name: str, pattern: re.Pattern[str]) -> bool:
+    matched = pattern.fullmatch(name)
+    return matched is not None and matched[1] == _boot()
+
+
+def _is_old(folder: Folder, name: str) -> bool:
+    try:
+        return time.time() - folder.status(name).st_mtime > _ANOTHER_BOOT_SECONDS
+    except OSError:
+        return False
+
+
+def _sweep_directories(parent: Folder, names: list[str]) -> list[str]:
+    """Removes directories that nobody has the lock of. Returns those that are still there."""
+    for name in names:
         with contextlib.suppress(OSError):  # it is no directory, is gone already, or belongs to somebody else
             _sweep_directory(parent, name)
+    return [name for name in names if _is_there(parent, name)]
+
+
+def _is_there(parent: Folder, name: str) -> bool:
+    try:
+        return parent.is_folder(name)
+    except OSError:
+        return False
 
 
 def _sweep_directory(parent: Folder, name: str) -> None:
@@ -200,32 +250,22 @@ def _sweep_directory(parent: Folder, name: str) -> None:
         if os.fstat(folder.descriptor).st_uid != os.geteuid():
             return
         try:
-            lock = _try_lock(folder, _MARKER)
+            descriptor = _try_lock(folder, _MARKER)
         except FileNotFoundError:
             parent.remove_empty(name)  # a process was killed before it had made the lock; else it is not ours
             return
-        if lock is not None:
+        if descriptor is not None:
             try:
                 _remove_directory(parent, name, folder)
             finally:
-                os.close(lock)
-
-
-def _sweep_file(folder: Folder, name: str) -> None:
-    with contextlib.suppress(OSError):
-        lock = _try_lock(folder, name)
-        if lock is not None:
-            try:
-                folder.remove(name)
-            finally:
-                os.close(lock)
+                os.close(descriptor)
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:
     """The descriptor that now holds the lock of a file; None where it is another process's, or no file of ours."""
     descriptor = os.open(name, _LOCKED, dir_fd=folder.descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISREG(os.fstat(descriptor).st_mode) and folder.is_still(name, descriptor):
             return descriptor
     except OSError:
