@@ -22,7 +22,7 @@ from etbuild.slate import GRACE_SECONDS, Slate, how_it_ended, in_words, work
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LONGEST_SLEEP_SECONDS = 1.0  # a word that the work is done wakes nobody
+_LONGEST_SLEEP_SECONDS = 1.0  # no signal comes when the slate is written, so it is looked at this often
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,9 +35,9 @@ def work_for_parent(descriptor: int, run: Callable[[], int]) -> NoReturn:
     """
     from etbuild import isolation
 
-    os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too, and passes it on
     slate = Slate(descriptor)
+    os.close(descriptor)
     isolation.end_with(slate.pid())
     work(slate, run)
 
