@@ -48,7 +48,8 @@ _OUTSIDE = "do that before the build, and declare what it gives as a file"
 
 
 class Undeclared(Exception):
-    """What sources see of a refusal. It may come out of another process, as text: the build says it in its own way."""
+    """Raised in sources that read what they may not. The build reports the problem itself: this may come out of another
+    process as text."""
 
 
 @dataclass
