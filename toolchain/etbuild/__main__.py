@@ -33,7 +33,8 @@ def main() -> int:
         from etbuild.supervised import work_for_parent
 
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
-        work_for_parent(descriptor, lambda: cli.main(arguments))
+        # The parent knows why this process is interrupted, and says so.
+        work_for_parent(descriptor, lambda: cli.main(arguments, tell_interrupt=lambda: None))
     return cli.main(arguments, lambda limit: _supervise(arguments, limit))
 
 

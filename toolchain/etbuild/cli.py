@@ -34,15 +34,26 @@ _VERBS = (
     "report",
     "verify",
 )
+INTERRUPTED = 130
+"""The exit code of a command that a signal has ended."""
 
 
-def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None], None] = lambda limit: None) -> int:
+def _tell_interrupt() -> None:
+    print("etbuild: interrupted", file=sys.stderr)
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    settle: Callable[[float | None], None] = lambda limit: None,
+    tell_interrupt: Callable[[], None] = _tell_interrupt,
+) -> int:
     """Runs one command.
 
     Args:
         arguments: Of the command; those of the process by default.
         settle: Called by verbs that build, before they import torch, with the seconds that a build may take: runs the
             command in a process whose surroundings are the same each time, unless this is one.
+        tell_interrupt: Called when a signal has ended the command: says so.
 
     Returns:
         The exit code. Only errors of ours leave as exceptions.
@@ -63,8 +74,8 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None]
     except BaseException as error:
         # Libraries make errors of their own of an interrupt: PyTorch, for one, while it is imported.
         if interrupts or isinstance(error, KeyboardInterrupt):
-            print("etbuild: interrupted", file=sys.stderr)
-            return 130
+            tell_interrupt()
+            return INTERRUPTED
         return _tell(error)
 
 
