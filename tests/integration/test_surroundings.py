@@ -98,7 +98,8 @@ def test_what_stays_of_an_environment() -> None:
     goes = ["PYTHONOPTIMIZE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHON_GIL"]
     goes += ["TORCH_LOGS", "PYTORCH_JIT", "EXECUTORCH_X", "KMP_AFFINITY", "MKL_DYNAMIC", "GLIBC_TUNABLES", "WIDTH"]
     given = {**stays, **dict.fromkeys(goes, "1"), "PYTHONHASHSEED": "5", "ATEN_CPU_CAPABILITY": "avx2"}
-    assert environment(given) == {**stays, **FIXED}
+    dropped = {"ETBUILD_DROPPED_VARIABLES": "=".join(sorted(goes))}
+    assert environment(given) == {**stays, **FIXED, **dropped}
     assert environment(environment(given)) == environment(given)
 
 
