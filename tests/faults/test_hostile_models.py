@@ -3,6 +3,7 @@ names what happened. It never ends well without a program, hangs, or leaves a pr
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -187,6 +188,29 @@ def test_a_model_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> N
     if pid.exists():  # else this machine takes as long for the imports
         assert stage[1] == "create the module"
         assert not alive(int(pid.read_text()))
+
+
+READS = """os.environ.get("MY_SCALE")
+    os.environ.get("PYTHONHASHSEED")"""
+
+
+def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
+    manifest = write(tmp_path / "in", READS)
+    command = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
+    done = etbuild(*command, env={**os.environ, "MY_SCALE": "2"})
+    assert done.returncode == 1
+    assert "`MY_SCALE`, which is set, and builds do not see it" in done.stderr
+    assert "`kwargs`" in done.stderr
+    done = etbuild(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "from the cache" in etbuild(*command).stdout
+
+
+def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
+    done = etbuild(*arguments(write(tmp_path / "in", "time.sleep(600)"), tmp_path / "out"), "--timeout", 3)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: the build took longer than 3 s, the limit of `--timeout`: it was ended")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

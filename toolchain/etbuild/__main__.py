@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import util
 from pathlib import Path
 
 _SUPERVISED = "--supervised="
@@ -34,7 +33,8 @@ def main() -> int:
         from etbuild.supervised import work_for_parent
 
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
-        work_for_parent(descriptor, lambda: cli.main(arguments))
+        # The parent knows why this process is interrupted, and says so.
+        work_for_parent(descriptor, lambda: cli.main(arguments, tell_interrupt=lambda: None))
     return cli.main(arguments, lambda limit: _supervise(arguments, limit))
 
 
@@ -63,6 +63,8 @@ def _look_where_builds_look() -> None:
 
 def _start_as_file() -> None:
     """Does what Python does for `-m etbuild`, but for running code of `sitecustomize` and `usercustomize`."""
+    from importlib import util
+
     here = Path(__file__).parent
     sys.path[:] = [place for place in sys.path if place != str(here)]
     if sys.flags.no_site:

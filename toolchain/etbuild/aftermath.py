@@ -117,7 +117,8 @@ def streams_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stream_to(stream: int, other: int) -> Iterator[None]:
-    """Has what is written to a descriptor go to another one. Afterwards it is as before, whatever code inside does."""
+    """Sends to the descriptor `other` what is written to `stream`. Puts `stream` back at the end, even if code inside
+    has changed it."""
     saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     os.dup2(other, stream)  # nothing, if they are the same
     try:

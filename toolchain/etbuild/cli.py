@@ -7,44 +7,53 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
 from etbuild.errors import BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
-from etbuild.progress import complain
-from etbuild.verbs import (
-    build,
-    cache,
-    diff,
-    explain,
-    export,
-    inspect,
-    lock,
-    lower,
-    plan,
-    report,
-    validate,
-    verify,
-    watch,
+
+_VERBS = (
+    "validate",
+    "plan",
+    "build",
+    "watch",
+    "explain",
+    "inspect",
+    "diff",
+    "lock",
+    "cache",
+    "export",
+    "lower",
+    "report",
+    "verify",
 )
+INTERRUPTED = 130
+"""The exit code of a command that a signal has ended."""
 
-_VERBS = (validate, plan, build, watch, explain, inspect, diff, lock, cache, export, lower, report, verify)
+
+def _tell_interrupt() -> None:
+    print("etbuild: interrupted", file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None], None] = lambda limit: None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    settle: Callable[[float | None], None] = lambda limit: None,
+    tell_interrupt: Callable[[], None] = _tell_interrupt,
+) -> int:
     """Runs one command.
 
     Args:
         arguments: Of the command; those of the process by default.
         settle: Called by verbs that build, before they import torch, with the seconds that a build may take: runs the
             command in a process whose surroundings are the same each time, unless this is one.
+        tell_interrupt: Called when a signal has ended the command: says so.
 
     Returns:
         The exit code. Only errors of ours leave as exceptions.
@@ -52,7 +61,8 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None]
     _mend_streams()
     interrupts = _hear_interrupts()
     try:
-        options = _parser().parse_args(_expand(list(sys.argv[1:] if arguments is None else arguments)))
+        words = _expand(list(sys.argv[1:] if arguments is None else arguments))
+        options = _parser(_verbs(words)).parse_args(words)
         options.settle = partial(settle, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
@@ -64,8 +74,8 @@ def main(arguments: Sequence[str] | None = None, settle: Callable[[float | None]
     except BaseException as error:
         # Libraries make errors of their own of an interrupt: PyTorch, for one, while it is imported.
         if interrupts or isinstance(error, KeyboardInterrupt):
-            print("etbuild: interrupted", file=sys.stderr)
-            return 130
+            tell_interrupt()
+            return INTERRUPTED
         return _tell(error)
 
 
@@ -78,6 +88,8 @@ def _tell(error: BaseException) -> int:
         known = system_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
+    from etbuild.progress import complain
+
     complain(known)
     return known.exit_code
 
@@ -120,11 +132,16 @@ def _hear_interrupts() -> list[int]:
         heard.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is threading.main_thread():
+    if _in_main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, interrupt)
     return heard
+
+
+def _in_main_thread() -> bool:
+    threading = sys.modules.get("threading")  # without it there is one thread
+    return threading is None or threading.current_thread() is threading.main_thread()
 
 
 def _expand(arguments: list[str]) -> list[str]:
@@ -138,7 +155,13 @@ def _expand(arguments: list[str]) -> list[str]:
         raise InputError([Problem(f"{path}: cannot read the file of arguments: {error}")]) from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _verbs(words: Sequence[str]) -> Sequence[str]:
+    """The verbs that a command line can mean: parsers of others take time, and would not be used."""
+    first = words[0] if words else ""
+    return [first] if first in _VERBS else [] if first == "--version" else _VERBS
+
+
+def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
@@ -148,6 +171,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in _VERBS:
-        verb.add(registered)
+    for verb in verbs:
+        importlib.import_module(f"etbuild.verbs.{verb}").add(registered)
     return parser

@@ -15,9 +15,8 @@ from typing import Any
 from etbuild import isolation
 from etbuild.aftermath import undone
 from etbuild.errors import BuildError, EtbuildError
-from etbuild.slate import how_it_ended, out_of_memory
+from etbuild.slate import GRACE_SECONDS, how_it_ended, out_of_memory
 
-_GRACE_SECONDS = 5.0  # to remove half-made files
 _LOOK_SECONDS = 0.5  # a process that a dead child has left behind may hold its end of the pipe open
 
 
@@ -73,7 +72,7 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
 def _end(children: list[BaseProcess]) -> None:
     for child in children:
         child.terminate()
-    until = time.monotonic() + _GRACE_SECONDS
+    until = time.monotonic() + GRACE_SECONDS
     for child in children:
         child.join(max(0.0, until - time.monotonic()))
         child.kill()

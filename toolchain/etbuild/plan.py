@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild import examples, json_file, lowering_options, recipes
+from etbuild import examples, lowering_options, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 
 Plan = dict[str, Any]
@@ -128,6 +128,8 @@ def read(path: Path, schema: str) -> Plan:
     Raises:
         InputError: It is none, or another one.
     """
+    from etbuild import json_file
+
     content: Plan = json_file.read(path, "a plan", _PARTS[schema], "`etbuild plan` writes them")
     return content
 

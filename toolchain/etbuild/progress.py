@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from etbuild.aftermath import undone
 from etbuild.errors import EtbuildError, folded, printable
-from etbuild.slate import in_stage
 
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 
@@ -48,6 +46,9 @@ class Progress:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Shows that a stage runs, and at its end how long it took."""
+        from etbuild.aftermath import undone
+        from etbuild.slate import in_stage
+
         start, name = time.monotonic(), printable(name)
         self._line(f"  {name} ...", end="")
         try:

@@ -7,17 +7,17 @@ is made of only ExecuTorch knows.
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.sources import SourceFinder, blame, load_callable
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
+
+    from etbuild.sources import SourceFinder
 
 DECIDES = ("partitioners", "quantize", "strict")
 """What a recipe decides for a method where neither the method nor `defaults` says it."""
@@ -136,6 +136,8 @@ def load(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
     """
     from executorch.export import ExportRecipe
 
+    from etbuild.sources import blame
+
     path: DocumentPath = ("recipe",)
     with blame(path, f"making the recipe `{recipe['name']}`", finder), _strict_about_kwargs(recipe):
         made = _make(recipe, finder)
@@ -151,6 +153,8 @@ def load(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
 def _make(recipe: dict[str, Any], finder: SourceFinder) -> Any:
     name, kwargs = recipe["name"], dict(recipe["kwargs"])
     if ":" in name:
+        from etbuild.sources import load_callable
+
         return load_callable(name, finder, ("recipe",))(**kwargs)
     if isinstance(kwargs.get("minimum_deployment_target"), str):
         kwargs["minimum_deployment_target"] = _deployment_target(kwargs["minimum_deployment_target"])
@@ -178,6 +182,8 @@ def _deployment_target(name: str) -> Any:
 @contextmanager
 def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
     """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
+    import logging
+
     heard: list[str] = []
 
     class Ear(logging.Handler):

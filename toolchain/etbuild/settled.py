@@ -36,19 +36,34 @@ _STAYS = re.compile(
     r"""PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TMP|TEMP|TZ|LANG|LANGUAGE|LC_\w+|ETBUILD_\w+
     |TERM|COLORTERM|NO_COLOR|FORCE_COLOR|COLUMNS|LINES
     |(?:HTTP|HTTPS|FTP|ALL|NO)_PROXY|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|\w+_OFFLINE
-    |\w+_NUM_THREADS|\w+_VISIBLE_DEVICES|CC|CXX|LD_PRELOAD
+    |\w+_NUM_THREADS|\w+_VISIBLE_DEVICES|CC|CXX|FLATC_EXECUTABLE|ANDROID_NDK|LD_PRELOAD
     |PYTHONDONTWRITEBYTECODE|PYTHONIOENCODING
     |(?!PYTHON)\w+_(?:ROOT|HOME|DIR|DIRS|PATH|SDK)""",
     re.VERBOSE | re.IGNORECASE,
 )
+_DROPPED = "ETBUILD_DROPPED_VARIABLES"
 _MAIN = Path(__file__).with_name("__main__.py")
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a process that builds, made of a user's. One that is settled stays as it is."""
-    stays = {name: value for name, value in given.items() if _STAYS.fullmatch(name)}
+    stays = {name: value for name, value in given.items() if stays_set(name)}
+    dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
+    # A process that is settled has the names of its user, and may have set others itself.
+    if dropped and not FIXED.items() <= given.items():
+        stays[_DROPPED] = "=".join(dropped)  # no name has this character
     paths = os.pathsep.join(map(str, python_path(given)))
     return {**stays, **({"PYTHONPATH": paths} if paths else {}), **FIXED}
+
+
+def stays_set(name: str) -> bool:
+    """Whether a process that builds sees the value that its user has given to an environment variable."""
+    return _STAYS.fullmatch(name) is not None
+
+
+def dropped() -> list[str]:
+    """The names of the user's environment variables that this process, which is settled, does not see."""
+    return os.environ.get(_DROPPED, "").split("=")
 
 
 def command(arguments: Iterable[str]) -> list[str]:

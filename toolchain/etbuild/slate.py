@@ -22,25 +22,32 @@ _SLATE_BYTES = 4096
 class Slate:
     """What a process says of itself while it works: memory that it shares with the one that watches it.
 
+    The memory is written without its descriptor. A model may close descriptors that are not its own, and a file that it
+    opens next may get the same number.
+
     Args:
-        descriptor: Of the shared memory.
+        descriptor: Of the shared memory. It may be closed afterwards.
     """
 
     def __init__(self, descriptor: int) -> None:
+        import mmap
+
         self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, _SLATE_BYTES)
 
     @classmethod
     def new(cls) -> Slate:
         """One of this process, which watches another that has not said anything yet."""
-        slate = cls(os.memfd_create("etbuild"))
+        descriptor = os.memfd_create("etbuild")
+        os.ftruncate(descriptor, _SLATE_BYTES)
+        slate = cls(descriptor)
         slate.write()
         return slate
 
     def write(self, stage: str | None = None, code: int | None = None) -> None:
         """Says which stage this process is in, or the exit code that it has reached the end with."""
         said = json.dumps({"pid": os.getpid(), "stage": stage and stage[:500], "code": code})
-        with contextlib.suppress(OSError):  # a model may close what is not its own: then no end is said
-            os.pwrite(self.descriptor, said.encode().ljust(_SLATE_BYTES), 0)
+        self._memory[:] = said.encode().ljust(_SLATE_BYTES)
 
     def stage(self) -> str | None:
         """The stage that was written last."""
@@ -60,11 +67,12 @@ class Slate:
 
     def close(self) -> None:
         """Ends its use here."""
+        self._memory.close()
         os.close(self.descriptor)
 
     def _read(self) -> dict[str, object]:
         try:
-            said = json.loads(os.pread(self.descriptor, _SLATE_BYTES, 0))
+            said = json.loads(self._memory[:])
         except ValueError:
             return {}
         return said if isinstance(said, dict) else {}
@@ -98,8 +106,8 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     _slate, worker, code = slate, os.getpid(), 1
     try:
         code = run()
-    except SystemExit as end:  # of the parser of the command line
-        code = end.code if isinstance(end.code, int) else 1
+    except SystemExit as asked:  # by the parser of the command line
+        code = asked.code if isinstance(asked.code, int) else 1
     except BaseException:  # a bug of ours keeps its traceback
         traceback.print_exc()
     finally:

@@ -22,7 +22,7 @@ from etbuild.slate import GRACE_SECONDS, Slate, how_it_ended, in_words, work
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LONGEST_SLEEP_SECONDS = 1.0  # a word that the work is done wakes nobody
+_LONGEST_SLEEP_SECONDS = 1.0  # no signal comes when the slate is written, so it is looked at this often
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,9 +35,9 @@ def work_for_parent(descriptor: int, run: Callable[[], int]) -> NoReturn:
     """
     from etbuild import isolation
 
-    os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too, and passes it on
     slate = Slate(descriptor)
+    os.close(descriptor)
     isolation.end_with(slate.pid())
     work(slate, run)
 
@@ -82,11 +82,12 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
         Elsewhere: The new process has reached the end.
         InputError: It would not find PyTorch.
         BuildError: The process ended before the command did, or took too long.
-        KeyboardInterrupt: A signal has ended it before it could say so.
+        KeyboardInterrupt: A signal has ended it. The new process does not say so.
     """
     import subprocess
 
     from etbuild import isolation, settled
+    from etbuild.cli import INTERRUPTED
 
     settled.check_packages()
     sys.stdout.flush()
@@ -104,9 +105,9 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
             process.wait()
             isolation.end_orphans()
     code = slate.code(process.pid)
-    if code == 0 or (code is not None and not watched.late):
+    if code == 0 or (code not in (None, INTERRUPTED) and not watched.late):
         raise Elsewhere(code)
-    if watched.interrupted:
+    if watched.interrupted or (code == INTERRUPTED and not watched.late):
         raise KeyboardInterrupt
     raise BuildError([_why(watched, limit)])
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from etbuild import settled
 from etbuild.accelerate.replaced import replaced
 from etbuild.errors import BuildError, Problem
 
@@ -48,7 +49,8 @@ _OUTSIDE = "do that before the build, and declare what it gives as a file"
 
 
 class Undeclared(Exception):
-    """What sources see of a refusal. It may come out of another process, as text: the build says it in its own way."""
+    """Raised in sources that read what they may not. The build reports the problem itself: this may come out of another
+    process as text."""
 
 
 @dataclass
@@ -495,6 +497,18 @@ _own_getitem = os._Environ.__getitem__
 _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
 
 
+def _read_variable(place: str, name: str, is_there: bool) -> None:
+    """A settled process sees few variables. One that it never sees, or that has one value, changes nothing."""
+    if settled.is_settled():
+        if name in settled.dropped() and not is_there:
+            message = f"{place}, reads the environment variable `{name}`, which is set, and builds do not see it"
+            hint = "hand the value over with the `kwargs` of the model, which are in the key"
+            _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
+        if not (settled.stays_set(name) or name == "PYTHONPATH"):
+            return
+    _note(place, f"reads the environment variable `{name}`", "the `kwargs` of the model are in the key")
+
+
 def _environment_read(environment: Any, name: Any) -> Any:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _MAPPINGS:
@@ -503,7 +517,5 @@ def _environment_read(environment: Any, name: Any) -> Any:
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename in _known:
         place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
-        _note(
-            place, f"reads the environment variable `{os.fsdecode(name)}`", "the `kwargs` of the model are in the key"
-        )
+        _read_variable(place, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)

@@ -43,7 +43,6 @@ from etbuild.backends.backend import (
     Partitioners,
     options_at,
 )
-from etbuild.error_text import summary
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -229,6 +228,8 @@ def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator
     except Exception as error:
         if name in BACKENDS:
             raise
+        from etbuild.error_text import summary
+
         message = f"the backend `{name}` failed when {action}: {summary(error)}"
         raise InputError([Problem(message, path)]) from error
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from etbuild import schema
 from etbuild.backends.backend import Backend, Need, Pairing
-from etbuild.error_text import summary
 from etbuild.errors import InputError, Problem
 
 GROUP = "etbuild.backends"
@@ -43,6 +42,8 @@ def load(name: str) -> Backend | None:
     try:
         backend = entry.load()
     except Exception as error:  # whatever the package raises when it is imported
+        from etbuild.error_text import summary
+
         raise InputError([Problem(f"{where} cannot be loaded: {summary(error)}")]) from error
     wrong = _what_is_wrong(backend, name)
     if wrong is not None:
@@ -79,6 +80,8 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         try:
             schema.check(path)
         except (OSError, ValueError) as error:
+            from etbuild.error_text import summary
+
             return f"has `{field}` without a JSON Schema: {summary(error)}"
     return None
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from etbuild.backends.backend import Context, Options, Partitioners
 from etbuild.backends.needs import extra
-from etbuild.quiet import native_messages_off
 
 OPENVINO = extra("openvino", "OpenVINO", "openvino")
 NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
@@ -18,6 +17,8 @@ _FOR_THIS_MACHINE = "for_this_machine"  # an option, and ours among the compile 
 
 def create(options: Options, context: Context) -> Any:
     """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
+    from etbuild.quiet import native_messages_off
+
     with native_messages_off():  # of the tokenizers that it imports
         from executorch.backends.openvino.partitioner import OpenvinoPartitioner
     from executorch.exir.backend.backend_details import CompileSpec
@@ -75,6 +76,8 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
 
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
+    from etbuild.quiet import native_messages_off
+
     with native_messages_off():
         from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
