@@ -445,22 +445,53 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
-        for module, names in _NATIVE.items():
-            for name in names if module in sys.modules else ():
-                owner = functools.reduce(getattr, name.split(".")[:-1], sys.modules[module])
-                attribute = name.split(".")[-1]
-                told = _told(getattr(owner, attribute))
-                stack.enter_context(replaced(owner, attribute, told))
+        for owner, name in _native_readers():
+            stack.enter_context(_told_everywhere(owner, name))
         yield
 
 
+# A path is their first argument that can be one. Functions of Python's that they are called through need no wrapper.
 _NATIVE = {
     "safetensors": ["safe_open"],
-    "safetensors.torch": ["safe_open"],
-    "torch": ["from_file"],
-    "torch.jit": ["load"],
-    "torch._C": ["PyTorchFileReader.__init__"],
+    "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by that of `UntypedStorage`
+    "torch.jit": ["load"],  # it first looks whether the file is there
+    "torch._C": [
+        "PyTorchFileReader.__init__",
+        "import_ir_module",
+        "_load_jit_module_from_file",
+        "_load_mobile_module_from_file",
+        "_load_for_lite_interpreter",
+    ],
 }
+
+
+def _native_readers() -> Iterator[tuple[Any, str]]:
+    """The owner of each function that reads without telling, and its name.
+
+    What a source imports later takes the functions from these modules, so that they are imported before.
+    """
+    for module, names in _NATIVE.items():
+        if "torch" not in sys.modules:  # whoever runs a model's code has imported it
+            return
+        for name in names:
+            above, _, attribute = name.rpartition(".")
+            owner = _own_import_module(module)
+            yield functools.reduce(getattr, above.split(".") if above else [], owner), attribute
+
+
+@contextlib.contextmanager
+def _told_everywhere(owner: Any, name: str) -> Iterator[None]:
+    """Has a function tell, in the modules too that have taken it from its own."""
+    opening = getattr(owner, name)
+    told: Any = _told(opening)
+    is_static = isinstance(owner, type) and name != "__init__"
+    modules = [module for module in list(sys.modules.values()) if type(module) is type(sys)]
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            if module is not owner and vars(module).get(name) is opening:
+                stack.enter_context(replaced(module, name, told))
+        stack.enter_context(replaced(owner, name, staticmethod(told) if is_static else told))
+        yield
 
 
 def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
