@@ -494,8 +494,7 @@ VALUE = next(iter(DataLoader([0], num_workers=1, collate_fn=read)))
     project.write({"net.yaml": MANIFEST, "model.py": model + NET, **TABLE})
     assert project.build()[0] == 1
     said = capfd.readouterr().err
-    assert "importing `model` failed at model.py:7" in said
-    assert "Undeclared" in said
+    assert "model.py:5, in read, opens table.txt, which is no declared file" in said
 
 
 def test_what_lowering_reads_is_built_each_time_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +29,6 @@ READERS = {
 # Each reader is tried in a fork, which has imported no more than the process.
 PROCESS = """
 import os, sys, torch
-from pathlib import Path
 from etbuild import undeclared
 from etbuild.errors import BuildError
 

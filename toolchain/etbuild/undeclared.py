@@ -34,6 +34,13 @@ _FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for 
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
+_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
+_TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
+# Modules of Python's own that open what they are told to open: who calls them opens it.
+_OPENERS = {
+    *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
+    *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
+}
 
 _FILE = (
     "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
@@ -44,11 +51,29 @@ _SOURCE = (
     "computed belongs into `model.modules`"
 )
 _LIBRARY = "list it under `custom_ops.libraries`"
+_PLACE = ("model", "factory")
 _OUTSIDE = "do that before the build, and declare what it gives as a file"
 
 
 class Undeclared(Exception):
     """What sources see of a refusal. It may come out of another process, as text: the build says it in its own way."""
+
+
+class _Told:
+    """A list of rows of words that forked processes append to as well. It is read where it was made."""
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("told")
+
+    def append(self, *words: str) -> None:
+        os.write(self.file, json.dumps(words).encode() + b"\n")
+
+    def rows(self) -> list[list[str]]:
+        text = os.pread(self.file, os.fstat(self.file).st_size, 0)
+        return [json.loads(line) for line in text.splitlines()]
+
+    def close(self) -> None:
+        os.close(self.file)
 
 
 @dataclass
@@ -60,14 +85,14 @@ class _Watch:
         packages: The top-level names that import statements of theirs name.
         top_level_names: Their own.
         made: Real paths of files and directories that the process has made meanwhile.
-        problems: What they read besides. It is reported at the end as well, should the code go on.
+        told: What they read besides, and what is not cached. It is reported at the end, should the code go on.
     """
 
     readable: set[str]
     packages: set[str]
     top_level_names: set[str]
     made: set[str] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    told: _Told = field(default_factory=_Told)
 
 
 @dataclass(frozen=True)
@@ -77,11 +102,13 @@ class _Author:
     Attributes:
         place: Such as `model.py:12, in create`.
         direct: Nothing but Python's own library lies between.
+        itself: Nothing at all lies between, but for what opens what it is told to.
         importing: It is an import statement, or what stands for one.
     """
 
     place: str
     direct: bool
+    itself: bool
     importing: bool
 
 
@@ -114,13 +141,21 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
             yield
         _check_modules(watch, before)
     except Exception as error:
-        if watch.problems:
-            raise BuildError(watch.problems[:1]) from error
+        if problems := _problems(watch):
+            raise BuildError(problems[:1]) from error
         raise
     finally:
         _watches.pop()
-    if watch.problems:
-        raise BuildError(watch.problems[:1])
+        for found in _unkeyed:
+            found.update(words[0] for words in watch.told.rows() if len(words) == 1)
+        problems = _problems(watch)
+        watch.told.close()
+    if problems:
+        raise BuildError(problems[:1])
+
+
+def _problems(watch: _Watch) -> list[Problem]:
+    return [Problem(words[0], _PLACE, words[1]) for words in watch.told.rows() if len(words) == 2]
 
 
 @contextlib.contextmanager
@@ -134,9 +169,10 @@ def unkeyed() -> Iterator[set[str]]:
         _unkeyed.pop()
 
 
-def _note(place: str, what: str, hint: str) -> None:
+def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
     if _unkeyed and what not in _unkeyed[0]:
         print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+        watch.told.append(what)
     for found in _unkeyed:
         found.add(what)
 
@@ -185,17 +221,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(watch: _Watch, problem: Problem) -> None:
-    watch.problems.append(problem)
+    watch.told.append(problem.message, problem.hint or "")
     raise Undeclared(str(problem))
 
 
 def _author(frame: FrameType | None) -> _Author | None:
     """Who has called what a frame does; None: no source has, or a package has while it was imported."""
-    direct, importing, inner = True, False, False
+    direct, itself, importing, inner = True, True, False, False
     while frame is not None:
         file = frame.f_code.co_filename
         if file in _known:
-            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, importing)
+            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, itself, importing)
         if file in _MACHINERY:
             if inner:
                 return None
@@ -205,6 +241,7 @@ def _author(frame: FrameType | None) -> _Author | None:
                 return None
             inner = True
             direct = direct and _is_python(file)
+            itself = itself and (file.startswith("<") or _is_opener(file))
         frame = frame.f_back
     return None
 
@@ -237,6 +274,11 @@ def _is_python(file: str) -> bool:
     return file.startswith(("<", *own)) and not file.startswith(packages)
 
 
+def _is_opener(file: str) -> bool:
+    own = next((directory for directory in _directories("stdlib", "platstdlib") if file.startswith(directory)), None)
+    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS
+
+
 @functools.cache
 def _directories(*kinds: str) -> tuple[str, ...]:
     """Directories of this Python, as `sysconfig` calls them, each with a separator at its end."""
@@ -245,7 +287,7 @@ def _directories(*kinds: str) -> tuple[str, ...]:
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
     real = _real(path)
-    if real is None:
+    if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
         return
     if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
@@ -254,9 +296,9 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
         if _is_compiling(sys._getframe(2)):
             watch.made.add(real)  # a module that was compiled is imported from there
         return
-    if not author.direct and real.startswith(_OF_THE_MACHINE):
+    if not author.itself and real.startswith(_OF_THE_MACHINE):
         return
-    if Path(real).is_dir() or _is_editable(real) or _is_running(sys._getframe(2), real):
+    if _is_editable(real) or _is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
@@ -268,10 +310,13 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
 
 def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
     """Whether a file is opened to be read; notes what is new, whose content is the process's own."""
+    if os.path.isdir(real):  # noqa: PTH112 - as a file without a name is made in it
+        return False
     mode = mode or ""
     appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
-    empty = "w" in mode or "x" in mode or bool(flags & (os.O_TRUNC | os.O_EXCL))
-    if empty or ((appends or flags & os.O_CREAT) and not os.path.lexists(real)):
+    creates = bool(flags & os.O_CREAT)
+    empty = "w" in mode or "x" in mode or bool(flags & os.O_TRUNC) or (creates and bool(flags & os.O_EXCL))
+    if empty or ((appends or creates) and not os.path.lexists(real)):
         watch.made.add(real)
         return False
     return not appends and flags & os.O_ACCMODE != os.O_WRONLY
@@ -283,7 +328,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
         return
     author = _author(frame)
-    if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
+    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
         shown = os.fsdecode(os.curdir if path is None else path)
         hint = "name the files in a source or in the `kwargs` of the model"
         _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
@@ -317,10 +362,10 @@ def _connected(watch: _Watch, *arguments: Any) -> None:
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
-    del watch, arguments
+    del arguments
     author = _author(sys._getframe(2))
     if author is not None:
-        _note(author.place, "starts a process", _OUTSIDE)
+        _note(watch, author.place, "starts a process", _OUTSIDE)
 
 
 def _asked(watch: _Watch, *arguments: Any) -> None:
@@ -361,7 +406,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 
 
 def _problem(author: _Author, what: str, hint: str) -> Problem:
-    return Problem(f"{author.place}, {what}", ("model", "factory"), hint)
+    return Problem(f"{author.place}, {what}", _PLACE, hint)
 
 
 def _real(path: Any) -> str | None:
@@ -397,7 +442,7 @@ def _installed_places(sources: Iterable[str]) -> set[str]:
     others = {place for entry in sys.path if entry for place in _places(entry)}
     own = {
         place
-        for entry in (_HERE, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
+        for entry in (_HERE, sys.executable, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
         for place in _places(entry)
     }
     return (others - above) | {place for entry in own for place in _places(entry)}
@@ -532,9 +577,12 @@ def _environment_read(environment: Any, name: Any) -> Any:
         if frame.f_code.co_name == "setdefault":
             break
         frame = frame.f_back
-    if frame is not None and frame.f_code.co_filename in _known:
+    if _watches and frame is not None and frame.f_code.co_filename in _known:
         place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
         _note(
-            place, f"reads the environment variable `{os.fsdecode(name)}`", "the `kwargs` of the model are in the key"
+            _watches[-1],
+            place,
+            f"reads the environment variable `{os.fsdecode(name)}`",
+            "the `kwargs` of the model are in the key",
         )
     return _own_getitem(environment, name)
