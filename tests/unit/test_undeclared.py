@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,10 +45,10 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
         watch.__exit__(None, None, None)
 
 
-def run(directory: Path, code: str) -> None:
+def run(directory: Path, code: str, *packages: str) -> None:
     """Runs a source that this code is."""
     file = str(directory / "model.py")
-    with undeclared.refused({file: "model.py"}, [], set()):
+    with undeclared.refused({file: "model.py"}, [], set(packages)):
         exec(compile(code, file, "exec"), {})
 
 
@@ -117,3 +119,42 @@ def test_what_a_forked_process_reads_besides_is_known(tmp_path: Path) -> None:
     with undeclared.unkeyed() as found:
         run(tmp_path, code)
     assert found == {"reads the environment variable `HOME`"}
+
+
+@pytest.fixture
+def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project that is installed where it is edited: a package, and beside it sources that are not its own."""
+    project, facts = tmp_path / "proj", tmp_path / "site/flat_proj-1.0.dist-info"
+    for file in ("flat_proj/__init__.py", "flat_proj/net.py", "manifests/helper_of_proj.py"):
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).write_text("", "utf-8")
+    (project / "flat_proj/table.txt").write_text("2", "utf-8")
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: flat-proj\nVersion: 1.0\n", "utf-8")
+    (facts / "top_level.txt").write_text("flat_proj\n", "utf-8")
+    origin = {"url": project.as_uri(), "dir_info": {"editable": True}}
+    (facts / "direct_url.json").write_text(json.dumps(origin), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.syspath_prepend(project)
+    undeclared._editable_places.cache_clear()
+    undeclared._edited_modules.cache_clear()
+    yield project
+    undeclared._editable_places.cache_clear()
+    undeclared._edited_modules.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("flat_proj")]:
+        del sys.modules[name]
+
+
+def test_a_package_that_is_edited_beside_its_models_may_be_imported(editable: Path) -> None:
+    run(editable / "manifests", "import flat_proj.net", "flat_proj")
+
+
+@pytest.mark.parametrize("file", ["flat_proj/table.txt", "manifests/helper_of_proj.py"])
+def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
+    with pytest.raises(BuildError, match="is no declared file"):
+        run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
+
+
+def test_a_package_that_no_import_statement_names_is_refused_there(editable: Path) -> None:
+    with pytest.raises(BuildError, match="flat_proj"):
+        run(editable / "manifests", "__import__('flat_' + 'proj')")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -298,7 +299,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
         return
     if not author.itself and real.startswith(_OF_THE_MACHINE):
         return
-    if _is_editable(real) or _is_running(sys._getframe(2), real):
+    if _is_editable(watch, real) or _is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
@@ -328,7 +329,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
         return
     author = _author(frame)
-    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
+    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
         shown = os.fsdecode(os.curdir if path is None else path)
         hint = "name the files in a source or in the `kwargs` of the model"
         _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
@@ -462,8 +463,22 @@ def _editable_places() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_editable(real: str) -> bool:
-    return real.startswith(_editable_places()) and not any(file.startswith(_editable_places()) for file in _known)
+def _is_editable(watch: _Watch, real: str) -> bool:
+    """Whether a file is of a distribution that is edited; of one that sources lie in, a module that the key holds."""
+    if not real.startswith(_editable_places()):
+        return False
+    if not any(file.startswith(_editable_places()) for file in _known):
+        return True
+    return _source_of(real) in _edited_modules(frozenset(watch.packages))
+
+
+@functools.cache
+def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
+    from etbuild.inputs import distributions_of
+    from etbuild.installed import edited_files
+
+    files = {os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name)}
+    return frozenset(file for file in files if file.endswith(tuple(importlib.machinery.all_suffixes())))
 
 
 def _source_of(file: str) -> str:
@@ -479,7 +494,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = _real(file) if file else None
-        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(real):
+        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(watch, real):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
             raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
 
