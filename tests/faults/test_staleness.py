@@ -332,7 +332,8 @@ ROWS = {
     ),
     # Libraries
     "a shared library (`ctypes`)": refused(
-        "import ctypes\nVALUE = ctypes.CDLL('libm.so.6').abs(-2)",
+        "import ctypes\nVALUE = ctypes.CDLL('./table.so').abs(-2)",
+        {"table.so": ""},
         says=r"loads the library .*\n.*`custom_ops\.libraries`",
     ),
     "operators of a library (`torch.ops.load_library`)": refused(

@@ -158,3 +158,19 @@ def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
 def test_a_package_that_no_import_statement_names_is_refused_there(editable: Path) -> None:
     with pytest.raises(BuildError, match="flat_proj"):
         run(editable / "manifests", "__import__('flat_' + 'proj')")
+
+
+def test_libraries_of_the_system_may_be_loaded_by_name(tmp_path: Path) -> None:
+    run(tmp_path, "import ctypes\nctypes.CDLL('libc.so.6')\nctypes.CDLL('libm.so.6')")
+
+
+def test_another_library_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libm.so.6").write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="loads the library libm"):
+        run(tmp_path, "import ctypes\nctypes.CDLL('libm.so.6')")
+
+
+def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"it is not there: create and declare it.*or leave the read out"):
+        run(tmp_path, f"open({str(tmp_path / 'no_such_file')!r})")

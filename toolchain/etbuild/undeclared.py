@@ -47,6 +47,7 @@ _FILE = (
     "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
     "`--data {name}={path}`, in Bazel `data`"
 )
+_ABSENT = "it is not there: create and declare it (`--data {name}={path}`, in Bazel `data`), or leave the read out"
 _SOURCE = (
     "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by its name there; a name that is "
     "computed belongs into `model.modules`"
@@ -305,7 +306,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if author.importing:
         shown = _source_of(shown)
         _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
-    hint = _FILE.format(name=Path(shown).name, path=shown)
+    hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
     _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
 
 
@@ -343,11 +344,20 @@ def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
 
 def _library_opened(watch: _Watch, name: Any) -> None:
     real = _real(name) if name and os.sep in os.fsdecode(name) else None
-    if not name or (real is not None and _may_read(watch, name)):
+    if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
         return
     author = _author(sys._getframe(2))
     if author is not None and (author.direct or real is not None):
         _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
+
+
+def _is_of_the_system(library: str) -> bool:
+    """Whether the loader takes a library of this name from a directory of the system."""
+    first = os.environ.get("LD_LIBRARY_PATH", "")
+    if any(Path(place, library).exists() for place in first.replace(";", ":").split(":") if first):
+        return False
+    below = ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}")
+    return any(Path(root, place, library).exists() for root in ("/", "/usr") for place in below)
 
 
 def _database_opened(watch: _Watch, name: Any) -> None:
