@@ -29,6 +29,7 @@ READERS = {
 # Each reader is tried in a fork, which has imported no more than the process.
 PROCESS = """
 import os, sys, torch
+from pathlib import Path
 from etbuild import undeclared
 from etbuild.errors import BuildError
 
