@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,134 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
     importlib.import_module("module_of_nobody")
     with pytest.raises(BuildError, match="neither declared nor installed"):
         watch.__exit__(None, None, None)
+
+
+def run(directory: Path, code: str, *packages: str) -> None:
+    """Runs a source that this code is."""
+    file = str(directory / "model.py")
+    with undeclared.refused({file: "model.py"}, [], set(packages)):
+        exec(compile(code, file, "exec"), {})
+
+
+ALLOWED = {
+    "a process without its errors": "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', ''], stderr=subprocess.DEVNULL, check=True)",
+    "the platform": "import platform\nplatform.platform.__globals__['_platform_cache'].clear()\nplatform.platform()\n"
+    "platform.libc_ver()",
+    "finding a library": "import ctypes.util\nctypes.util.find_library('m')",
+    "the null device": "import os\nopen(os.devnull).close()\nopen(os.devnull, 'w').close()",
+    "a device of random numbers": "open('/dev/urandom', 'rb').read(1)",
+    "a time zone": "import zoneinfo\nzoneinfo.ZoneInfo.no_cache('UTC')",
+    "types of files": "import mimetypes\nmimetypes.inited = False\nmimetypes.guess_type('a.txt')",
+    "a pool of processes": "import multiprocessing\nwith multiprocessing.get_context('fork').Pool(2) as pool:\n"
+    "    assert pool.map(abs, [-1, 2]) == [1, 2]",
+    "a forked process": "import multiprocessing\n"
+    "process = multiprocessing.get_context('fork').Process(target=abs, args=(1,))\n"
+    "process.start()\nprocess.join()\nassert process.exitcode == 0",
+    "a temporary file without a name": "import tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(b'2')\n"
+    "    f.seek(0)\n    assert f.read() == b'2'",
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_a_library_needs_of_the_machine_is_allowed(name: str, tmp_path: Path) -> None:
+    run(tmp_path, ALLOWED[name])
+
+
+REFUSED = {
+    "itself": "open('/etc/passwd')",
+    "by a path": "from pathlib import Path\nPath('/etc/passwd').read_text()",
+    "by a module that opens what it is told to": "import fileinput\nlist(fileinput.input('/etc/passwd'))",
+    "by a copy": "import shutil\nshutil.copyfile('/etc/passwd', '/dev/null')",
+    "by a digest": "import linecache\nlinecache.getlines('/etc/passwd')",
+    "as a directory": "import os\nos.listdir('/etc')",
+    "as a pattern": "import glob\nglob.glob('/etc/pass*')",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_source_itself_reads_of_the_machine_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"model\.py:\d.*(opens|lists the directory) /etc"):
+        run(tmp_path, REFUSED[name])
+
+
+def test_a_temporary_file_without_a_name_makes_no_directory_readable(tmp_path: Path) -> None:
+    (tmp_path / "left.txt").write_text("2", "utf-8")
+    code = f"import tempfile\nd = {str(tmp_path)!r}\ntempfile.TemporaryFile(dir=d).close()\nopen(d + '/left.txt')"
+    with pytest.raises(BuildError, match=r"opens .*left\.txt"):
+        run(tmp_path, code)
+    code = f"import os\nos.open({str(tmp_path / 'left.txt')!r}, os.O_RDWR | os.O_EXCL)"
+    with pytest.raises(BuildError, match=r"opens .*left\.txt"):
+        run(tmp_path, code)
+
+
+def test_what_a_forked_process_is_refused_fails_the_build(tmp_path: Path) -> None:
+    """Whatever becomes of the process, and of what it has raised."""
+    code = (
+        "import os\nif os.fork() == 0:\n    try:\n        open('/etc/passwd')\n    finally:\n"
+        "        os._exit(0)\nos.wait()"
+    )
+    with pytest.raises(BuildError, match=r"model\.py:4, in <module>, opens /etc/passwd"):
+        run(tmp_path, code)
+
+
+def test_what_a_forked_process_reads_besides_is_known(tmp_path: Path) -> None:
+    code = "import os\nif os.fork() == 0:\n    os.environ.get('HOME')\n    os._exit(0)\nos.wait()"
+    with undeclared.unkeyed() as found:
+        run(tmp_path, code)
+    assert found == {"reads the environment variable `HOME`"}
+
+
+@pytest.fixture
+def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project that is installed where it is edited: a package, and beside it sources that are not its own."""
+    project, facts = tmp_path / "proj", tmp_path / "site/flat_proj-1.0.dist-info"
+    for file in ("flat_proj/__init__.py", "flat_proj/net.py", "manifests/helper_of_proj.py"):
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).write_text("", "utf-8")
+    (project / "flat_proj/table.txt").write_text("2", "utf-8")
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: flat-proj\nVersion: 1.0\n", "utf-8")
+    (facts / "top_level.txt").write_text("flat_proj\n", "utf-8")
+    origin = {"url": project.as_uri(), "dir_info": {"editable": True}}
+    (facts / "direct_url.json").write_text(json.dumps(origin), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.syspath_prepend(project)
+    undeclared._editable_places.cache_clear()
+    undeclared._edited_modules.cache_clear()
+    yield project
+    undeclared._editable_places.cache_clear()
+    undeclared._edited_modules.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("flat_proj")]:
+        del sys.modules[name]
+
+
+def test_a_package_that_is_edited_beside_its_models_may_be_imported(editable: Path) -> None:
+    run(editable / "manifests", "import flat_proj.net", "flat_proj")
+
+
+@pytest.mark.parametrize("file", ["flat_proj/table.txt", "manifests/helper_of_proj.py"])
+def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
+    with pytest.raises(BuildError, match="is no declared file"):
+        run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
+
+
+def test_a_package_that_no_import_statement_names_is_refused_there(editable: Path) -> None:
+    with pytest.raises(BuildError, match="flat_proj"):
+        run(editable / "manifests", "__import__('flat_' + 'proj')")
+
+
+def test_libraries_of_the_system_may_be_loaded_by_name(tmp_path: Path) -> None:
+    run(tmp_path, "import ctypes\nctypes.CDLL('libc.so.6')\nctypes.CDLL('libm.so.6')")
+
+
+def test_another_library_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libm.so.6").write_bytes(b"")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="loads the library libm"):
+        run(tmp_path, "import ctypes\nctypes.CDLL('libm.so.6')")
+
+
+def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"it is not there: create and declare it.*or leave the read out"):
+        run(tmp_path, f"open({str(tmp_path / 'no_such_file')!r})")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], Any] | int | None
 
-_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
+HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -119,7 +119,7 @@ def streams_kept() -> Iterator[None]:
 def stream_to(stream: int, other: int) -> Iterator[None]:
     """Sends to the descriptor `other` what is written to `stream`. Puts `stream` back at the end, even if code inside
     has changed it."""
-    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, HIGH)
     os.dup2(other, stream)  # nothing, if they are the same
     try:
         yield

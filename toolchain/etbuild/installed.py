@@ -141,18 +141,31 @@ def _names_directory(path: Path) -> bool:
 
 def _files(name: str, distribution: Distribution) -> list[str]:
     """The files of a distribution's modules, each with its digest."""
-    named = set((distribution.read_text("top_level.txt") or "").split())
-    named |= {entry.module.partition(".")[0] for entry in distribution.entry_points}
-    named.add(re.sub(r"[-.]", "_", name))
     rows = [
         f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for module in sorted(named)
-        for file, path in _files_of_module(module)
+        for file, path in _files_of_modules(name, distribution)
     ]
     if not rows:
         message = f"the package `{name}` is installed without a list of its files, and they are not found either"
         raise InputError([Problem(message, None, "install it from a wheel: `pip install` without `--editable`")])
     return rows
+
+
+def edited_files(name: str) -> set[Path]:
+    """The files whose content `facts` digests, of a distribution that is installed where it is edited."""
+    distribution = importlib.metadata.distribution(name)
+    record = distribution.read_text("RECORD")
+    if record is not None and not _is_editable(distribution, record):
+        return set()
+    return {path for _, path in _files_of_modules(name, distribution)}
+
+
+def _files_of_modules(name: str, distribution: Distribution) -> Iterator[tuple[str, Path]]:
+    named = set((distribution.read_text("top_level.txt") or "").split())
+    named |= {entry.module.partition(".")[0] for entry in distribution.entry_points}
+    named.add(re.sub(r"[-.]", "_", name))
+    for module in sorted(named):
+        yield from _files_of_module(module)
 
 
 def _files_of_module(module: str) -> Iterator[tuple[str, Path]]:

@@ -11,8 +11,10 @@ opens files without telling Python; the functions of PyTorch and safetensors tha
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -26,6 +28,7 @@ from typing import Any
 
 from etbuild import settled
 from etbuild.accelerate.replaced import replaced
+from etbuild.aftermath import HIGH
 from etbuild.errors import BuildError, Problem
 
 _HERE = str(Path(__file__).parent) + os.sep
@@ -35,22 +38,62 @@ _FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for 
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
+_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
+_TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
+# Modules of Python's own that open what they are told to open: who calls them opens it.
+_OPENERS = {
+    *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
+    *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
+}
 
 _FILE = (
     "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
     "`--data {name}={path}`, in Bazel `data`"
 )
+_ABSENT = "it is not there: create and declare it (`--data {name}={path}`, in Bazel `data`), or leave the read out"
 _SOURCE = (
     "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by its name there; a name that is "
     "computed belongs into `model.modules`"
 )
 _LIBRARY = "list it under `custom_ops.libraries`"
+_PLACE = ("model", "factory")
 _OUTSIDE = "do that before the build, and declare what it gives as a file"
 
 
 class Undeclared(Exception):
     """Raised in sources that read what they may not. The build reports the problem itself: this may come out of another
     process as text."""
+
+
+class _Told:
+    """A list of rows of words that forked processes append to as well. It is read where it was made.
+
+    A model may close the descriptor, which is not its own: what its own process has told is kept in memory too.
+    """
+
+    def __init__(self) -> None:
+        low = os.memfd_create("told")
+        self.file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        os.close(low)
+        self.process, self.own = os.getpid(), list[list[str]]()
+
+    def append(self, *words: str) -> None:
+        if os.getpid() == self.process:
+            self.own.append([*words])
+            return
+        with contextlib.suppress(OSError):
+            os.write(self.file, json.dumps(words).encode() + b"\n")
+
+    def rows(self) -> list[list[str]]:
+        try:
+            text = os.pread(self.file, os.fstat(self.file).st_size, 0)
+        except OSError:
+            text = b""
+        return [*self.own, *(json.loads(line) for line in text.splitlines())]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.file)
 
 
 @dataclass
@@ -62,14 +105,14 @@ class _Watch:
         packages: The top-level names that import statements of theirs name.
         top_level_names: Their own.
         made: Real paths of files and directories that the process has made meanwhile.
-        problems: What they read besides. It is reported at the end as well, should the code go on.
+        told: What they read besides, and what is not cached. It is reported at the end, should the code go on.
     """
 
     readable: set[str]
     packages: set[str]
     top_level_names: set[str]
     made: set[str] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    told: _Told = field(default_factory=_Told)
 
 
 @dataclass(frozen=True)
@@ -79,11 +122,13 @@ class _Author:
     Attributes:
         place: Such as `model.py:12, in create`.
         direct: Nothing but Python's own library lies between.
+        itself: Nothing at all lies between, but for what opens what it is told to.
         importing: It is an import statement, or what stands for one.
     """
 
     place: str
     direct: bool
+    itself: bool
     importing: bool
 
 
@@ -116,13 +161,21 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
             yield
         _check_modules(watch, before)
     except Exception as error:
-        if watch.problems:
-            raise BuildError(watch.problems[:1]) from error
+        if problems := _problems(watch):
+            raise BuildError(problems[:1]) from error
         raise
     finally:
         _watches.pop()
-    if watch.problems:
-        raise BuildError(watch.problems[:1])
+        for found in _unkeyed:
+            found.update(words[0] for words in watch.told.rows() if len(words) == 1)
+        problems = _problems(watch)
+        watch.told.close()
+    if problems:
+        raise BuildError(problems[:1])
+
+
+def _problems(watch: _Watch) -> list[Problem]:
+    return [Problem(words[0], _PLACE, words[1]) for words in watch.told.rows() if len(words) == 2]
 
 
 @contextlib.contextmanager
@@ -136,9 +189,10 @@ def unkeyed() -> Iterator[set[str]]:
         _unkeyed.pop()
 
 
-def _note(place: str, what: str, hint: str) -> None:
+def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
     if _unkeyed and what not in _unkeyed[0]:
         print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+        watch.told.append(what)
     for found in _unkeyed:
         found.add(what)
 
@@ -187,17 +241,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(watch: _Watch, problem: Problem) -> None:
-    watch.problems.append(problem)
+    watch.told.append(problem.message, problem.hint or "")
     raise Undeclared(str(problem))
 
 
 def _author(frame: FrameType | None) -> _Author | None:
     """Who has called what a frame does; None: no source has, or a package has while it was imported."""
-    direct, importing, inner = True, False, False
+    direct, itself, importing, inner = True, True, False, False
     while frame is not None:
         file = frame.f_code.co_filename
         if file in _known:
-            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, importing)
+            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, itself, importing)
         if file in _MACHINERY:
             if inner:
                 return None
@@ -207,6 +261,7 @@ def _author(frame: FrameType | None) -> _Author | None:
                 return None
             inner = True
             direct = direct and _is_python(file)
+            itself = itself and (file.startswith("<") or _is_opener(file))
         frame = frame.f_back
     return None
 
@@ -239,6 +294,11 @@ def _is_python(file: str) -> bool:
     return file.startswith(("<", *own)) and not file.startswith(packages)
 
 
+def _is_opener(file: str) -> bool:
+    own = next((directory for directory in _directories("stdlib", "platstdlib") if file.startswith(directory)), None)
+    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS
+
+
 @functools.cache
 def _directories(*kinds: str) -> tuple[str, ...]:
     """Directories of this Python, as `sysconfig` calls them, each with a separator at its end."""
@@ -247,7 +307,7 @@ def _directories(*kinds: str) -> tuple[str, ...]:
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
     real = _real(path)
-    if real is None:
+    if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
         return
     if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
@@ -256,24 +316,27 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
         if _is_compiling(sys._getframe(2)):
             watch.made.add(real)  # a module that was compiled is imported from there
         return
-    if not author.direct and real.startswith(_OF_THE_MACHINE):
+    if not author.itself and real.startswith(_OF_THE_MACHINE):
         return
-    if Path(real).is_dir() or _is_editable(real) or _is_running(sys._getframe(2), real):
+    if _is_editable(watch, real) or _is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
         shown = _source_of(shown)
         _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
-    hint = _FILE.format(name=Path(shown).name, path=shown)
+    hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
     _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
 
 
 def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
     """Whether a file is opened to be read; notes what is new, whose content is the process's own."""
+    if os.path.isdir(real):  # noqa: PTH112 - as a file without a name is made in it
+        return False
     mode = mode or ""
     appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
-    empty = "w" in mode or "x" in mode or bool(flags & (os.O_TRUNC | os.O_EXCL))
-    if empty or ((appends or flags & os.O_CREAT) and not os.path.lexists(real)):
+    creates = bool(flags & os.O_CREAT)
+    empty = "w" in mode or "x" in mode or bool(flags & os.O_TRUNC) or (creates and bool(flags & os.O_EXCL))
+    if empty or ((appends or creates) and not os.path.lexists(real)):
         watch.made.add(real)
         return False
     return not appends and flags & os.O_ACCMODE != os.O_WRONLY
@@ -285,7 +348,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
         return
     author = _author(frame)
-    if author is not None and (author.direct or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(real):
+    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
         shown = os.fsdecode(os.curdir if path is None else path)
         hint = "name the files in a source or in the `kwargs` of the model"
         _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
@@ -299,11 +362,20 @@ def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
 
 def _library_opened(watch: _Watch, name: Any) -> None:
     real = _real(name) if name and os.sep in os.fsdecode(name) else None
-    if not name or (real is not None and _may_read(watch, name)):
+    if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
         return
     author = _author(sys._getframe(2))
     if author is not None and (author.direct or real is not None):
         _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
+
+
+def _is_of_the_system(library: str) -> bool:
+    """Whether the loader takes a library of this name from a directory of the system."""
+    first = os.environ.get("LD_LIBRARY_PATH", "")
+    if any(Path(place, library).exists() for place in first.replace(";", ":").split(":") if first):
+        return False
+    below = ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}")
+    return any(Path(root, place, library).exists() for root in ("/", "/usr") for place in below)
 
 
 def _database_opened(watch: _Watch, name: Any) -> None:
@@ -319,10 +391,10 @@ def _connected(watch: _Watch, *arguments: Any) -> None:
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
-    del watch, arguments
+    del arguments
     author = _author(sys._getframe(2))
     if author is not None:
-        _note(author.place, "starts a process", _OUTSIDE)
+        _note(watch, author.place, "starts a process", _OUTSIDE)
 
 
 def _asked(watch: _Watch, *arguments: Any) -> None:
@@ -363,7 +435,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 
 
 def _problem(author: _Author, what: str, hint: str) -> Problem:
-    return Problem(f"{author.place}, {what}", ("model", "factory"), hint)
+    return Problem(f"{author.place}, {what}", _PLACE, hint)
 
 
 def _real(path: Any) -> str | None:
@@ -399,7 +471,7 @@ def _installed_places(sources: Iterable[str]) -> set[str]:
     others = {place for entry in sys.path if entry for place in _places(entry)}
     own = {
         place
-        for entry in (_HERE, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
+        for entry in (_HERE, sys.executable, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
         for place in _places(entry)
     }
     return (others - above) | {place for entry in own for place in _places(entry)}
@@ -419,8 +491,22 @@ def _editable_places() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_editable(real: str) -> bool:
-    return real.startswith(_editable_places()) and not any(file.startswith(_editable_places()) for file in _known)
+def _is_editable(watch: _Watch, real: str) -> bool:
+    """Whether a file is of a distribution that is edited; of one that sources lie in, a module that the key holds."""
+    if not real.startswith(_editable_places()):
+        return False
+    if not any(file.startswith(_editable_places()) for file in _known):
+        return True
+    return _source_of(real) in _edited_modules(frozenset(watch.packages))
+
+
+@functools.cache
+def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
+    from etbuild.inputs import distributions_of
+    from etbuild.installed import edited_files
+
+    files = {os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name)}
+    return frozenset(file for file in files if file.endswith(tuple(importlib.machinery.all_suffixes())))
 
 
 def _source_of(file: str) -> str:
@@ -436,7 +522,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = _real(file) if file else None
-        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(real):
+        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(watch, real):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
             raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
 
@@ -447,22 +533,53 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
-        for module, names in _NATIVE.items():
-            for name in names if module in sys.modules else ():
-                owner = functools.reduce(getattr, name.split(".")[:-1], sys.modules[module])
-                attribute = name.split(".")[-1]
-                told = _told(getattr(owner, attribute))
-                stack.enter_context(replaced(owner, attribute, told))
+        for owner, name in _native_readers():
+            stack.enter_context(_told_everywhere(owner, name))
         yield
 
 
+# A path is their first argument that can be one. Functions of Python's that they are called through need no wrapper.
 _NATIVE = {
     "safetensors": ["safe_open"],
-    "safetensors.torch": ["safe_open"],
-    "torch": ["from_file"],
-    "torch.jit": ["load"],
-    "torch._C": ["PyTorchFileReader.__init__"],
+    "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by that of `UntypedStorage`
+    "torch.jit": ["load"],  # it first looks whether the file is there
+    "torch._C": [
+        "PyTorchFileReader.__init__",
+        "import_ir_module",
+        "_load_jit_module_from_file",
+        "_load_mobile_module_from_file",
+        "_load_for_lite_interpreter",
+    ],
 }
+
+
+def _native_readers() -> Iterator[tuple[Any, str]]:
+    """The owner of each function that reads without telling, and its name.
+
+    What a source imports later takes the functions from these modules, so that they are imported before.
+    """
+    for module, names in _NATIVE.items():
+        if "torch" not in sys.modules:  # whoever runs a model's code has imported it
+            return
+        for name in names:
+            above, _, attribute = name.rpartition(".")
+            owner = _own_import_module(module)
+            yield functools.reduce(getattr, above.split(".") if above else [], owner), attribute
+
+
+@contextlib.contextmanager
+def _told_everywhere(owner: Any, name: str) -> Iterator[None]:
+    """Has a function tell, in the modules too that have taken it from its own."""
+    opening = getattr(owner, name)
+    told: Any = _told(opening)
+    is_static = isinstance(owner, type) and name != "__init__"
+    modules = [module for module in list(sys.modules.values()) if type(module) is type(sys)]
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            if module is not owner and vars(module).get(name) is opening:
+                stack.enter_context(replaced(module, name, told))
+        stack.enter_context(replaced(owner, name, staticmethod(told) if is_static else told))
+        yield
 
 
 def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
@@ -506,7 +623,8 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
             _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
         if not (settled.stays_set(name) or name == "PYTHONPATH"):
             return
-    _note(place, f"reads the environment variable `{name}`", "the `kwargs` of the model are in the key")
+    hint = "the `kwargs` of the model are in the key"
+    _note(_watches[-1], place, f"reads the environment variable `{name}`", hint)
 
 
 def _environment_read(environment: Any, name: Any) -> Any:
@@ -515,7 +633,7 @@ def _environment_read(environment: Any, name: Any) -> Any:
         if frame.f_code.co_name == "setdefault":
             break
         frame = frame.f_back
-    if frame is not None and frame.f_code.co_filename in _known:
+    if _watches and frame is not None and frame.f_code.co_filename in _known:
         place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
         _read_variable(place, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)
