@@ -235,15 +235,6 @@ def test_partitioner_of_an_unknown_backend(build: Build) -> None:
     expect(build(manifest, partitioner=source), 1, "Backend NoSuchBackend was not found")
 
 
-def test_opposite_orders_of_partitioners(build: Build) -> None:
-    manifest = MANIFEST.replace("[xnnpack]", "{forward: [A, xnnpack], other: [xnnpack, A]}").replace(
-        "A", "{backend: custom, options: {factory: 'partitioner:create'}}"
-    )
-    manifest = manifest.replace("methods:", "methods:\n  other: {entry: forward, example_inputs: [{shape: [2, 8]}]}")
-    source = PARTITIONER.replace("BODY", "return PartitionResult(program, {})")
-    expect(build(manifest, partitioner=source), 2, "`forward`: custom, xnnpack; `other`: xnnpack, custom")
-
-
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(MANIFEST)
     (tmp_path / "model.py").write_text(MODEL.replace("(8, 4)", "(8, 40000)"))

@@ -257,6 +257,7 @@ def changed(module: Path, code: str) -> Iterator[None]:
 
 def forget_the_package() -> None:
     importlib.invalidate_caches()
+    entry_points._entries.cache_clear()
     entry_points.load.cache_clear()
     entry_points.owner.cache_clear()
     for name in [name for name in sys.modules if name.startswith("etbuild_tally")]:
