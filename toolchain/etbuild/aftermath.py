@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import locale
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], Any] | int | None
 
-HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
+_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -115,11 +116,25 @@ def streams_kept() -> Iterator[None]:
         sys.stdout, sys.stderr = usable(out, 1), usable(err, 2)
 
 
+def high_copy(descriptor: int) -> int:
+    """A copy of a descriptor, with a high number where the process may have one.
+
+    Raises:
+        OSError: There are too many open files.
+    """
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # `ulimit -n` is lower
+            raise
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
 @contextlib.contextmanager
 def stream_to(stream: int, other: int) -> Iterator[None]:
     """Sends to the descriptor `other` what is written to `stream`. Puts `stream` back at the end, even if code inside
     has changed it."""
-    saved = fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    saved = high_copy(stream)
     os.dup2(other, stream)  # nothing, if they are the same
     try:
         yield

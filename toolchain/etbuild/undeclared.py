@@ -11,7 +11,6 @@ opens files without telling Python; the functions of PyTorch and safetensors tha
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import importlib
 import importlib.machinery
@@ -28,7 +27,7 @@ from typing import Any
 
 from etbuild import settled
 from etbuild.accelerate.replaced import replaced
-from etbuild.aftermath import HIGH
+from etbuild.aftermath import high_copy
 from etbuild.errors import BuildError, Problem
 
 _HERE = str(Path(__file__).parent) + os.sep
@@ -73,7 +72,7 @@ class _Told:
 
     def __init__(self) -> None:
         low = os.memfd_create("told")
-        self.file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        self.file = high_copy(low)
         os.close(low)
         self.process, self.own = os.getpid(), list[list[str]]()
 
