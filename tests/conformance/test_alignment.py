@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from etbuild import manifest, plan
 from etbuild.errors import InputError
+from etbuild.inputs import read_sources
 from etbuild.sources import SourceFinder, importable
 from tests.examples_drawn import examples
 from tests.unit.test_alignment import fewest
@@ -254,7 +255,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = tmp_path_factory.mktemp("layouts")
-    with pytest.MonkeyPatch.context() as patch, importable({"demo_backend.py": DEMO}) as finder:
+    with pytest.MonkeyPatch.context() as patch, importable(read_sources({"demo_backend.py": DEMO}), []) as finder:
         patch.setenv("DEMO_BACKEND_RECORD", str(root / "calls"))
         yield Project(root, finder)
 

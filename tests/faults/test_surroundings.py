@@ -205,7 +205,7 @@ SWALLOW = """\
 import os, signal, sys
 from etbuild.cli import main
 
-def settle():
+def settle(limit):
     try:
         os.kill(os.getpid(), int(sys.argv[2]))
     except KeyboardInterrupt:

@@ -72,7 +72,7 @@ def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_
     plain = etbuild("build", manifest, "--no-cache", "-o", tmp_path / "plain")
     assert plain.returncode == 0, plain.stderr
     changed = {"PYTHONOPTIMIZE": "2", "PYTHONHASHSEED": "7", "PYTHONPATH": str(hostile), "PYTHONSTARTUP": "/no/such"}
-    changed |= {"PYTHONWARNINGS": "error", "PYTHONPYCACHEPREFIX": str(tmp_path / "pyc"), "MY_WIDTH": "8"}
+    changed |= {"PYTHONWARNINGS": "error", "PYTHONPYCACHEPREFIX": str(tmp_path / "pyc")}
     changed |= {"LC_ALL": "en_US.ISO-8859-1", "TORCH_LOGS": "+all", "TORCHDYNAMO_DISABLE": "1", "PYTORCH_JIT": "0"}
     # What is started with such a PYTHONPATH has to be started without what lies there.
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.remove({str(hostile)!r}); {RUN}"]
