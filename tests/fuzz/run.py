@@ -128,7 +128,7 @@ def _fuzz(target: str, seconds: int) -> None:
     def run(data: bytes) -> None:
         try:
             targets.TARGETS[target](data)
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is a finding
             _keep(target, data, error, known)
 
     limits = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES}"]
