@@ -23,13 +23,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from etbuild.errors import BuildError, Problem
 from etbuild.folders import Folder, NoLocks, lock
+from etbuild.slate import forget_scratch, note_scratch
 
 HIDDEN = ".etbuild-"
 """How directories beside a user's files are called."""
@@ -38,6 +39,7 @@ _MARKER = "made-by-etbuild"
 _DIRECTORY = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)([0-9a-f]{8})?[a-z0-9_]{8}")
 _FILE = re.compile(r"tmp([0-9a-f]{8})?[a-z0-9_]{8}")
 _ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # nothing is built for so long
+_CHILDREN_SECONDS = 1.0
 _LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -83,6 +85,8 @@ class Scratch:
         with contextlib.suppress(OSError):
             os.close(self._lock)
         _sweep_directories(self._parent, self._busy)
+        if not _is_there(self._parent, self._name):
+            forget_scratch(str(self._parent.path / self._name))
         for folder in (self._folder, self._parent):
             with contextlib.suppress(OSError):
                 folder.close()
@@ -128,6 +132,23 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
         folder.remove(name)
 
 
+def remove_left(paths: Iterable[str]) -> None:
+    """Removes directories of a process that has ended, as far as that can be done.
+
+    Those that it has started were killed with it, and may need a moment to end.
+
+    Args:
+        paths: Absolute, of `Scratch`.
+    """
+    for path in map(Path, paths):
+        until = time.monotonic() + _CHILDREN_SECONDS
+        with contextlib.suppress(OSError), Folder.at(path.parent) as parent:
+            while _DIRECTORY.fullmatch(path.name) and _sweep_directories(parent, [path.name]):
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.01)
+
+
 def sweep_files(folder: Folder) -> None:
     """Removes what `unfinished` made in processes that were killed."""
     for name in _left_here(folder, _FILE):
@@ -163,6 +184,7 @@ def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
     """A new directory, its name, and the descriptor that holds its lock."""
     while True:
         name = f"{prefix}{_boot()}{os.urandom(4).hex()}"
+        note_scratch(str(parent.path / name))
         os.mkdir(name, 0o700, dir_fd=parent.descriptor)
         with contextlib.ExitStack() as failed:
             failed.callback(_remove_if_empty, parent, name)

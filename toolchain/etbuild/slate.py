@@ -16,7 +16,7 @@ from etbuild.errors import Problem
 GRACE_SECONDS = 5.0
 """How long a process may take to remove half-made files after SIGTERM, or to end after its work is done."""
 
-_SLATE_BYTES = 4096
+_SLATE_BYTES = 16384
 
 
 class Slate:
@@ -33,6 +33,8 @@ class Slate:
         import mmap
 
         self.descriptor = descriptor
+        self.scratch: list[str] = []
+        """Directories of this process that go with it."""
         self._memory = mmap.mmap(descriptor, _SLATE_BYTES)
 
     @classmethod
@@ -46,8 +48,11 @@ class Slate:
 
     def write(self, stage: str | None = None, code: int | None = None) -> None:
         """Says which stage this process is in, or the exit code that it has reached the end with."""
-        said = json.dumps({"pid": os.getpid(), "stage": stage and stage[:500], "code": code})
-        self._memory[:] = said.encode().ljust(_SLATE_BYTES)
+        said = {"pid": os.getpid(), "stage": stage and stage[:500], "code": code}
+        text = json.dumps({**said, "scratch": self.scratch}).encode()
+        if len(text) > _SLATE_BYTES:  # the next process that builds there removes them
+            text = json.dumps(said).encode()
+        self._memory[:] = text.ljust(_SLATE_BYTES)
 
     def stage(self) -> str | None:
         """The stage that was written last."""
@@ -64,6 +69,11 @@ class Slate:
         said = self._read()
         code = said.get("code")
         return code if said.get("pid") == pid and isinstance(code, int) else None
+
+    def left(self) -> list[str]:
+        """The directories that the other process had when it wrote last, and may have left."""
+        left = self._read().get("scratch")
+        return [path for path in left if isinstance(path, str)] if isinstance(left, list) else []
 
     def close(self) -> None:
         """Ends its use here."""
@@ -91,6 +101,20 @@ def in_stage(name: str) -> Iterator[None]:
         _slate.write()
 
 
+def note_scratch(path: str) -> None:
+    """Says that this process is about to make a directory that goes with it."""
+    if _slate is not None and _slate.pid() == os.getpid():
+        _slate.scratch.append(path)
+        _slate.write(_slate.stage())
+
+
+def forget_scratch(path: str) -> None:
+    """Says that a directory of this process is gone."""
+    if _slate is not None and _slate.pid() == os.getpid() and path in _slate.scratch:
+        _slate.scratch.remove(path)
+        _slate.write(_slate.stage())
+
+
 def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda: None) -> NoReturn:
     """Runs a command, says on the slate how it ended, and ends this process.
 
@@ -104,6 +128,7 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
 
     global _slate
     _slate, worker, code = slate, os.getpid(), 1
+    slate.write()
     try:
         code = run()
     except SystemExit as asked:  # by the parser of the command line

@@ -88,6 +88,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
 
     from etbuild import isolation, settled
     from etbuild.cli import INTERRUPTED
+    from etbuild.scratch import remove_left
 
     settled.check_packages()
     sys.stdout.flush()
@@ -104,6 +105,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
             process.kill()
             process.wait()
             isolation.end_orphans()
+            remove_left(slate.left())
     code = slate.code(process.pid)
     if code == 0 or (code not in (None, INTERRUPTED) and not watched.late):
         raise Elsewhere(code)

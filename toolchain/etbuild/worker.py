@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from etbuild import isolation
 from etbuild.errors import BuildError
-from etbuild.scratch import Scratch
+from etbuild.scratch import Scratch, remove_left
 from etbuild.slate import GRACE_SECONDS, Slate, how_it_ended, work
 from etbuild.warm import warm
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
@@ -219,6 +219,7 @@ class _Worker:
         _signal_group(job, signal.SIGKILL)  # what it left running; it still keeps the group's number from others
         del self.jobs[job.request_id]
         _, status = os.waitpid(job.pid, 0)
+        remove_left(job.slate.left())
         _remove(job.view)
         output = _printed(job.output)
         code, stage = job.slate.code(job.pid), job.slate.stage()
@@ -248,6 +249,7 @@ class _Worker:
         for job in self.jobs.values():
             _signal_group(job, signal.SIGKILL)
             os.waitpid(job.pid, 0)
+            remove_left(job.slate.left())
             _remove(job.view)
 
 
