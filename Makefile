@@ -35,10 +35,10 @@ test: venv $(BUILDGRID)/ready
 # Campaigns, of which `make test` runs a short form. Do not edit the driver meanwhile: it is in each key.
 fuzz: venv
 	$(VENV)/bin/pip install --quiet --requirement tests/fuzz/requirements.txt
-	$(VENV)/bin/python -m tests.fuzz.run --seconds 1200 --jobs 2
+	$(VENV)/bin/python -m tests.fuzz.run --seconds 1200 --jobs 2 --results benchmarks/results/fuzz.json
 
 faults: venv
-	$(VENV)/bin/python -m tests.faults.run_campaign --kills 200 --faults 200 --seconds 3600
+	$(VENV)/bin/python -m tests.faults.run_campaign --kills 200 --faults 200 --seconds 3600 > benchmarks/results/faults.json
 
 venv: $(VENV)/ready
 

@@ -1,7 +1,6 @@
 """Writes docs/reliability.md from the results of the campaigns, which are kept in benchmarks/results.
 
-    python -m tests.fuzz.run --seconds 1200 --jobs 2 --json > benchmarks/results/fuzz.json
-    python -m tests.faults.run_campaign --kills 200 --faults 200 --seconds 3600 > benchmarks/results/faults.json
+    make fuzz faults
     python tools/write_reliability.py
 
 It counts the cases of tests that stand in tables: hostile models, and ways to read something.

@@ -1,7 +1,8 @@
 """The long run of the targets, by atheris: `python -m tests.fuzz.run --seconds 1200 -j 2 [TARGET ...]`.
 
-Each target goes on from the inputs that earlier runs kept in `.cache/fuzz`. What a reader should not do is written to
-`findings/`, where `test_fuzz.py` takes it for a seed. The result is a table.
+Each target goes on from the inputs that earlier runs kept in `.cache/fuzz`. An input with which a reader does what it
+should not is written to `findings/`, where `test_fuzz.py` takes it for a seed. The result is a table. With
+`--results FILE` a long run can be stopped and started again: the figures are added up in the file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import re
 import subprocess
 import sys
-import time
+import tempfile
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,20 +23,55 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORPUS, FINDINGS = ROOT / ".cache/fuzz", Path(__file__).with_name("findings")
-SLICE = 120  # seconds of one process: what a reader leaves in memory ends with it
+SLICE = 300  # seconds of one process: what a reader leaves in memory ends with it
 MOST_BYTES, MOST_FINDINGS = 50 << 20, 20  # of what is kept of a target
-INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 60, 4096  # seconds on a clock, which other load makes longer
+INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 300, 4096  # seconds on a clock, which other load makes longer
 
 
 @dataclass
 class Result:
-    """What came of a target."""
+    """What came of a target.
+
+    Attributes:
+        target: Its name.
+        executions: How many inputs were tried.
+        seconds: Of processor time.
+        findings: How many kinds of wrong behaviour are open.
+        broken: It could not be run to its end.
+    """
 
     target: str
     executions: int = 0
     seconds: int = 0
     findings: int = 0
-    broken: bool = False  # it could not be run to its end
+    broken: bool = False
+
+
+class Results:
+    """The results of all targets, in a file if there is one: of this run, and of those before.
+
+    Args:
+        file: JSON, a list of results. None: the results are kept in memory only.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        from tests.fuzz.targets import TARGETS
+
+        self._file = file
+        self._lock = threading.Lock()
+        kept = json.loads(file.read_text("utf-8")) if file is not None and file.exists() else []
+        self.of = {target: Result(target) for target in TARGETS}
+        self.of |= {each["target"]: Result(**each) for each in kept if each["target"] in TARGETS}
+
+    def save(self) -> None:
+        """Writes the file."""
+        if self._file is not None:
+            with self._lock:
+                self._file.write_text(self.json() + "\n", "utf-8")
+
+    def json(self) -> str:
+        """All results, in the order of the targets."""
+        return json.dumps([asdict(result) for result in self.of.values()], indent=2)
 
 
 def main() -> int:
@@ -43,10 +80,12 @@ def main() -> int:
     if options.child:
         _fuzz(options.targets[0], options.seconds)
         return 0
+    results = Results(options.results)
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda target: _run(target, options.seconds), options.targets))
-    print(json.dumps([asdict(result) for result in results], indent=2) if options.json else _table(results))
-    return 1 if any(result.findings or result.broken for result in results) else 0
+        list(pool.map(lambda target: _run(target, options.seconds, results), options.targets))
+    ran = [results.of[target] for target in options.targets]
+    print(_table(ran))
+    return 1 if any(result.findings or result.broken for result in ran) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -54,9 +93,9 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: all ({', '.join(TARGETS)})")
-    parser.add_argument("--seconds", type=int, default=180, help="of each target (default: 180)")
+    parser.add_argument("--seconds", type=int, default=180, help="of processor time for each target (default: 180)")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="so many targets at once")
-    parser.add_argument("--json", action="store_true", help="the table as JSON")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="the results so far, as JSON; it is written again")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = set(options.targets) - TARGETS.keys()
@@ -66,26 +105,49 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _run(target: str, seconds: int) -> Result:
-    """A target in processes of its own, one after the other, until the time is over."""
+def _run(target: str, seconds: int, results: Results) -> None:
+    """A target in processes of its own, one after the other, until it has had its time."""
     corpus = CORPUS / target
     corpus.mkdir(parents=True, exist_ok=True)
     FINDINGS.mkdir(exist_ok=True)
-    result, end = Result(target), time.monotonic() + seconds
-    while (rest := round(end - time.monotonic())) > 0 and _found(target) < MOST_FINDINGS:
+    result = results.of[target]
+    result.broken = False
+    while result.seconds < seconds and _found(target) < MOST_FINDINGS:
         _shrink(corpus)
-        command = [sys.executable, "-m", "tests.fuzz.run", "--child", target, "--seconds", str(min(rest, SLICE))]
-        start = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-        count = _executions(done.stderr)
-        result.executions += count
-        result.seconds += round(time.monotonic() - start)
-        if count == 0 and done.returncode != 0:
-            print(done.stderr[-2000:], file=sys.stderr)
+        ended = _slice(target, min(max(1, seconds - result.seconds), SLICE))
+        result.executions += ended.executions
+        result.seconds += ended.seconds
+        result.findings = _found(target)
+        if ended.executions == 0 and ended.code != 0:
+            print(ended.said[-2000:], file=sys.stderr)
             result.broken = True
+        results.save()
+        if result.broken:
             break
     result.findings = _found(target)
-    return result
+    results.save()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How one process ended. `seconds` are of processor time."""
+
+    code: int
+    said: str
+    executions: int
+    seconds: int
+
+
+def _slice(target: str, seconds: int) -> _Ended:
+    """Fuzzes a target in one process, for so many seconds on the clock."""
+    command = [sys.executable, "-m", "tests.fuzz.run", "--child", target, "--seconds", str(seconds)]
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for already
+        said.seek(0)
+        text = said.read()
+    return _Ended(process.returncode, text, _executions(text), max(1, round(used.ru_utime + used.ru_stime)))
 
 
 def _found(target: str) -> int:
