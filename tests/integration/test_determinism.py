@@ -40,7 +40,7 @@ SURROUNDINGS = {
 }
 BUILD_ALL = """\
 import sys
-from etbuild.cli import main
+from etbuild.cli.main import main
 
 for manifest in sys.argv[2:]:
     code = main(["build", manifest, "--no-cache", "--no-accelerate", "-o", sys.argv[1]])

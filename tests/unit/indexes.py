@@ -6,7 +6,8 @@ import copy
 import hashlib
 from typing import Any
 
-from etbuild import plan, schema
+from etbuild import json_schema
+from etbuild.plan import plan
 
 MANIFEST: dict[str, Any] = {
     "name": "net",
@@ -60,7 +61,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
         ],
         "named_data": {"weights": sha256("ptd")},
     }
-    assert schema.problems("index", index) == []
+    assert json_schema.problems("index", index) == []
     return index
 
 

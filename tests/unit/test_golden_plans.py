@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cli import main
+from etbuild.cli.main import main
 from tests.conftest import EXAMPLES, MANIFESTS
 
 GOLDEN = Path(__file__).parents[1] / "golden/plans"

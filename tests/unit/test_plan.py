@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from etbuild import manifest, plan
 from etbuild.errors import InputError, Position
+from etbuild.manifest import validate
+from etbuild.plan import plan
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -44,7 +45,7 @@ schema: "executorch-model/v1"
 def reduce(tmp_path: Path, text: str) -> dict[str, Any]:
     path = tmp_path / "model.yaml"
     path.write_text(text)
-    return plan.reduce(manifest.load(path).data)
+    return plan.reduce(validate.load(path).data)
 
 
 def test_weights_are_blamed_where_they_stand() -> None:

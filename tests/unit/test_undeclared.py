@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import undeclared
 from etbuild.errors import BuildError
+from etbuild.inputs import undeclared
 
 
 def module(directory: Path, name: str) -> Path:
