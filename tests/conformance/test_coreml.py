@@ -283,9 +283,11 @@ def test_partitions_of_a_recipe_are_not_compared_where_one_method_stays_apart(bu
 )
 def test_a_partitioner_is_together_with_what_its_options_say(options: dict[str, Any]) -> None:
     """What a recipe makes is compared with what a manifest says."""
-    from etbuild.backends import Context
-    from etbuild.backends.coreml import backend
+    from etbuild.backends import BACKENDS, Context
 
-    made = backend.create(options, Context("forward", lambda reference: None, None))
-    assert backend.apart_of(made) == backend.apart(options)
-    assert backend.apart_of(object()) is None
+    backend = BACKENDS["coreml"]
+    made = backend.create_partitioner(options, Context("forward", lambda reference: None, None))
+    assert backend.recognizes(made)
+    assert backend.grouping_key_of(made) == backend.grouping_key(options)
+    assert backend.pairs_partitions_of(made) == backend.pairs_partitions(options)
+    assert not backend.recognizes(object())

@@ -63,7 +63,7 @@ def test_debug_handle_maps_are_kept_by_a_method_that_is_saved(edge: EdgeProgramM
     from etbuild.lower import method_archive
 
     (tmp_path / "saved").mkdir()
-    method_archive.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {}, {})
+    method_archive.write(tmp_path / "saved", "a", edge.exported_program("a"), method_archive.Facts({}, [], {}), {})
     method = method_archive.read(tmp_path / "saved", "a")
     assert handles(method_archive.load(method, {})) == EXPECTED
 
@@ -75,7 +75,7 @@ def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: P
     program = edge.exported_program("a")
     for delegate in named_data.delegates(program.graph_module):
         delegate.meta["debug_handle_map"] = kept
-    method_archive.write(tmp_path, "a", program, {}, {}, {})
+    method_archive.write(tmp_path, "a", program, method_archive.Facts({}, [], {}), {})
     assert handles(method_archive.load(method_archive.read(tmp_path, "a"), {})) == [kept, kept]
 
 
@@ -87,4 +87,4 @@ def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path
     program = edge.exported_program("a")
     next(named_data.delegates(program.graph_module)).meta = meta
     with pytest.raises(method_archive.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
-        method_archive.write(tmp_path, "a", program, {}, {}, {})
+        method_archive.write(tmp_path, "a", program, method_archive.Facts({}, [], {}), {})

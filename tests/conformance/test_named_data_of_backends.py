@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -22,7 +21,7 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
     """Options with which methods are lowered together; or one by one, as those of a package's separable backend are."""
     if request.param == "together":
         return []
-    monkeypatch.setitem(backends.BACKENDS, "custom", replace(backends.BACKENDS["custom"], separable=True))
+    monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
     return ["--jobs", "2"]
 
 

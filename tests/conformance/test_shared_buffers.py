@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from etbuild import backends
@@ -92,7 +90,7 @@ def test_a_buffer_inside_a_delegate_is_not_shared(
 ) -> None:
     """Whatever has the buffer besides: another delegate, portable operators that write to it, or only read it."""
     if merged:
-        monkeypatch.setitem(backends.BACKENDS, "custom", replace(backends.BACKENDS["custom"], separable=True))
+        monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
     outcome, _ = lower(tail(decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
     assert (outcome.code, outcome.files) == (1, [])
     told = f": SingleBackend keeps `cache` inside its delegate, and `{method}` cannot share it"

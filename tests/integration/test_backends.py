@@ -121,7 +121,7 @@ CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
 
 
 def is_here(name: str) -> bool:
-    return not backends.BACKENDS[name].missing(())
+    return not backends.missing(name, ())
 
 
 def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[str, Any] | None = None) -> str:
@@ -267,7 +267,7 @@ def test_the_readme_has_a_row_for_every_backend() -> None:
 def test_the_readme_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
     row = next(row for row in rows_of_readme() if row[0] == f"`{name}`")
     if not is_here(name):
-        pytest.skip(", ".join(problem.message for problem in backends.BACKENDS[name].missing(())))
+        pytest.skip(", ".join(problem.message for problem in backends.missing(name, ())))
     case = CASES[name]
     assert_lowered(built, name, case)
     reproducible = (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
@@ -286,7 +286,7 @@ def test_weights_lie_beside_the_program_once(name: str, built: Path) -> None:
 def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: Path, built_elsewhere: Path) -> None:
     backend = name.removesuffix("-int8")
     if not is_here(backend):
-        pytest.skip(", ".join(problem.message for problem in backends.BACKENDS[backend].missing(())))
+        pytest.skip(", ".join(problem.message for problem in backends.missing(backend, ())))
     assert_lowered(built, name, QUANTIZED[name])
     delegated = report(built, name)["methods"]["decode"]["operators"]["delegated"][QUANTIZED[name].id]
     assert any("dequantize" in operator for operator in delegated)
@@ -341,9 +341,8 @@ def test_arm_replaces_the_one_infinity_that_is_written_otherwise() -> None:
         pytest.skip("needs the extra `ethos-u`")
     options = {"passes": {"quantize_inf": {"neg_inf": -1.0}}}
     assert backends.check("tosa", options, ()) == []
-    create = backends.BACKENDS["tosa"].create
-    assert create is not None
-    partitioner = create(options, backends.Context("f", load=str, program=None))
+    context = backends.Context("f", load=str, program=None)
+    partitioner = backends.BACKENDS["tosa"].create_partitioner(options, context)
     chosen = partitioner.compile_spec._get_pass_pipeline_config().quantize_inf
     assert (chosen.neg_inf, chosen.pos_inf) == (-1.0, 255.0)
 
@@ -384,7 +383,7 @@ def test_a_core_ml_model_of_one_method_is_reproducible(built: Path, built_elsewh
 
 @pytest.mark.parametrize("name", sorted(set(backends.BACKENDS) - {*CASES, "custom"} | {"vgf"}))
 def test_what_a_backend_needs_is_said_before_anything_is_imported(name: str, tmp_path: Path) -> None:
-    needs = backends.BACKENDS[name].missing(())
+    needs = backends.missing(name, ())
     if not needs:
         pytest.skip(f"all that `{name}` needs is here")
     (tmp_path / "model.py").write_text(MODEL)

@@ -91,16 +91,21 @@ def test_a_broken_package_is_named(site: Path, tmp_path: Path) -> None:
     done = etbuild("validate", MANIFEST, path=broken)
     assert done.returncode == 2
     assert (
-        "the entry point `tally` of the group `etbuild.backends` (etbuild_tally:BACKEND) cannot be loaded"
-        in done.stderr
+        "the entry point `tally` of the group `etbuild.backends` (etbuild_tally:Tally) cannot be loaded" in done.stderr
     )
     assert "Traceback" not in done.stderr
+
+
+def changed_class(*lines: str) -> str:
+    """Code that replaces the package's class by a subclass with these lines in its body."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"from etbuild.backends import *\nclass Tally(Tally):\n{body}"
 
 
 def etbuild_with(site: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs a command where the package has this code at its end."""
     with (site / "etbuild_tally/__init__.py").open("a") as file:
-        file.write(f"\nfrom dataclasses import replace\nfrom etbuild.backends import Need, Pairing\n{code}\n")
+        file.write(f"\n{code}\n")
     return etbuild(*arguments, path=site)
 
 
@@ -109,60 +114,107 @@ def own_site(site: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(site, tmp_path / "site"))
 
 
+NO_SCHEMA = "`options_schema` names no JSON Schema: "
+PAIRS = "def pairs_partitions(self, options): return True"
+EDGE = "def edge_requirements(self, options, program): return EdgeRequirements()"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("options_schema = None", "`options_schema` has to be the `pathlib.Path` of a file"),
+        ("options_schema = str(Tally.options_schema)", "`options_schema` has to be the `pathlib.Path` of a file"),
+        ("options_schema = Path('no')", f"{NO_SCHEMA}FileNotFoundError"),
+        ("options_schema = Path(__file__)", f"{NO_SCHEMA}JSONDecodeError"),
+        ("def create_quantizer(self, options, context): pass", "`quantizer_schema` has to be the `pathlib.Path` of a"),
+        ("create_partitioner = 5", "`create_partitioner` has to be a method"),
+        ("pairs_partitions = True", "`pairs_partitions` has to be a method"),
+        ("name = 'talley'", "`name` is `talley`: it has to be that of the entry point"),
+        ("needs = ('an SDK',)", "`needs` has to be a tuple of `etbuild.backends.Need`"),
+        ("distributions = 'tally'", "`distributions` has to be a tuple of strings"),
+        ("same_options = 'target'", "`same_options` has to be a tuple of strings"),
+        ("delegate_id = 5", "`delegate_id` has to be a string or None"),
+        ("separable = 'no'", "`separable` has to be True or False"),
+        (PAIRS, "`separable` contradicts `pairs_partitions`: write `separable = False`, or leave it out"),
+        (EDGE, "`separable` contradicts `edge_requirements`: write `separable = False`, or leave it out"),
+        ("seperable = False", "`seperable` is no part of `Backend`: did you mean `separable`? Names of your own start"),
+        ("named_data_is_weights = True", "`named_data_is_weights` is no part of `Backend`: "),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, line: str, message: str) -> None:
+    assert_refused(own_site, changed_class(line), message)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("BACKEND = replace(BACKEND, options=None)", "needs `options`, the `pathlib.Path` of a file"),
-        ("BACKEND = replace(BACKEND, options=str(BACKEND.options))", "needs `options`, the `pathlib.Path` of a file"),
-        ("BACKEND = replace(BACKEND, options=Path('no'))", "has `options` without a JSON Schema: FileNotFoundError"),
-        ("BACKEND = replace(BACKEND, options=Path(__file__))", "has `options` without a JSON Schema: JSONDecodeError"),
-        ("BACKEND = replace(BACKEND, create_quantizer=create)", "needs `quantizer_options`, the `pathlib.Path`"),
-        ("BACKEND = replace(BACKEND, create=5)", "has a `create` that cannot be called"),
-        ("BACKEND = replace(BACKEND, needs=('an SDK',))", "has `needs` that are no tuple of `etbuild.backends.Need`"),
-        ("BACKEND = replace(BACKEND, distributions='tally')", "has `distributions` that are no tuple of strings"),
-        ("BACKEND = replace(BACKEND, same_options='target')", "has `same_options` that are no tuple of strings"),
-        ("BACKEND = replace(BACKEND, pairing=True)", "has a `pairing` that is no `etbuild.backends.Pairing`"),
-        ("BACKEND = 5", "is no `etbuild.backends.Backend` of that name"),
-        ("BACKEND = replace(BACKEND, separable='no')", "has `separable` that is neither True nor False"),
-        ("BACKEND = replace(BACKEND, pairing=Pairing())", "is `separable` and has `pairing`: write `separable=False`"),
-        ("BACKEND = replace(BACKEND, edge=create)", "is `separable` and has `edge`: write `separable=False`, or leave"),
+        ("Tally = 5", "it has to be a subclass of `etbuild.backends.Backend`"),
+        ("Tally = Tally()", "it has to be a subclass of `etbuild.backends.Backend`"),
+        ("from etbuild.backends.xnnpack import Xnnpack as Tally", "it has to be a subclass of `etbuild.backends.Back"),
+        ("del Tally.separable", "`separable` is missing"),
+        ("del Tally.options_schema", "`options_schema` is missing"),
+        ("Tally.__init__ = lambda self: 1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("Tally.__init__ = lambda self: setattr(self, 'separable', 1)", "`separable` has to be True or False"),
     ],
 )
-def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, code: str, message: str) -> None:
-    done = etbuild_with(own_site, code, "validate", MANIFEST)
+def test_a_class_that_is_no_backend_is_refused(own_site: Path, code: str, message: str) -> None:
+    assert_refused(own_site, code, message)
+
+
+def assert_refused(site: Path, code: str, message: str) -> None:
+    done = etbuild_with(site, code, "validate", MANIFEST)
     assert done.returncode == 2
     assert "tally.yaml:7:17: " in done.stderr
-    where = "the entry point `tally` of the group `etbuild.backends` (etbuild_tally:BACKEND)"
-    assert f"defaults.partitioners[0].backend: {where} {message}" in done.stderr
+    where = "the entry point `tally` of the group `etbuild.backends` (etbuild_tally:Tally)"
+    separator = " " if message.startswith("cannot") else ": "
+    assert f"defaults.partitioners[0].backend: {where}{separator}{message}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+FAILED = "the backend `tally` failed when it"
+
+
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("lines", "message"),
     [
         (
-            "BACKEND = replace(BACKEND, needs=(Need('an SDK', 'install it', lambda: 1 / 0),))",
-            "the backend `tally` failed when it looked for what it needs: ZeroDivisionError: division by zero",
+            ("needs = (Need('an SDK', 'install it', lambda: 1 / 0),)",),
+            f"{FAILED} looked for what it needs: ZeroDivisionError: division by zero",
         ),
         (
-            "BACKEND = replace(BACKEND, separable=False, pairing=Pairing(lambda options: options['no']))",
-            "methods.classify.partitioners[0]: the backend `tally` failed when it was asked for `pairing.of_options`",
+            ("separable = False", "def pairs_partitions(self, options): return options['no']"),
+            f"methods.classify.partitioners[0]: {FAILED} was asked for `pairs_partitions`: KeyError",
         ),
         (
-            "BACKEND = replace(BACKEND, check_options=lambda options: options['no'])",
-            "defaults.partitioners[0].options: the backend `tally` failed when it was asked for `check_options`: Key",
+            ("def check_options(self, options): return options['no']",),
+            f"defaults.partitioners[0].options: {FAILED} was asked for `check_options`: KeyError",
         ),
         (
-            "BACKEND = replace(BACKEND, apart=lambda options: {1})",
-            "defaults.partitioners[0]: the backend `tally` failed when it was asked for `apart`: TypeError",
+            ("def grouping_key(self, options): return {1}",),
+            f"defaults.partitioners[0]: {FAILED} was asked for `grouping_key`: TypeError",
         ),
         (
-            "BACKEND = replace(BACKEND, create=lambda options, context: 5)",
+            ("def callables(self, options): return options['no']",),
+            f"{FAILED} was asked for `callables`: KeyError",
+        ),
+        (
+            ("def check_delegated(self, options, operators): return options['no']",),
+            f"methods.classify.partitioners[0].options: {FAILED} was asked for `check_delegated`: KeyError",
+        ),
+        (
+            ("def stored_weights(self, compiled, named_data): return compiled['no']",),
+            f"{FAILED} was asked for `stored_weights`: TypeError",
+        ),
+        (
+            ("def create_partitioner(self, options, context): return 5",),
             "methods.classify.partitioners[0]: the partitioner of `tally` is int, not a Partitioner",
         ),
     ],
 )
-def test_what_a_backend_raises_is_no_bug_of_ours(own_site: Path, tmp_path: Path, code: str, message: str) -> None:
+def test_what_a_backend_raises_is_no_bug_of_ours(
+    own_site: Path, tmp_path: Path, lines: tuple[str, ...], message: str
+) -> None:
+    code = changed_class(*lines)
     done = etbuild_with(own_site, code, "build", MANIFEST, "--no-cache", "--jobs", 1, "-o", tmp_path / "out")
     assert done.returncode in (1, 2)
     assert message in done.stderr
@@ -237,7 +289,7 @@ class Changed:
         """Builds the example with code at the end of two modules: exit code, artifacts, and what was said."""
         with (
             changed(self.site / "etbuild_tally/lowering.py", lowering),
-            changed(self.site / "etbuild_tally/__init__.py", f"from dataclasses import replace\n{backend}"),
+            changed(self.site / "etbuild_tally/__init__.py", backend),
         ):
             forget_the_package()
             out = self.site.parent / "out"
@@ -294,38 +346,36 @@ def test_a_backend_that_is_not_separable_cannot_say_so(package: Changed, change:
         "partitioners[0]: the backend `tally` of the package `etbuild-tally` says that it is `separable`, but " in said
     )
     assert message in said
-    assert "write `separable=False`" in said
+    assert "write `separable = False`" in said
     assert "Traceback" not in said
 
 
 def test_a_backend_that_gets_all_methods_says_so(package: Changed) -> None:
     """Then it gets them together, however many processes there are."""
-    made = [package.build(jobs, JOINT + OWN, "BACKEND = replace(BACKEND, separable=False)") for jobs in (1, 2)]
+    made = [package.build(jobs, JOINT + OWN, changed_class("separable = False")) for jobs in (1, 2)]
     assert made[0][0] == 0, made[0][2]
     assert made[0][:2] == made[1][:2]
 
 
 def test_a_package_may_lower_for_xnnpack(package: Changed) -> None:
     """Also where what stands for ExecuTorch's loop over the delegates is one over several processes."""
-    create = """
-def create(options, context):
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    return XnnpackPartitioner()
-BACKEND = replace(BACKEND, create=create)
-"""
-    code, made, said = package.build(2, backend=create)
+    lines = (
+        "def create_partitioner(self, options, context):",
+        "    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner",
+        "    return XnnpackPartitioner()",
+    )
+    code, made, said = package.build(2, backend=changed_class(*lines))
     assert code == 0, said
     report = json.loads(made["tally.report.json"])
     assert set(report["methods"]["features"]["operators"]["delegated"]) == {"XnnpackBackend"}
 
 
 def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:
-    code = """
-from etbuild.backends import OptionError
-def quantizer(options, load):
-    raise OptionError("there is no `sin`", ("operators", 1), "write `cos`")
-BACKEND = replace(BACKEND, create_quantizer=quantizer, quantizer_options=BACKEND.options)
-"""
+    code = changed_class(
+        "quantizer_schema = Tally.options_schema",
+        "def create_quantizer(self, options, context):",
+        '    raise OptionError("there is no `sin`", ("operators", 1), "write `cos`")',
+    )
     quantize = '{pt2e: {quantizers: [{backend: tally, options: {operators: [cos, sin]}}], qat: "model:create"}}'
     text = MANIFEST.read_text().replace("defaults:\n", f"defaults:\n  quantize: {quantize}\n")
     (tmp_path / "tally.yaml").write_text(text)

@@ -90,7 +90,7 @@ def test_every_pattern_can_be_put_into_words(path: Path) -> None:
 
 def test_every_schema_belongs_to_a_backend() -> None:
     names = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
-    quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.create_quantizer is not None}
+    quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.has_quantizer}
     assert names == {f"backend-{name}" for name in backends.BACKENDS} | quantizers
 
 

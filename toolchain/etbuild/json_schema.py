@@ -27,14 +27,19 @@ _TYPE_NAMES = {
 }
 
 
+def file(name: str) -> Path:
+    """The path of `schemas/NAME.schema.json`."""
+    return _DIRECTORY / f"{name}.schema.json"
+
+
 @cache
 def validator(name: str | Path) -> Draft202012Validator:
     """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere.
 
     `NAME#PART` is one of the schemas that a file has in its `$defs`.
     """
-    file, _, part = ("", "", "") if isinstance(name, Path) else name.partition("#")
-    path = name if isinstance(name, Path) else _DIRECTORY / f"{file}.schema.json"
+    of, _, part = ("", "", "") if isinstance(name, Path) else name.partition("#")
+    path = name if isinstance(name, Path) else file(of)
     content = json.loads(path.read_text("utf-8"))
     return _Validator({**content["$defs"][part], "$defs": content["$defs"]} if part else content)
 

@@ -8,16 +8,13 @@ from typing import Any
 from etbuild.backends import Backend, Context, Options
 
 
-def create(options: Options, context: Context) -> Any:
-    """The partitioner of one method."""
-    from etbuild_tally.lowering import TallyPartitioner
+class Tally(Backend):
+    name = "tally"
+    separable = True  # it inherits `preprocess_multimethod`, and shares weights by the key of their content
+    options_schema = Path(__file__).with_name("options.schema.json")
+    delegate_id = "TallyBackend"
 
-    return TallyPartitioner(options["operators"], context.method if options.get("name_methods") else "")
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        from etbuild_tally.lowering import TallyPartitioner
 
-
-BACKEND = Backend(
-    "tally",
-    create,
-    separable=True,  # it inherits `preprocess_multimethod`, and shares weights by the key of their content
-    options=Path(__file__).with_name("options.schema.json"),
-)
+        return TallyPartitioner(options["operators"], context.method if options.get("name_methods") else "")

@@ -1,7 +1,7 @@
-"""The backends by name. A backend checks its options without torch, and makes its partitioner with it.
+"""The backends by name, and what packages need to add one. Options are checked without torch.
 
-Other packages add backends of their own by an entry point of the group `etbuild.backends`, which names an instance of
-`Backend`. They are looked for when a name is none of ours, and that one alone is loaded.
+Other packages add backends of their own by an entry point of the group `etbuild.backends`, which names a subclass of
+`Backend`. The driver looks for them when a name is none of its own, and loads only the one of that name.
 """
 
 from __future__ import annotations
@@ -9,193 +9,90 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from etbuild.backends import (
-    aoti,
-    arm,
-    cadence,
-    cortex_m,
-    custom,
-    entry_points,
-    mediatek,
-    mlx,
-    native,
-    needs,
-    nxp,
-    openvino,
-    qualcomm,
-    samsung,
-    vulkan,
-    xnnpack,
-)
+from etbuild import json_schema
+from etbuild.backends import entry_points
+from etbuild.backends.arm.ethos_u import EthosU
+from etbuild.backends.arm.tosa import Tosa
+from etbuild.backends.arm.vgf import Vgf
 from etbuild.backends.backend import (
     Backend,
+    BuiltInBackend,
     Context,
-    Edge,
+    EdgeRequirements,
     Need,
     OptionError,
     Options,
-    Pairing,
     Partitioners,
+    QuantizerContext,
+    StoredWeights,
+    make,
     options_at,
 )
-from etbuild.backends.coreml import backend as coreml
+from etbuild.backends.cadence import Cadence
+from etbuild.backends.coreml.backend import CoreMl
+from etbuild.backends.cortex_m import CortexM
+from etbuild.backends.cuda import Cuda
+from etbuild.backends.custom import Custom
+from etbuild.backends.mediatek import MediaTek
+from etbuild.backends.metal import Metal
+from etbuild.backends.mlx import Mlx
+from etbuild.backends.native import Native
+from etbuild.backends.nxp import Nxp
+from etbuild.backends.openvino import OpenVino
+from etbuild.backends.portable import Portable
+from etbuild.backends.qualcomm import Qualcomm
+from etbuild.backends.samsung import Samsung
+from etbuild.backends.vulkan import Vulkan
+from etbuild.backends.webgpu import WebGpu
+from etbuild.backends.xnnpack import Xnnpack
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "Context",
-    "Edge",
+    "EdgeRequirements",
     "Need",
     "OptionError",
     "Options",
-    "Pairing",
     "Partitioners",
+    "QuantizerContext",
+    "StoredWeights",
     "options_at",
 ]
 
-_VELA = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
+_CLASSES: tuple[type[Backend], ...] = (
+    Cadence,
+    CoreMl,
+    CortexM,
+    Cuda,
+    Custom,
+    EthosU,
+    MediaTek,
+    Metal,
+    Mlx,
+    Native,
+    Nxp,
+    OpenVino,
+    Portable,
+    Qualcomm,
+    Samsung,
+    Tosa,
+    Vgf,
+    Vulkan,
+    WebGpu,
+    Xnnpack,
+)
 
-BACKENDS = {
-    backend.name: backend
-    for backend in (
-        Backend(
-            "cadence", None, separable=False, needs=(needs.python((3, 12)),), edge=cadence.edge, whole_program=True
-        ),
-        Backend(
-            "coreml",
-            coreml.create,
-            separable=False,
-            pairing=Pairing(coreml.pairs, coreml.pairs_of, otherwise="`multimethod_weight_sharing_strategy: disabled`"),
-            apart=coreml.apart,
-            apart_of=coreml.apart_of,
-            needs_for=coreml.needs_for,
-            distributions=("coremltools",),
-            around=coreml.around,
-            module="executorch.backends.apple.coreml.compiler",
-            check_options=coreml.check_options,
-            weight_only=True,
-            create_quantizer=coreml.create_quantizer,
-        ),
-        Backend(
-            "cortex-m",
-            None,
-            separable=False,
-            edge=cortex_m.edge,
-            whole_program=True,
-            create_quantizer=cortex_m.create_quantizer,
-        ),
-        Backend(
-            "cuda",
-            aoti.create_cuda,
-            separable=False,
-            needs=(aoti.TRITON, aoti.CUDA),
-            distributions=("triton",),
-            weight_only=True,
-        ),
-        Backend(
-            "custom",
-            custom.create,
-            separable=False,  # what it looks at no one knows
-            pairing=Pairing(custom.pairs),
-            apart=custom.apart,
-            weight_only=True,
-            create_quantizer=custom.create_quantizer,
-        ),
-        Backend(
-            "ethos-u",
-            arm.create_ethos_u,
-            separable=True,
-            needs=(arm.VELA, arm.TOSA),
-            distributions=_VELA,
-            around=arm.around_ethos_u,
-            module="executorch.backends.arm.arm_vela",
-            create_quantizer=arm.create_ethos_u_quantizer,
-            same_options=("target",),
-        ),
-        Backend(
-            "mediatek",
-            mediatek.create,
-            separable=False,
-            needs=(mediatek.CONVERTER, mediatek.COMPILER),
-            distributions=("mtk-converter", "mtk-neuron"),
-            create_quantizer=mediatek.create_quantizer,
-        ),
-        Backend("metal", aoti.create_metal, separable=True, needs=(aoti.MACOS,), weight_only=True),
-        Backend("mlx", mlx.create, separable=False, needs=(mlx.GENERATED,), edge=mlx.edge, weight_only=True),
-        Backend("native", native.create, separable=True),
-        Backend(
-            "nxp",
-            nxp.create,
-            separable=False,
-            needs=(nxp.SDK,),
-            distributions=("eiq-neutron-sdk",),
-            edge=nxp.edge,
-            create_quantizer=nxp.create_quantizer,
-            same_options=("target",),
-        ),
-        Backend(
-            "openvino",
-            openvino.create,
-            separable=True,
-            needs=(openvino.OPENVINO, openvino.NNCF),
-            distributions=("nncf", "openvino"),
-            around=openvino.around,
-            module="executorch.backends.openvino.preprocess",
-            create_quantizer=openvino.create_quantizer,
-            fold_quantize=False,
-        ),
-        Backend("portable", None, separable=True),
-        Backend(
-            "qualcomm",
-            qualcomm.create,
-            separable=False,
-            pairing=Pairing(of_partitioner=qualcomm.pairs_of),
-            needs=(qualcomm.SDK,),
-            edge=qualcomm.edge,
-            around=qualcomm.around,
-            create_quantizer=qualcomm.create_quantizer,
-            same_options=("soc_model",),
-        ),
-        Backend(
-            "samsung",
-            samsung.create,
-            separable=False,
-            needs=(samsung.ADAPTOR, samsung.SDK),
-            edge=samsung.edge,
-            create_quantizer=samsung.create_quantizer,
-        ),
-        Backend(
-            "tosa",
-            arm.create_tosa,
-            separable=True,
-            needs=(arm.TOSA,),
-            distributions=_VELA,
-            create_quantizer=arm.create_tosa_quantizer,
-        ),
-        Backend(
-            "vgf",
-            arm.create_vgf,
-            separable=True,
-            needs=(arm.TOSA, arm.CONVERTER),
-            distributions=(*_VELA, "ai-ml-sdk-model-converter"),
-            create_quantizer=arm.create_vgf_quantizer,
-        ),
-        Backend(
-            "vulkan",
-            vulkan.create,
-            separable=False,  # whether merged methods have the bytes of joint ones was not tried
-            weight_only=True,
-            create_quantizer=vulkan.create_quantizer,
-        ),
-        Backend("webgpu", vulkan.create_webgpu, separable=False, weight_only=True),
-        Backend("xnnpack", xnnpack.create, separable=True, create_quantizer=xnnpack.create_quantizer),
-    )
-}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in map(make, _CLASSES)}
+"""The driver's own backends, by name."""
+
+FROM_SOURCES = Custom.name
+"""The backend that stands for what a recipe from the declared sources lowers to: nobody knows it."""
 
 
 def find(name: str) -> Backend | None:
@@ -222,7 +119,7 @@ def get(name: str) -> Backend:
 
 @contextlib.contextmanager
 def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator[None]:
-    """What a backend of another package raises is no bug of ours."""
+    """Inside, what a backend of another package raises becomes an error that names the backend."""
     try:
         yield
     except Exception as error:
@@ -238,9 +135,10 @@ def distributions(names: Iterable[str]) -> set[str]:
     """The distributions that reach the bytes where these backends are used, besides those of ExecuTorch."""
     found: set[str] = set()
     for name in names:
-        found.update(get(name).distributions)
-        if name == "custom":  # it may make a partitioner of any backend
-            found.update(*(backend.distributions for backend in BACKENDS.values()))
+        backend = get(name)
+        found.update(backend.distributions)
+        if backend.delegates_to_any:
+            found.update(*(each.distributions for each in BACKENDS.values()))
         if name not in BACKENDS:
             found.update(filter(None, [entry_points.owner(name)]))
     return found
@@ -271,19 +169,54 @@ def _if_sound(name: str) -> Backend | None:
         return None
 
 
-def pairing(name: str, options: Options, path: DocumentPath) -> Pairing | None:
-    """How a partitioner entry at `path` has partitions of methods paired; None: it has not.
+def takes_the_rest(name: str) -> bool:
+    """Whether nothing is left for a partitioner after one of this backend."""
+    backend = _if_sound(name)
+    return backend is not None and backend.takes_the_rest
+
+
+def shown_name(name: str, options: Options) -> str:
+    """What errors about the order of partitioners call a partitioner.
 
     Raises:
         InputError: The backend is of another package, and cannot say it.
     """
-    found = get(name).pairing
-    with _asked(name, "it was asked for `pairing.of_options`", path):
-        return found if found is not None and found.of_options(options) else None
+    backend = get(name)
+    with _asked(name, "it was asked for `shown_name`"):
+        return backend.shown_name(options)
 
 
-def pairing_of(partitioner: Any, names: Iterable[str]) -> Pairing | None:
-    """How partitions of a partitioner that a recipe made are paired with those of other methods; None: they are not.
+def callables(name: str, options: Options) -> tuple[str, ...]:
+    """Each `module:callable` of the declared sources that a partitioner's options name.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it.
+    """
+    backend = get(name)
+    with _asked(name, "it was asked for `callables`"):
+        return backend.callables(options)
+
+
+def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
+    """The same of a quantizer's options."""
+    backend = get(name)
+    with _asked(name, "it was asked for `quantizer_callables`"):
+        return backend.quantizer_callables(options)
+
+
+def pairs_partitions(name: str, options: Options, path: DocumentPath) -> bool:
+    """Whether a backend pairs the partitions of methods, for the partitioner entry at `path`.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it.
+    """
+    backend = get(name)
+    with _asked(name, "it was asked for `pairs_partitions`", path):
+        return backend.pairs_partitions(options)
+
+
+def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
+    """The same of a partitioner that a recipe made.
 
     Args:
         partitioner: ExecuTorch's.
@@ -292,28 +225,26 @@ def pairing_of(partitioner: Any, names: Iterable[str]) -> Pairing | None:
     Raises:
         InputError: A backend is of another package, and cannot say it.
     """
-    for name in sorted({*BACKENDS, *names}):
-        wanted = get(name).pairing
-        if wanted is not None and wanted.of_partitioner is not None:
-            with _asked(name, "it was asked for `pairing.of_partitioner`"):
-                if wanted.of_partitioner(partitioner):
-                    return wanted
-    return None
+    backend = _backend_of(partitioner, names)
+    if backend is None:
+        return False
+    with _asked(backend.name, "it was asked for `pairs_partitions_of`"):
+        return backend.pairs_partitions_of(partitioner)
 
 
-def together(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
-    """What is the same for partitioner entries, this one at `path`, that a backend may be called for together.
+def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
+    """What partitioner entries, this one at `path`, have in common if the backend may be called for them together.
 
     Raises:
         InputError: The backend is of another package, and cannot say it, or not as JSON.
     """
-    apart = get(name).apart
-    with _asked(name, "it was asked for `apart`", path):
-        return name, json.dumps(apart(options) if apart else None, sort_keys=True)
+    backend = get(name)
+    with _asked(name, "it was asked for `grouping_key`", path):
+        return name, json.dumps(backend.grouping_key(options), sort_keys=True)
 
 
-def apart_of(partitioner: Any, names: Iterable[str]) -> str:
-    """The same as the second part of `together`, of a partitioner that something else made.
+def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
+    """The same as the second part of `grouping_key`, of a partitioner that a recipe or a factory made.
 
     Args:
         partitioner: ExecuTorch's.
@@ -322,14 +253,81 @@ def apart_of(partitioner: Any, names: Iterable[str]) -> str:
     Raises:
         InputError: A backend is of another package, and cannot say it, or not as JSON.
     """
-    for name in sorted({*BACKENDS, *names}):
-        asked = get(name).apart_of
-        if asked is not None:
-            with _asked(name, "it was asked for `apart_of`"):
-                found = asked(partitioner)
-                if found is not None:
-                    return json.dumps(found, sort_keys=True)
-    return json.dumps(None)
+    backend = _backend_of(partitioner, names)
+    if backend is None:
+        return json.dumps(None)
+    with _asked(backend.name, "it was asked for `grouping_key_of`"):
+        return json.dumps(backend.grouping_key_of(partitioner), sort_keys=True)
+
+
+def _backend_of(partitioner: Any, names: Iterable[str]) -> Backend | None:
+    for backend in map(get, sorted({*BACKENDS, *names})):
+        with _asked(backend.name, "it was asked for `recognizes`"):
+            if backend.recognizes(partitioner):
+                return backend
+    return None
+
+
+def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
+    """The backend that compiled a delegate: one of ours, or one of `names`.
+
+    Args:
+        delegate_id: ExecuTorch's name of the backend.
+        names: The backends that a plan names.
+    """
+    every = (*BACKENDS.values(), *(get(name) for name in names))
+    return next((backend for backend in every if backend.delegate_id == delegate_id), None)
+
+
+def named_data_is_weights(delegate_id: str) -> bool:
+    """Whether a delegate's named data depends only on its weights. Of a package's backend nothing could check it."""
+    backend = of_delegate(delegate_id, ())
+    return isinstance(backend, BuiltInBackend) and backend.named_data_is_weights
+
+
+def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
+    """Where a delegate keeps its weights, if not as a whole in what was compiled and in each blob of its named data.
+
+    Args:
+        delegate_id: ExecuTorch's name of the backend.
+        compiled: What the backend made of the partition.
+        named_data: The delegate's `NamedDataStoreOutput`, if it has one.
+        names: The backends that a plan names.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it.
+    """
+    backend = of_delegate(delegate_id, names)
+    if backend is None:
+        return None
+    with _asked(backend.name, "it was asked for `stored_weights`"):
+        return backend.stored_weights(compiled, named_data)
+
+
+def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
+    """What to write in a manifest so that delegates leave out buffers that methods write to. None: nothing helps."""
+    backend = of_delegate(delegate_id, names)
+    return None if backend is None else backend.mutable_buffers_hint
+
+
+def check_delegated(
+    name: str, options: Options, delegated: Mapping[str, Iterable[str]], path: DocumentPath
+) -> list[Problem]:
+    """What the runtime would refuse of a lowered method.
+
+    Args:
+        name: The backend.
+        options: Of its partitioner.
+        delegated: The operators inside of the method's delegates, by ExecuTorch's name of their backend.
+        path: Where the manifest has the options.
+
+    Raises:
+        InputError: The backend is of another package, and cannot say it.
+    """
+    backend = get(name)
+    operators = set(delegated.get(backend.delegate_id or "", ()))
+    with _asked(name, "it was asked for `check_delegated`", path):
+        return _below(path, backend.check_delegated(options, operators))
 
 
 def owner(name: str) -> str | None:
@@ -346,9 +344,12 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     if backend is None:
         return [_unknown(name, path)]
     options_path = (*path, "options")
+    found = json_schema.problems(backend.options_schema, options, options_path)
+    if found:
+        return found
     try:
         with _asked(name, "it was asked for `check_options`", options_path):
-            return backend.check(options, options_path)
+            return _below(options_path, backend.check_options(options))
     except InputError as error:
         return error.problems
 
@@ -359,11 +360,16 @@ def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Pro
         backend = find(name)
     except InputError as error:
         return [replace(problem, path=path) for problem in error.problems]
-    if backend is not None and backend.create_quantizer is not None:
-        return backend.check_quantizer(options, (*path, "options"))
+    if backend is not None and backend.quantizer_schema is not None and backend.has_quantizer:
+        return json_schema.problems(backend.quantizer_schema, options, (*path, "options"))
     message = f"unknown backend `{name}`" if backend is None else f"the backend `{name}` has no quantizer"
-    without = {one.name for one in BACKENDS.values() if one.create_quantizer is None}
+    without = {one.name for one in BACKENDS.values() if not one.has_quantizer}
     return [Problem(message, path, did_you_mean(name, known() - without - {name}))]
+
+
+def _below(path: DocumentPath, problems: Sequence[Problem]) -> list[Problem]:
+    """Problems of options that stand at `path`, whose own paths start there."""
+    return [replace(problem, path=(*path, *(problem.path or ()))) for problem in problems]
 
 
 def _unknown(name: str, path: DocumentPath) -> Problem:
@@ -383,16 +389,27 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
     found = []
     for name, path in named.items():
         with _asked(name, "it looked for what it needs", path):
-            found += get(name).missing(path)
+            found += missing(name, path)
     for path, entry in entries.items():
         with _asked(entry["backend"], "it looked for what it needs", path):
-            found += get(entry["backend"]).missing_for(entry["options"], path)
+            found += _missing(entry["backend"], get(entry["backend"]).needs_for(entry["options"]), path)
     if found:
         raise InputError(found)
 
 
+def missing(name: str, path: DocumentPath) -> list[Problem]:
+    """What is not installed that a backend needs, which a manifest names at `path`."""
+    return _missing(name, get(name).needs, path)
+
+
+def _missing(name: str, needs: Sequence[Need], path: DocumentPath) -> list[Problem]:
+    return [
+        Problem(f"the backend `{name}` needs {need.what}", path, need.install) for need in needs if not need.there()
+    ]
+
+
 @contextlib.contextmanager
-def around(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
+def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
     """Inside, methods can be lowered together.
 
     Args:
@@ -400,10 +417,8 @@ def around(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
         partitioners: Of each method, those that were made.
     """
     # A custom partitioner, or a recipe of the sources, may be one of ours.
-    also = {backend.name for backend in BACKENDS.values() if backend.module in sys.modules}
+    also = {backend.name for backend in BACKENDS.values() if backend.loaded_marker in sys.modules}
     with contextlib.ExitStack() as entered:
         for name in sorted({*names, *also}):
-            enter = get(name).around
-            if enter is not None:
-                entered.enter_context(enter(partitioners))
+            entered.enter_context(get(name).lowering_context(partitioners))
         yield

@@ -62,13 +62,14 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
     Raises:
         InputError: Its backend is of another package, and cannot say what it is called together with.
     """
-    kind = json.dumps(backends.together(name, options, path))
+    backend = backends.get(name)
+    kind = json.dumps(backends.grouping_key(name, options, path))
     identity = json.dumps([name, options], sort_keys=True)
-    if backends.get(name).separable:
+    if backend.separable:
         return Item(name, path, kind, identity, None)
     # What two calls of one factory make may be of two backends.
-    custom = name == "custom"
-    return Item(options["factory"] if custom else name, path, kind, identity, identity if custom else kind)
+    once = identity if backend.delegates_to_any else kind
+    return Item(backends.shown_name(name, options), path, kind, identity, once)
 
 
 def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from etbuild.backends.backend import Edge, Options
+from etbuild.backends.backend import BuiltInBackend, EdgeRequirements, Options, QuantizerContext
 
 
-def edge(options: Options, program: Any) -> Edge:
-    """ExecuTorch's CortexMPassManager with the options of `backend-cortex-m.schema.json`."""
-    from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
-    from executorch.backends.cortex_m.library import cmsis_nn
-    from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
-    from executorch.backends.cortex_m.target_config import CortexMTargetConfig
-    from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+class CortexM(BuiltInBackend):
+    """The backend `cortex-m`."""
 
-    del program
-    target = CortexMTargetConfig.from_target_string(options.get("target", "cortex-m55"))
-    if "isa" in options:
-        target = CortexMTargetConfig(target.cpu, getattr(cmsis_nn.Backend, options["isa"].upper()))
+    name = "cortex-m"
+    separable = False
+    whole_program = True
 
-    class CortexMPasses(ExportedProgramPassBase):  # type: ignore[misc]
-        def call(self, exported_program: Any) -> Any:
-            explicit = options.get("explicit_layout", False)
-            manager = CortexMPassManager(exported_program, target_config=target, use_explicit_layout=explicit)
-            return ExportedProgramPassResult(manager.transform(), True)
+    def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
+        """Returns ExecuTorch's CortexMPassManager with the options of `backend-cortex-m.schema.json`."""
+        from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
+        from executorch.backends.cortex_m.library import cmsis_nn
+        from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
+        from executorch.backends.cortex_m.target_config import CortexMTargetConfig
+        from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
 
-    config = cortex_m_edge_compile_config()
-    return Edge((CortexMPasses(),), {"preserve_ops": config.preserve_ops, "_check_ir_validity": False})
+        target = CortexMTargetConfig.from_target_string(options.get("target", "cortex-m55"))
+        if "isa" in options:
+            target = CortexMTargetConfig(target.cpu, getattr(cmsis_nn.Backend, options["isa"].upper()))
 
+        class CortexMPasses(ExportedProgramPassBase):  # type: ignore[misc]
+            def call(self, exported_program: Any) -> Any:
+                explicit = options.get("explicit_layout", False)
+                manager = CortexMPassManager(exported_program, target_config=target, use_explicit_layout=explicit)
+                return ExportedProgramPassResult(manager.transform(), True)
 
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's CortexMQuantizer with the options of `quantizer-cortex-m.schema.json`."""
-    from executorch.backends.cortex_m.quantizer.quantization_configs import (
-        INT8_PER_TENSOR_CONFIG,
-        INT16_PER_TENSOR_CONFIG,
-    )
-    from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+        config = cortex_m_edge_compile_config()
+        return EdgeRequirements((CortexMPasses(),), {"preserve_ops": config.preserve_ops, "_check_ir_validity": False})
 
-    del load_callable
-    config = INT16_PER_TENSOR_CONFIG if options.get("activations") == "int16" else INT8_PER_TENSOR_CONFIG
-    return CortexMQuantizer(config, use_explicit_layout=options.get("explicit_layout", False))
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's CortexMQuantizer with the options of `quantizer-cortex-m.schema.json`."""
+        from executorch.backends.cortex_m.quantizer.quantization_configs import (
+            INT8_PER_TENSOR_CONFIG,
+            INT16_PER_TENSOR_CONFIG,
+        )
+        from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+
+        config = INT16_PER_TENSOR_CONFIG if options.get("activations") == "int16" else INT8_PER_TENSOR_CONFIG
+        return CortexMQuantizer(config, use_explicit_layout=options.get("explicit_layout", False))

@@ -1,14 +1,13 @@
-"""Backends of other packages: instances of `Backend`, by entry points of the group `etbuild.backends`."""
+"""Backends of other packages: subclasses of `Backend`, by entry points of the group `etbuild.backends`."""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
 from pathlib import Path
-from typing import Any
 
 from etbuild import json_schema
-from etbuild.backends.backend import Backend, Need, Pairing
+from etbuild.backends.backend import Backend, BuiltInBackend, InterfaceError, make
 from etbuild.errors import InputError, Problem
 
 GROUP = "etbuild.backends"
@@ -30,7 +29,7 @@ def load(name: str) -> Backend | None:
     """The backend of this name of another package. No other entry point is loaded: what is not used may be broken.
 
     Raises:
-        InputError: It cannot be loaded, or is no backend.
+        InputError: The package cannot be imported, or its class is not what `Backend` asks for.
     """
     entries = _entries().select(name=name)
     if not entries:
@@ -40,54 +39,43 @@ def load(name: str) -> Backend | None:
     if more:
         raise InputError([Problem(f"{where} has the name of another one ({more[0].value})")])
     try:
-        backend = entry.load()
+        kind = entry.load()
+        backend = _make(kind, name)
+    except InterfaceError as error:
+        raise InputError([Problem(f"{where}: {error}")]) from error
     except Exception as error:  # whatever the package raises when it is imported
         from etbuild.exception_text import summary
 
         raise InputError([Problem(f"{where} cannot be loaded: {summary(error)}")]) from error
-    wrong = _what_is_wrong(backend, name)
-    if wrong is not None:
-        raise InputError([Problem(f"{where} {wrong}")])
-    return backend  # type: ignore[no-any-return]
+    return backend
 
 
-def _what_is_wrong(backend: Any, name: str) -> str | None:
-    """What makes the object that an entry point names unfit for a backend."""
-    if not isinstance(backend, Backend) or backend.name != name:
-        return "is no `etbuild.backends.Backend` of that name"
-    if not (backend.create is None or callable(backend.create)):
-        return "has a `create` that cannot be called"
-    if not _is_tuple_of(Need, backend.needs):
-        return "has `needs` that are no tuple of `etbuild.backends.Need`"
-    if not (backend.pairing is None or isinstance(backend.pairing, Pairing)):
-        return "has a `pairing` that is no `etbuild.backends.Pairing`"
-    for field in ("fold_quantize", "separable", "weight_only", "whole_program"):
-        if not isinstance(getattr(backend, field), bool):
-            return f"has `{field}` that is neither True nor False"
-    # Both look at all methods: one lowers them together, the other has one configuration for the whole program.
-    for field in ("edge", "pairing"):
-        if backend.separable and getattr(backend, field) is not None:
-            return f"is `separable` and has `{field}`: write `separable=False`, or leave `{field}` out"
-    for field in ("distributions", "same_options"):
-        if not _is_tuple_of(str, getattr(backend, field)):
-            return f"has `{field}` that are no tuple of strings"
-    schemas = {"options": backend.options}
-    if backend.create_quantizer is not None:
-        schemas["quantizer_options"] = backend.quantizer_options
-    for field, path in schemas.items():
-        if not isinstance(path, Path):
-            return f"needs `{field}`, the `pathlib.Path` of a file with the JSON Schema"
-        try:
-            json_schema.check(path)
-        except (OSError, ValueError) as error:
-            from etbuild.exception_text import summary
+def _make(kind: object, name: str) -> Backend:
+    """The backend that an entry point of this name has for its class.
 
-            return f"has `{field}` without a JSON Schema: {summary(error)}"
-    return None
+    Raises:
+        InterfaceError: It is no such class, or a schema is missing.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Backend)) or issubclass(kind, BuiltInBackend):
+        raise InterfaceError("it has to be a subclass of `etbuild.backends.Backend`")
+    backend = make(kind)
+    if backend.name != name:
+        raise InterfaceError(f"`name` is `{backend.name}`: it has to be that of the entry point")
+    _check_schema(backend.options_schema, "options_schema")
+    if backend.has_quantizer:
+        _check_schema(backend.quantizer_schema, "quantizer_schema")
+    return backend
 
 
-def _is_tuple_of(kind: type, value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+def _check_schema(path: object, attribute: str) -> None:
+    if not isinstance(path, Path):
+        raise InterfaceError(f"`{attribute}` has to be the `pathlib.Path` of a file with a JSON Schema")
+    try:
+        json_schema.check(path)
+    except (OSError, ValueError) as error:
+        from etbuild.exception_text import summary
+
+        raise InterfaceError(f"`{attribute}` names no JSON Schema: {summary(error)}") from error
 
 
 @functools.cache

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.backends.backend import Context, Edge, Need, Options
+from etbuild.backends.backend import BuiltInBackend, Context, EdgeRequirements, Need, Options
 from etbuild.backends.needs import package
 
-GENERATED = Need(
+_GENERATED = Need(
     "the generated files of ExecuTorch's MLX backend",
     "ExecuTorch's wheel for macOS has them: lower this program on a Mac, or build ExecuTorch from source",
     package("executorch.backends.mlx.serialization.mlx_graph_schema"),
 )
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's MLXPartitioner, which has no options."""
-    from executorch.backends.mlx import MLXPartitioner
+class Mlx(BuiltInBackend):
+    """The backend `mlx`."""
 
-    del options, context
-    return MLXPartitioner()
+    name = "mlx"
+    separable = False
+    delegate_id = "MLXBackend"
+    needs = (_GENERATED,)
+    takes_weight_only_linear = True
 
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's MLXPartitioner, which has no options."""
+        from executorch.backends.mlx import MLXPartitioner
 
-def edge(options: Options, program: Any) -> Edge:
-    """MLX's operators are not those of the edge dialect."""
-    del options, program
-    return Edge(config={"_check_ir_validity": False, "_skip_dim_order": True})
+        return MLXPartitioner()
+
+    def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
+        """Returns a configuration that takes MLX's operators: they are not those of the edge dialect."""
+        return EdgeRequirements(config={"_check_ir_validity": False, "_skip_dim_order": True})

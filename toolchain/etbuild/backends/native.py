@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.backends.backend import Context, Options
+from etbuild.backends.backend import BuiltInBackend, Context, Options
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's NativePartitioner with the options of `backend-native.schema.json`.
+class Native(BuiltInBackend):
+    """The backend `native`."""
 
-    Its weights go where `named_data` sends them, as those of all backends do, and not to a tag of its own.
-    """
-    from executorch.backends.native.partitioner import NativePartitioner
+    name = "native"
+    separable = True
+    delegate_id = "NativeBackend"
 
-    del options, context
-    return NativePartitioner(external_constants_tag=None)
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's NativePartitioner, which has no options.
+
+        Its weights go where `named_data` of the manifest sends them, and not to a tag of its own.
+        """
+        from executorch.backends.native.partitioner import NativePartitioner
+
+        return NativePartitioner(external_constants_tag=None)

@@ -4,48 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
-from etbuild.backends.backend import Context, Options, Partitioners
+from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
 
-OPENVINO = extra("openvino", "OpenVINO", "openvino")
-NNCF = extra("openvino", "OpenVINO's nncf", "nncf")  # imported with ExecuTorch's backend, which asks for it nowhere
 _FOR_THIS_MACHINE = "for_this_machine"  # an option, and ours among the compile specs of its delegates
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-    from etbuild.processes.library_output import native_messages_off
+class OpenVino(BuiltInBackend):
+    """The backend `openvino`."""
 
-    with native_messages_off():  # of the tokenizers that it imports
-        from executorch.backends.openvino.partitioner import OpenvinoPartitioner
-    from executorch.exir.backend.backend_details import CompileSpec
+    name = "openvino"
+    separable = True
+    delegate_id = "OpenvinoBackend"
+    needs = (
+        extra("openvino", "OpenVINO", "openvino"),
+        extra("openvino", "OpenVINO's nncf", "nncf"),  # ExecuTorch's backend imports it, and asks for it nowhere
+    )
+    distributions = ("nncf", "openvino")
+    loaded_marker = "executorch.backends.openvino.preprocess"
+    fold_quantize = False
 
-    del context
-    skipped = {name: set(options[name]) for name in ("op_types_to_skip", "op_names_to_skip") if name in options}
-    specs = [CompileSpec("device", options.get("device", "CPU").encode())]
-    if options.get(_FOR_THIS_MACHINE, False):
-        specs.append(CompileSpec(_FOR_THIS_MACHINE, b""))
-    return OpenvinoPartitioner(specs, **skipped)
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
+        from etbuild.processes.library_output import native_messages_off
+
+        with native_messages_off():  # of the tokenizers that it imports
+            from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+        from executorch.exir.backend.backend_details import CompileSpec
+
+        skipped = {name: set(options[name]) for name in ("op_types_to_skip", "op_names_to_skip") if name in options}
+        specs = [CompileSpec("device", options.get("device", "CPU").encode())]
+        if options.get(_FOR_THIS_MACHINE, False):
+            specs.append(CompileSpec(_FOR_THIS_MACHINE, b""))
+        return OpenvinoPartitioner(specs, **skipped)
+
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
+        from etbuild.processes.library_output import native_messages_off
+
+        with native_messages_off():
+            from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+
+        return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
+
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
+        """Returns a context in which each delegate is compiled in a child process of its own.
+
+        OpenVINO numbers what it makes for as long as its process lives, and writes the numbers. A child that starts as
+        a copy of a process without OpenVINO begins at the same number each time. The child does not see how many
+        processors there are and which instructions they have, by which OpenVINO would divide and fuse operators,
+        unless the partitioner says `for_this_machine`.
+        """
+        return _compiled_in_children()
 
 
 @contextlib.contextmanager
-def around(partitioners: Partitioners) -> Iterator[None]:
-    """Inside, each delegate is compiled in a child process of its own.
-
-    OpenVINO numbers what it makes for as long as its process lives, and the numbers are in what it writes. A child that
-    starts as a copy of a process without OpenVINO begins at the same number each time. Nor does the child see how many
-    processors there are and which instructions they have, for which OpenVINO would divide and fuse operators, unless
-    the partitioner says `for_this_machine`.
-    """
+def _compiled_in_children() -> Iterator[None]:
     from executorch.backends.openvino.preprocess import OpenvinoBackend
 
     from etbuild.patching import replaced
     from etbuild.processes import forked
 
-    del partitioners
     preprocess = OpenvinoBackend.preprocess
 
     def in_a_child(program: Any, specs: Any) -> Any:
@@ -72,14 +95,3 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
         return preprocess(program, own), None
     except Exception as error:  # OpenVINO raises what it likes
         return None, f"{type(error).__name__}: {error}"
-
-
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-    from etbuild.processes.library_output import native_messages_off
-
-    with native_messages_off():
-        from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
-
-    del load_callable
-    return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))

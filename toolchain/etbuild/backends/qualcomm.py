@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from etbuild.backends.backend import Context, Edge, Options, Partitioners
+from etbuild.backends.backend import BuiltInBackend, Context, EdgeRequirements, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import sdk
 
-SDK = sdk(
+_SDK = sdk(
     "QNN_SDK_ROOT",
     "Qualcomm's AI Engine Direct SDK",
     "lib/x86_64-linux-clang/libQnnHtp.so",
@@ -32,57 +31,82 @@ _PREFIXES = {  # of the members of ExecuTorch's enumerations, by option
 }
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's QnnPartitioner with the options of `backend-qualcomm.schema.json`."""
-    from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
+class Qualcomm(BuiltInBackend):
+    """The backend `qualcomm`."""
 
-    class Prepared(QnnPartitioner):  # type: ignore[misc]
-        """Runs Qualcomm's passes on the export, as ExecuTorch's own entry point for this backend does."""
+    name = "qualcomm"
+    separable = False
+    delegate_id = "QnnBackend"
+    needs = (_SDK,)
+    mutable_buffers_hint = "write `skip_mutable_buffer: true` into the options of `qualcomm`"
+    same_options = ("soc_model",)
 
-        def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
-            return _pass_manager(options).transform_for_export_pipeline(exported_program)
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's QnnPartitioner with the options of `backend-qualcomm.schema.json`."""
+        from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
 
-    del context
-    return Prepared(
-        _compile_specs(options),
-        skip_node_id_set=set(options.get("skip_node_ids", [])),
-        skip_node_op_set=set(options.get("skip_node_ops", [])),
-        skip_mutable_buffer=options.get("skip_mutable_buffer", False),
-    )
+        class Prepared(QnnPartitioner):  # type: ignore[misc]
+            """Runs Qualcomm's passes on the export, as ExecuTorch's own entry point for this backend does."""
 
+            def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
+                return _pass_manager(options).transform_for_export_pipeline(exported_program)
 
-def pairs_of(partitioner: Any) -> bool | None:
-    """True of each partitioner that is Qualcomm's."""
-    spec = getattr(partitioner, "delegation_spec", None)
-    return True if spec is not None and spec.backend_id == "QnnBackend" else None
+        return Prepared(
+            _compile_specs(options),
+            skip_node_id_set=set(options.get("skip_node_ids", [])),
+            skip_node_op_set=set(options.get("skip_node_ops", [])),
+            skip_mutable_buffer=options.get("skip_mutable_buffer", False),
+        )
 
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's QnnQuantizer with the options of `quantizer-qualcomm.schema.json`."""
+        from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+        from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
 
-def edge(options: Options, program: Any) -> Edge:
-    """Qualcomm's passes after the conversion to the edge dialect."""
-    passes = _pass_manager(options).get_to_edge_transform_passes(
-        program,
-        compiler_specs=_compile_specs(options),
-        skip_node_id_set=set(options.get("skip_node_ids", [])),
-        skip_node_op_set=set(options.get("skip_node_ops", [])),
-        convert_linear_to_conv2d=options.get("convert_linear_to_conv2d", False),
-    )
-    return Edge(tuple(passes), {"_check_ir_validity": False})
+        kind = QnnExecuTorchBackendType[f"k{options.get('processor', 'htp').capitalize()}Backend"]
+        quantizer = QnnQuantizer(backend=kind, soc_model=QcomChipset[options["soc_model"]])
+        quantizer.set_default_quant_config(
+            QuantDtype[f"use_{options.get('quant_dtype', '8a8w')}"],
+            is_qat=context.qat,
+            is_conv_per_channel=options.get("conv_per_channel", True),
+            is_linear_per_channel=options.get("linear_per_channel", True),
+        )
+        quantizer.add_discard_nodes(options.get("skip_nodes", []))
+        return quantizer
 
+    def pairs_partitions(self, options: Options) -> bool:
+        """Returns True: it always does."""
+        return True
 
-def around(partitioners: Partitioners) -> AbstractContextManager[None]:
-    """Qualcomm's compiler, started for all methods."""
-    from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
-    from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
+    def pairs_partitions_of(self, partitioner: Any) -> bool:
+        """Returns True: it always does."""
+        return True
 
-    manager: AbstractContextManager[None] = QnnManagerContext(
-        {
-            method: partitioner.compiler_specs_snapshot
-            for method, of_method in partitioners.items()
-            for partitioner in of_method
-            if isinstance(partitioner, QnnPartitioner)
-        }
-    )
-    return manager
+    def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
+        """Returns Qualcomm's passes after the conversion to the edge dialect."""
+        passes = _pass_manager(options).get_to_edge_transform_passes(
+            program,
+            compiler_specs=_compile_specs(options),
+            skip_node_id_set=set(options.get("skip_node_ids", [])),
+            skip_node_op_set=set(options.get("skip_node_ops", [])),
+            convert_linear_to_conv2d=options.get("convert_linear_to_conv2d", False),
+        )
+        return EdgeRequirements(tuple(passes), {"_check_ir_validity": False})
+
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
+        """Returns a context in which Qualcomm's compiler is started for all methods."""
+        from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
+        from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
+
+        manager: AbstractContextManager[None] = QnnManagerContext(
+            {
+                method: partitioner.compiler_specs_snapshot
+                for method, of_method in partitioners.items()
+                for partitioner in of_method
+                if isinstance(partitioner, QnnPartitioner)
+            }
+        )
+        return manager
 
 
 def _pass_manager(options: Options) -> Any:
@@ -117,21 +141,3 @@ def _backend_options(options: Options) -> Any:
         kind, prefix = _PREFIXES[name]
         arguments[name] = getattr(qc_schema, kind)[prefix + arguments[name]]
     return makers[processor](**arguments)
-
-
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's QnnQuantizer with the options of `quantizer-qualcomm.schema.json`, and `qat`."""
-    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
-    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
-
-    del load_callable
-    kind = QnnExecuTorchBackendType[f"k{options.get('processor', 'htp').capitalize()}Backend"]
-    quantizer = QnnQuantizer(backend=kind, soc_model=QcomChipset[options["soc_model"]])
-    quantizer.set_default_quant_config(
-        QuantDtype[f"use_{options.get('quant_dtype', '8a8w')}"],
-        is_qat=options["qat"],
-        is_conv_per_channel=options.get("conv_per_channel", True),
-        is_linear_per_channel=options.get("linear_per_channel", True),
-    )
-    quantizer.add_discard_nodes(options.get("skip_nodes", []))
-    return quantizer

@@ -1,32 +1,45 @@
-"""Vulkan and WebGPU: GPUs, by graphs of one format."""
+"""Vulkan: GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from etbuild.backends.backend import Context, OptionError, Options
+from etbuild.backends.backend import BuiltInBackend, Context, OptionError, Options, QuantizerContext
 
 _PARTITIONER_OPTIONS = ("operator_blocklist", "operator_allowlist", "nn_module_blocklist", "nn_module_allowlist")
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's VulkanPartitioner with the options of `backend-vulkan.schema.json`."""
-    from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
+class Vulkan(BuiltInBackend):
+    """The backend `vulkan`."""
 
-    del context
-    return VulkanPartitioner(**_arguments(options))
+    name = "vulkan"
+    separable = False  # nobody has compared the bytes of merged methods with those of joint ones
+    delegate_id = "VulkanBackend"
+    takes_weight_only_linear = True
+
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's VulkanPartitioner with the options of `backend-vulkan.schema.json`."""
+        from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
+
+        return VulkanPartitioner(**partitioner_arguments(options))
+
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's VulkanQuantizer with the options of `quantizer-vulkan.schema.json`."""
+        from executorch.backends.vulkan.quantizer.vulkan_quantizer import (
+            VulkanQuantizer,
+            get_symmetric_quantization_config,
+        )
+
+        config = get_symmetric_quantization_config(options.get("dynamic", False), options.get("weight_bits", 8))
+        return VulkanQuantizer().set_global(config)
 
 
-def create_webgpu(options: Options, context: Context) -> Any:
-    """ExecuTorch's WebGPUPartitioner with the options of `backend-webgpu.schema.json`."""
-    from executorch.backends.webgpu.partitioner import WebGPUPartitioner
+def partitioner_arguments(options: Options) -> dict[str, Any]:
+    """Returns the arguments of ExecuTorch's VulkanPartitioner, and of those that are made like it.
 
-    del context
-    return WebGPUPartitioner(**_arguments(options))
-
-
-def _arguments(options: Options) -> dict[str, Any]:
+    Raises:
+        OptionError: There is no operator of a name.
+    """
     from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkMemoryLayout, VkStorageType
 
     compiled = {name: value for name, value in options.items() if name not in _PARTITIONER_OPTIONS}
@@ -41,7 +54,7 @@ def _arguments(options: Options) -> dict[str, Any]:
 
 
 def _operator(name: str, option: str, index: int) -> Any:
-    """The edge operator that an option calls `aten.add.Tensor`, at this index.
+    """Returns the edge operator that an option calls `aten.add.Tensor`, at this index.
 
     Raises:
         OptionError: There is none.
@@ -56,15 +69,3 @@ def _operator(name: str, option: str, index: int) -> Any:
         hint = "`etbuild build --stop-after to_edge` shows the operators of a method"
         raise OptionError(f"there is no operator `{name}` in the edge dialect", (option, index), hint) from None
     return found
-
-
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's VulkanQuantizer with the options of `quantizer-vulkan.schema.json`."""
-    from executorch.backends.vulkan.quantizer.vulkan_quantizer import (
-        VulkanQuantizer,
-        get_symmetric_quantization_config,
-    )
-
-    del load_callable
-    config = get_symmetric_quantization_config(options.get("dynamic", False), options.get("weight_bits", 8))
-    return VulkanQuantizer().set_global(config)

@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from etbuild.backends.backend import Context, Options
+from etbuild.backends.backend import BuiltInBackend, Context, Options, QuantizerContext
+from etbuild.errors import Problem
+
+_DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
 
 
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's XnnpackPartitioner with the options of `backend-xnnpack.schema.json`."""
-    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+class Xnnpack(BuiltInBackend):
+    """The backend `xnnpack`."""
 
-    del context
-    arguments = dict(options)
-    if "configs" in arguments:  # in ExecuTorch's order: the first that matches takes a node
-        arguments["configs"] = [config for config in ALL_PARTITIONER_CONFIGS if config.__name__ in options["configs"]]
-    if "config_precisions" in arguments:
-        arguments["config_precisions"] = [
-            ConfigPrecisionType[precision.upper()] for precision in arguments["config_precisions"]
-        ]
-    return XnnpackPartitioner(**arguments)
+    name = "xnnpack"
+    separable = True
+    delegate_id = "XnnpackBackend"
+    named_data_is_weights = True
+    ignores_zero_points = True  # ExecuTorch 1.5
 
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's XnnpackPartitioner with the options of `backend-xnnpack.schema.json`."""
+        from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+        from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's XNNPACKQuantizer with the options of `quantizer-xnnpack.schema.json`, and `qat`."""
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
+        arguments = dict(options)
+        if "configs" in arguments:  # in ExecuTorch's order: the first that matches takes a node
+            chosen = options["configs"]
+            arguments["configs"] = [config for config in ALL_PARTITIONER_CONFIGS if config.__name__ in chosen]
+        if "config_precisions" in arguments:
+            arguments["config_precisions"] = [
+                ConfigPrecisionType[precision.upper()] for precision in arguments["config_precisions"]
+            ]
+        return XnnpackPartitioner(**arguments)
 
-    del load_callable
-    ranges = {name: options[name] for name in ("act_qmin", "act_qmax", "weight_qmin", "weight_qmax") if name in options}
-    config = get_symmetric_quantization_config(
-        is_per_channel=options.get("per_channel", False),
-        is_dynamic=options.get("dynamic", False),
-        is_qat=options["qat"],
-        **ranges,
-    )
-    quantizer = XNNPACKQuantizer().set_global(config)
-    chosen, left_out = options.get("modules"), options.get("leave_out", ())
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's XNNPACKQuantizer with the options of `quantizer-xnnpack.schema.json`."""
+        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+            XNNPACKQuantizer,
+            get_symmetric_quantization_config,
+        )
 
-    def quantized(node: Any) -> bool:
-        # ExecuTorch asks about the weights of convolutions too, which come from no module.
-        return node.op == "get_attr" or ((chosen is None or _is_with(node, chosen)) and not _is_of(node, left_out))
+        names = ("act_qmin", "act_qmax", "weight_qmin", "weight_qmax")
+        config = get_symmetric_quantization_config(
+            is_per_channel=options.get("per_channel", False),
+            is_dynamic=options.get("dynamic", False),
+            is_qat=context.qat,
+            **{name: options[name] for name in names if name in options},
+        )
+        quantizer = XNNPACKQuantizer().set_global(config)
+        chosen, left_out = options.get("modules"), options.get("leave_out", ())
 
-    return quantizer.set_filter_function(quantized)
+        def quantized(node: Any) -> bool:
+            # ExecuTorch asks about the weights of convolutions too, which come from no module.
+            return node.op == "get_attr" or ((chosen is None or _is_with(node, chosen)) and not _is_of(node, left_out))
+
+        return quantizer.set_filter_function(quantized)
+
+    def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
+        """Refuses a convolution under an option of linear layers: the runtime would not load it (ExecuTorch 1.5)."""
+        if not options.get(_DYNAMIC_WEIGHTS) or "aten::convolution" not in operators:
+            return []
+        message = f"the program could not be loaded: `{_DYNAMIC_WEIGHTS}` and a convolution in one method"
+        return [Problem(message, (_DYNAMIC_WEIGHTS,), "leave the option out for this method")]
 
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:

@@ -24,6 +24,7 @@ from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import Plan
+from etbuild.plan.plan import backends as plan_backends
 from etbuild.plan.plan import tags as plan_tags
 
 
@@ -61,7 +62,7 @@ def emit(
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
     if lower_plan["share_mutable_buffers"]:
-        mutable_buffers.share(edge)
+        mutable_buffers.share(edge, plan_backends(lower_plan))
     if lower_plan["executorch"]["external_mutable_weights"]:
         mutable_buffers.check_trained_weights(edge, shards)
     _check_names(edge)

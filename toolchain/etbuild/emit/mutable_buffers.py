@@ -11,16 +11,11 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
+from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.lower import named_data
 from etbuild.model.method_tensors import original_name
 from etbuild.model.weights_files import equal, form
-
-_LEAVE_ALONE = {
-    "CoreMLBackend": "write `take_over_mutable_buffer: false` into the options of `coreml`",
-    "QnnBackend": "write `skip_mutable_buffer: true` into the options of `qualcomm`",
-}
-"""By ExecuTorch's name of a backend: how it leaves buffers that methods write to out of its delegates."""
 
 
 def _written(program: ExportedProgram, methods: Collection[str]) -> set[str]:
@@ -82,18 +77,22 @@ def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> N
         raise BuildError(problems)
 
 
-def share(edge: EdgeProgramManager) -> None:
+def share(edge: EdgeProgramManager, named: Collection[str]) -> None:
     """Prepares methods for `share_mutable_buffers`: a buffer that one of them writes to is a constant of none.
 
     ExecuTorch shares by name, once it plans memory: in a method that only reads such a buffer it must be no constant,
     and in none of them it may lie inside a delegate.
+
+    Args:
+        edge: The lowered methods.
+        named: The backends that the plan names.
 
     Raises:
         BuildError: A delegate took such a buffer: for state of its own, or for a constant, so that it would keep what
             the buffer starts with. Or two methods have buffers of one name that differ.
     """
     written = _writers(edge)
-    problems = [*_unequal(edge, written), *_taken(edge, written)]
+    problems = [*_unequal(edge, written), *_taken(edge, written, named)]
     for method in edge.methods:
         for node, name in named_data.weights(edge.exported_program(method)):
             if original_name(name, edge.methods) in written:
@@ -127,7 +126,7 @@ def _writers(edge: EdgeProgramManager) -> dict[str, str]:
     return found
 
 
-def _taken(edge: EdgeProgramManager, written: dict[str, str]) -> Iterator[Problem]:
+def _taken(edge: EdgeProgramManager, written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
     """Buffers that lie inside a delegate, where the methods that have them cannot share them."""
     users: dict[str, set[str]] = {}
     for part in _parts(edge):
@@ -147,7 +146,7 @@ def _taken(edge: EdgeProgramManager, written: dict[str, str]) -> Iterator[Proble
                 message = (
                     f"{delegate.backend_id} keeps `{name}` inside its delegate, and {_listed(others)} cannot share it"
                 )
-                yield Problem(message, path, _LEAVE_ALONE.get(delegate.backend_id, without))
+                yield Problem(message, path, backends.mutable_buffers_hint(delegate.backend_id, named) or without)
 
 
 def _listed(methods: list[str]) -> str:

@@ -18,7 +18,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
 from etbuild import backends
-from etbuild.backends import Edge, recipes
+from etbuild.backends import EdgeRequirements, recipes
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.exception_text import hints, shortened, summary, whole_error
 from etbuild.inputs.user_code import SourceFinder, source_line
@@ -53,21 +53,21 @@ def lower(
     _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
+        if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
     made = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    around = backends.around(plan_backends(lower_plan), made.lists)
+    named = plan_backends(lower_plan)
     with (
         _blame_lowering(methods, finder),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),
-        around,
+        backends.lowering_context(named, made.lists),
     ):
-        wanted = _edges(lower_plan, programs)
+        wanted = _edge_requirements(lower_plan, programs)
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
         edge = to_edge_transform_and_lower(
             {name: programs[name] for name in methods},
@@ -81,8 +81,8 @@ def lower(
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)
-    _check_convolutions(lower_plan, edge)
-    _check_zero_points(edge)
+    _check_delegated(lower_plan, edge)
+    _check_zero_points(edge, named)
     return edge
 
 
@@ -151,50 +151,53 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         raise BuildError(problems)
 
 
-def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
-    """XNNPACK makes of a convolution under this option what its own runtime refuses to load (ExecuTorch 1.5)."""
-    option = "force_non_static_weights_for_f32_linear"
-    for name, method in lower_plan["methods"].items():
-        for index, entry in enumerate(method["partitioners"]):
-            if not entry["options"].get(option):
-                continue
-            delegated = _operator_counts(edge.exported_program(name).graph_module)["delegated"]
-            if "aten::convolution" in delegated.get("XnnpackBackend", {}):
-                path = ("methods", name, "partitioners", index, "options", option)
-                message = f"the program could not be loaded: `{option}` and a convolution in one method"
-                raise BuildError([Problem(message, path, "leave the option out for this method")])
+def _check_delegated(lower_plan: Plan, edge: EdgeProgramManager) -> None:
+    """Asks each backend for what its runtime would refuse."""
+    counts = operator_counts(edge)
+    problems = [
+        problem
+        for name, method in lower_plan["methods"].items()
+        for index, entry in enumerate(method["partitioners"])
+        for problem in backends.check_delegated(
+            entry["backend"],
+            entry["options"],
+            counts[name]["delegated"],
+            ("methods", name, "partitioners", index, "options"),
+        )
+    ]
+    if problems:
+        raise BuildError(problems)
 
 
-def _check_zero_points(edge: EdgeProgramManager) -> None:
-    """XNNPACK reads the scales of a weight's rows or groups, and takes their zero points for zero (ExecuTorch 1.5)."""
+def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
+    """Looks for weights with zero points that a backend would take for zero."""
     problems = [
         Problem(
-            f"XNNPACK would leave out the zero points of the quantized weight `{name}`, and compute something else",
+            f"`{backend.name}` ignores the zero points of the quantized weight `{name}`: results would be wrong",
             ("methods", method, "quantize"),
             "quantize weights symmetrically, as `8da4w` and `8da8w` do",
         )
         for method in sorted(edge.methods)
         for delegate in named_data.delegates(edge.exported_program(method).graph_module)
-        if delegate.backend_id == "XnnpackBackend"
+        for backend in [backends.of_delegate(delegate.backend_id, named)]
+        if backend is not None and backend.ignores_zero_points
         for name in dequantize.asymmetric_weights(delegate.original_module)
     ]
     if problems:
         raise BuildError(problems)
 
 
-def _edges(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, Edge]:
+def _edge_requirements(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, EdgeRequirements]:
     """What the backends of each method want of it before it is partitioned, in the order of its backends."""
     wanted = {}
     for name, method in sorted(lower_plan["methods"].items()):
         passes: list[Any] = []
         config: dict[str, Any] = {}
         for entry in method["partitioners"]:
-            edge = backends.get(entry["backend"]).edge
-            if edge is not None:
-                one = edge(entry["options"], programs[name])
-                passes += one.passes
-                config = merged(config, one.config)
-        wanted[name] = Edge(passes, config)
+            one = backends.get(entry["backend"]).edge_requirements(entry["options"], programs[name])
+            passes += one.passes
+            config = merged(config, one.config)
+        wanted[name] = EdgeRequirements(passes, config)
     return wanted
 
 

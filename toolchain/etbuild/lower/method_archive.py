@@ -38,7 +38,6 @@ from etbuild.lower import named_data, weight_sharing
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.named_data import Claims
 from etbuild.lower.weight_sharing import Place
-from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
 from etbuild.plan.plan import canonical_json
 
@@ -84,6 +83,21 @@ class LoweredMethod:
     digests: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a method that was just lowered.
+
+    Attributes:
+        claims: The shards that want each key of its named data.
+        places: Where it keeps the weights that it reads.
+        non_finite: Those of them that had elements which are NaN or infinite before it was lowered.
+    """
+
+    claims: Claims
+    places: list[Place]
+    non_finite: NonFinite
+
+
 def check(program: ExportedProgram) -> None:
     """Looks for what would keep a lowered method from being saved.
 
@@ -98,9 +112,8 @@ def write(
     directory: Path,
     name: str,
     program: ExportedProgram,
-    claims: Claims,
+    facts: Facts,
     content: dict[str, torch.Tensor],
-    non_finite: NonFinite,
 ) -> None:
     """Saves a lowered method, and reads it back.
 
@@ -108,16 +121,14 @@ def write(
         directory: An existing directory, empty but for blobs.
         name: The method's name.
         program: The method. Its content is taken out of it.
-        claims: Of its named data.
+        facts: Of the method.
         content: The module's parameters and buffers by name, which are left out.
-        non_finite: What `finite.non_finite` said of the method before it was lowered.
 
     Raises:
         CannotSave: ExecuTorch has no form for it.
         BuildError: A file cannot be written.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
-    places = [place.facts() for place in weight_places(program, Digests())]
     delegates = {
         delegate: _take_blobs(directory, child)
         for delegate, child in program.graph_module.named_children()
@@ -129,10 +140,16 @@ def write(
         for node in graph.nodes:
             for key in _NOT_OF_PROGRAMS:
                 node.meta.pop(key, None)
-    listed = {key: sorted(shards, key=str) for key, shards in claims.items()}
+    listed = {
+        "bound": bound,
+        "nodes": nodes,
+        "delegates": delegates,
+        "claims": {key: sorted(shards, key=str) for key, shards in facts.claims.items()},
+        "non_finite": facts.non_finite,
+        "places": [place.facts() for place in facts.places],
+    }
     digests = _write_program(directory, program)
-    facts = {"bound": bound, "nodes": nodes, "delegates": delegates, "claims": listed, "non_finite": non_finite}
-    _write_facts(directory, {"name": name, "why_not": None, **facts, "places": places, "digests": digests})
+    _write_facts(directory, {"name": name, "why_not": None, **listed, "digests": digests})
     _check_read_back(directory, name, program, content)
 
 

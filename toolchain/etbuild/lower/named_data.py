@@ -34,7 +34,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 )
 from torch.export import ExportedProgram
 
-from etbuild import releases
+from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
 from etbuild.model.weights_files import tag_of_shard
@@ -159,9 +159,9 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
 def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
     """Finds out which shards want each blob of the delegates.
 
-    XNNPACK stores weights alone: a blob of one of its delegates whose weights all have one tag has that tag. Of other
-    backends' blobs those go to a tag that the backend puts there, or that are a tagged weight byte for byte; the rest
-    may depend on the graph.
+    If a backend's blobs depend only on weights (`named_data_is_weights`), and all weights of a delegate have one tag,
+    its blobs have that tag. A blob of another backend has a tag if the backend put it there, or if it is a tagged
+    weight byte for byte: any other blob may depend on the graph.
 
     Raises:
         BuildError: Nothing says whose a blob is; or a backend puts one under a tag that the manifest does not have.
@@ -178,7 +178,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
                     found.setdefault(key, set()).add(shard)
-            weights_alone = delegate.backend_id == "XnnpackBackend"
+            weights_alone = backends.named_data_is_weights(delegate.backend_id)
             for key in output.pte_data:
                 found.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
             if not (weights_alone and one_owner):

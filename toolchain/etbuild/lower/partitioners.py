@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from torch.export import ExportedProgram
 
 from etbuild import backends
-from etbuild.backends import Pairing, call_slots, recipes
+from etbuild.backends import call_slots, recipes
 from etbuild.backends.call_slots import Item
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.inputs.user_code import SourceFinder, blame, load_callable
@@ -59,13 +59,19 @@ class Made:
     claims: Claims
 
 
+class _Pairing(NamedTuple):
+    """Partitions of methods are paired, unless the manifest has what the hint says."""
+
+    hint: str | None
+
+
 @dataclass(frozen=True)
 class _One:
-    """A partitioner of a method, what it is aligned by, and how its partitions are paired with those of others."""
+    """A partitioner of a method, what it is aligned by, and whether its partitions are paired with those of others."""
 
     partitioner: Partitioner
     item: Item
-    pairing: Pairing | None
+    pairing: _Pairing | None
 
 
 def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
@@ -108,7 +114,7 @@ def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
     pairing = next(filter(None, said), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
     if pairing is None:
         return {name: one.partitioner for name, one in slot.items()}
-    lint = PartitionLint(set(slot), pairing.otherwise)
+    lint = PartitionLint(set(slot), pairing.hint)
     return {name: lint.watched(one.partitioner, name, one.item.path) for name, one in slot.items()}
 
 
@@ -117,14 +123,15 @@ def _of_manifest(
 ) -> Iterator[_One]:
     for index, entry in enumerate(lower_plan["methods"][method[0]]["partitioners"]):
         backend, options = backends.get(entry["backend"]), entry["options"]
-        if backend.create is None:
+        if not backend.has_partitioner:
             continue
         path = ("methods", method[0], "partitioners", index)
         partitioner = _create(entry, method, path, finder)
         item = _item(entry, partitioner, path, plan_backends(lower_plan))
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
-        yield _One(partitioner, item, backends.pairing(backend.name, options, path))
+        paired = backends.pairs_partitions(backend.name, options, path)
+        yield _One(partitioner, item, _Pairing(backend.pairing_hint) if paired else None)
 
 
 def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[_One]:
@@ -138,26 +145,24 @@ def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[
         # The n-th of a kind is taken for the same in all methods.
         identity = json.dumps(["recipe", kind, seen[kind]])
         item = Item(_called(partitioner), _RECIPE, kind, identity, _once(partitioner, kind, None))
-        pairing = backends.pairing_of(partitioner, named)
-        if pairing is not None:
-            pairing = replace(pairing, otherwise="`partitioners` instead of the recipe's")
-        yield _One(partitioner, item, pairing)
+        paired = backends.pairs_partitions_of(partitioner, named)
+        yield _One(partitioner, item, _Pairing("`partitioners` instead of the recipe's") if paired else None)
 
 
 def _item(entry: dict[str, Any], partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
     """What a partitioner of the manifest is aligned by. Once it is made, it says which backend it is for."""
     name, options = entry["backend"], entry["options"]
     said = call_slots.item(name, options, path)
-    if name == "custom":
+    if backends.get(name).delegates_to_any:
         kind = _kind(partitioner, named)
         return replace(said, kind=kind, once=_once(partitioner, kind, said.once))
-    kind = json.dumps([_backend_id(partitioner) or name, backends.together(name, options, path)[1]])
+    kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)[1]])
     return replace(said, kind=kind, once=said.once and kind)
 
 
 def _kind(partitioner: Partitioner, named: list[str]) -> str:
     """What a partitioner of a factory or a recipe has in common with those that it may be lowered together with."""
-    return json.dumps([_called(partitioner), backends.apart_of(partitioner, named)])
+    return json.dumps([_called(partitioner), backends.grouping_key_of(partitioner, named)])
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:
@@ -189,11 +194,10 @@ def _create(
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     name, program = method
-    with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
-        create = backends.get(entry["backend"]).create
-        assert create is not None
-        with backends.options_at((*path, "options")):
-            made = create(entry["options"], backends.Context(name, load, program))
+    backend, context = backends.get(entry["backend"]), backends.Context(name, load, program)
+    making = f"making the partitioner of `{backend.name}`"
+    with blame(path, making, finder), backends.options_at((*path, "options")):
+        made = backend.create_partitioner(entry["options"], context)
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
         raise BuildError([Problem(message, path)])

@@ -111,7 +111,7 @@ def _overrides(backend: str, backend_id: str, path: DocumentPath) -> Problem:
     return Problem(
         f"{_claim(backend)}, but `{backend_id}` has a `preprocess_multimethod` of its own, which gets all methods",
         path,
-        "change the package: write `separable=False` in its `Backend`, or remove `preprocess_multimethod`",
+        "change the package: write `separable = False` in its `Backend`, or remove `preprocess_multimethod`",
     )
 
 
@@ -119,7 +119,7 @@ def _depends_on_the_past(backend: str, backend_id: str, what: str, path: Documen
     return Problem(
         f"{_claim(backend)}, but `{backend_id}` {what}",
         path,
-        "change the package: let `preprocess` depend on its arguments alone, or write `separable=False` in its "
+        "change the package: let `preprocess` depend on its arguments alone, or write `separable = False` in its "
         "`Backend`",
     )
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from etbuild import releases
-from etbuild.backends.coreml import model_files
+from etbuild import backends, releases
 from etbuild.lower import named_data
 from etbuild.lower.weight_sharing import Place, identity
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
-    from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 
 
 class Digests:
@@ -59,12 +58,16 @@ def _described_content(contiguous: torch.Tensor) -> tuple[str, bool]:
     return hashlib.sha256(memoryview(content.numpy())).hexdigest(), uniform
 
 
-def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
+def weight_places(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[Place]:
     """The places of a method: its portable operators, and each delegate in the graph's order.
 
     Args:
         program: The lowered method, with the content of its weights.
         digests: Of all methods.
+        named: The backends that the plan names.
+
+    Raises:
+        InputError: A backend of another package cannot say where it keeps weights.
     """
     written = set(program.graph_signature.buffers_to_mutate.values())
     portable = {
@@ -72,38 +75,22 @@ def weight_places(program: ExportedProgram, digests: Digests) -> list[Place]:
         for node, name in named_data.weights(program)
         if node.users and name not in written
     }
-    delegates = [_delegate(delegate, digests) for delegate in named_data.delegates(program.graph_module)]
+    delegates = [_delegate(delegate, digests, named) for delegate in named_data.delegates(program.graph_module)]
     return [Place("", "", 0, {}, _described(portable, digests)), *delegates]
 
 
-def _delegate(delegate: LoweredBackendModule, digests: Digests) -> Place:
+def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collection[str]) -> Place:
     program = delegate.original_module
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
     described = _described(read, digests)
     compiled, output = delegate.processed_bytes, delegate.named_data_store_output
-    if delegate.backend_id == "CoreMLBackend" and output is not None:
-        found = model_files.reference(compiled)
-        if found is not None:
-            return _function_of_core_ml(*found, output, described)
+    found = backends.stored_weights(delegate.backend_id, compiled, output, named)
+    if found is not None:
+        return Place(delegate.backend_id, found.program, found.size, found.blobs, described)
     blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
     stored = len(compiled) + sum(blobs.values())
     return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, described)
-
-
-def _function_of_core_ml(
-    key: str, function: str, output: NamedDataStoreOutput, weights: dict[str, tuple[str, int]]
-) -> Place:
-    """A function of one of Core ML's models: what it reads of the model's file stands for blobs.
-
-    A module has numbers of 32 bits, which Core ML mostly keeps in 16: sizes are given as they are in the module.
-    """
-    model = bytes(output.buffers[output.pte_data[key].buffer_index])
-    blobs, stored = {}, 0
-    for place, (kind, count) in model_files.weights(model, function).items():
-        stored += -(-count * model_files.bits(kind) // 8)
-        blobs[f"{key} {place}"] = count * (4 if kind in ("FLOAT16", "FLOAT32") else 1)
-    return Place("CoreMLBackend", f"{key} {function}", stored, blobs, weights)
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

@@ -189,8 +189,8 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
         if (name, json_schema.canonical(options)) in seen:
             yield Problem("the same partitioner stands twice", here, "remove one of them")
         seen.add((name, json_schema.canonical(options)))
-        if name == "portable" and index != len(entries) - 1:
-            yield Problem("`portable` takes all that is left, so nothing can follow it", here, "move it to the end")
+        if index != len(entries) - 1 and backends.takes_the_rest(name):
+            yield Problem(f"`{name}` takes all that is left, so nothing can follow it", here, "move it to the end")
 
 
 def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
@@ -255,7 +255,7 @@ def _check_orders(data: dict[str, Any]) -> list[Problem]:
             lists[name] = [
                 call_slots.item(backend, options or {}, here)
                 for backend, options, here in found
-                if backend is not None and backends.get(backend).create
+                if backend is not None and backends.get(backend).has_partitioner
             ]
         call_slots.check(lists)
     except InputError as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from etbuild import backends as known_backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 from etbuild.manifest import example_inputs, executorch_options
@@ -205,7 +206,7 @@ def method_plan(lower_plan: Plan, name: str) -> Plan:
 
 def _lowering_callables(plan: Plan) -> list[str]:
     entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
-    factories = {entry["options"]["factory"] for entry in entries if entry["backend"] == "custom"}
+    factories = {name for entry in entries for name in known_backends.callables(entry["backend"], entry["options"])}
     return sorted(factories | _recipe_callables(plan) | executorch_options.callables(plan))
 
 
@@ -241,7 +242,7 @@ def used_backends(plan: Plan) -> dict[str, DocumentPath]:
         pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
         for index, entry in enumerate(pt2e["quantizers"]):
             found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
-    for backend in _recipe_backends(plan) or (["custom"] if plan["recipe"] else []):
+    for backend in _recipe_backends(plan) or ([known_backends.FROM_SOURCES] if plan["recipe"] else []):
         found.setdefault(backend, ("recipe",))
     return found
 
@@ -277,7 +278,8 @@ def _quantization_callables(quantize: dict[str, Any]) -> Iterator[str]:
     yield from (entry["config"] for entry in quantize["torchao"] if ":" in entry["config"])
     pt2e = quantize["pt2e"]
     if pt2e is not None:
-        yield from (entry["options"]["factory"] for entry in pt2e["quantizers"] if entry["backend"] == "custom")
+        for entry in pt2e["quantizers"]:
+            yield from known_backends.quantizer_callables(entry["backend"], entry["options"])
         yield from (name for names in pt2e["passes"].values() for name in names)
         yield pt2e["qat"] or ""
         if "factory" in (pt2e["calibration"] or {}):

@@ -231,15 +231,15 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
     made = []
     for index, entry in enumerate(pt2e["quantizers"]):
         here = (*path, "quantizers", index)
-        create = backends.get(entry["backend"]).create_quantizer
-        assert create is not None
+        backend = backends.get(entry["backend"])
 
         def load(reference: str, here: DocumentPath = here) -> Any:
             return load_callable(reference, finder, (*here, "options", "factory"))
 
         making = f"making the quantizer of `{entry['backend']}`"
         with blame(here, making, finder), backends.options_at((*here, "options")):
-            quantizer = create({**entry["options"], "qat": pt2e["qat"] is not None}, load)
+            context = backends.QuantizerContext(pt2e["qat"] is not None, load)
+            quantizer = backend.create_quantizer(entry["options"], context)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"
             raise BuildError([Problem(message, here)])

@@ -178,7 +178,9 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
                 found = non_finite(programs)
                 edge = lowering.lower(part, programs, shards, finder)
                 claims = named_data.claims(edge, shards)
-                method_archive.write(directory, name, edge.exported_program(name), claims, content, found)
+                places = weight_places_of(edge, part)[name]
+                facts = method_archive.Facts(claims, places, found)
+                method_archive.write(directory, name, edge.exported_program(name), facts, content)
         except method_archive.CannotSave as error:
             method_archive.write_reason(directory, name, str(error))
 
@@ -288,16 +290,16 @@ def _lower_together(
             edge = lowering.lower(what.plan, programs, shards, finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
-            lowered = Lowered(edge, shards, weight_places_of(edge), found)
+            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), found)
         return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
 
 
-def weight_places_of(edge: EdgeProgramManager) -> Places:
+def weight_places_of(edge: EdgeProgramManager, lower_plan: Plan) -> Places:
     """Where the weights of each method are, in a program of lowered methods."""
     from etbuild.lower.weight_storage import Digests, weight_places
 
-    digests = Digests()
-    return {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
+    digests, named = Digests(), plan_backends(lower_plan)
+    return {name: weight_places(edge.exported_program(name), digests, named) for name in sorted(edge.methods)}
 
 
 def _read_weights(

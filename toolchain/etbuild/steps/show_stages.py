@@ -107,7 +107,7 @@ def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Ite
     with stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
-    lowered = Lowered(edge, shards, weight_places_of(edge), found)
+    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), found)
 
     def emit(directory: Path) -> None:
         artifacts = emit_program(lowering, lowered, inputs, finder, directory, stage)

@@ -8,10 +8,20 @@ import difflib
 import json
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from etbuild.backends.backend import Context, Need, OptionError, Options, Partitioners
+from etbuild.backends.backend import (
+    BuiltInBackend,
+    Context,
+    Need,
+    OptionError,
+    Options,
+    Partitioners,
+    QuantizerContext,
+    StoredWeights,
+)
 from etbuild.errors import Problem, did_you_mean
 
 _PARTITIONER_OPTIONS = (
@@ -31,54 +41,128 @@ _AGREED = {
     "op_linear_quantizer_config": None,
     "pass_names": None,
 }
-
-
-def create(options: Options, context: Context) -> Any:
-    """ExecuTorch's CoreMLPartitioner with the options of `backend-coreml.schema.json`."""
-    from executorch.backends.apple.coreml.partition import CoreMLPartitioner
-
-    _check_names(options)
-    specs = [*_compile_specs(options), *_enumerated_shapes(options, context.program)]
-    arguments = {name: options[name] for name in _PARTITIONER_OPTIONS if name in options}
-    return CoreMLPartitioner(compile_specs=specs, **arguments)
-
-
-MACOS = Need(
+_MACOS = Need(
     "macOS for `model_type: compiled_model`",
     "lower this program on a Mac, or leave the option out",
     lambda: sys.platform == "darwin",
 )
 
 
-def needs_for(options: Options) -> tuple[Need, ...]:
-    """What Apple's own compiler needs, where it is to be run."""
-    return (MACOS,) if options.get("model_type") == "compiled_model" else ()
+class CoreMl(BuiltInBackend):
+    """The backend `coreml`."""
 
+    name = "coreml"
+    separable = False
+    delegate_id = "CoreMLBackend"
+    distributions = ("coremltools",)
+    pairing_hint = "`multimethod_weight_sharing_strategy: disabled`"
+    loaded_marker = "executorch.backends.apple.coreml.compiler"
+    takes_weight_only_linear = True
+    mutable_buffers_hint = "write `take_over_mutable_buffer: false` into the options of `coreml`"
 
-def check_options(options: Options) -> list[Problem]:
-    """Options that need a later system than the one that is named, or another option."""
-    quantizer = options.get("op_linear_quantizer_config", {})
-    new = {
-        (_STRATEGY,): options.get(_STRATEGY) == "positional",
-        ("op_linear_quantizer_config", "dtype"): quantizer.get("dtype") in ("int4", "uint4"),
-        ("op_linear_quantizer_config", "granularity"): quantizer.get("granularity") == "per_block",
-        ("enumerated_shapes",): len(options.get("enumerated_shapes", {})) > 1,
-    }
-    hint = "write `minimum_deployment_target: iOS18`, or leave it out"
-    found = [
-        Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
-        for path, wanted in new.items()
-        if wanted and not _is_new(options.get(_TARGET))
-    ]
-    if "enumerated_shapes" in options and not options.get("lower_full_graph"):
-        message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
-        found.append(Problem(message, ("enumerated_shapes",), "write `lower_full_graph: true` too"))
-    return found
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's CoreMLPartitioner with the options of `backend-coreml.schema.json`."""
+        from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
+        _check_names(options)
+        specs = [*_compile_specs(options), *_enumerated_shapes(options, context.program)]
+        arguments = {name: options[name] for name in _PARTITIONER_OPTIONS if name in options}
+        return CoreMLPartitioner(compile_specs=specs, **arguments)
 
-def pairs(options: Options) -> bool:
-    """Whether partitions of methods are made one model, the first with the first."""
-    return _pairs(options.get(_STRATEGY), options.get(_TARGET))
+    def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
+        """Makes ExecuTorch's CoreMLQuantizer with the options of `quantizer-coreml.schema.json`."""
+        from coremltools.optimize.torch.quantization.quantization_config import LinearQuantizerConfig
+        from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
+
+        chosen = {name: value for name, value in options.items() if name not in ("modules", "leave_out")}
+        names: dict[str, Any] = dict.fromkeys(options.get("modules", []), chosen)
+        names.update(dict.fromkeys(options.get("leave_out", [])))
+        config: dict[str, Any] = {"module_name_configs": names}
+        if "modules" not in options:
+            config["global_config"] = chosen
+        return CoreMLQuantizer(LinearQuantizerConfig.from_dict(config))
+
+    def check_options(self, options: Options) -> list[Problem]:
+        """Finds options that need a later system than the one that is named, or another option."""
+        quantizer = options.get("op_linear_quantizer_config", {})
+        new = {
+            (_STRATEGY,): options.get(_STRATEGY) == "positional",
+            ("op_linear_quantizer_config", "dtype"): quantizer.get("dtype") in ("int4", "uint4"),
+            ("op_linear_quantizer_config", "granularity"): quantizer.get("granularity") == "per_block",
+            ("enumerated_shapes",): len(options.get("enumerated_shapes", {})) > 1,
+        }
+        hint = "write `minimum_deployment_target: iOS18`, or leave it out"
+        found = [
+            Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
+            for path, wanted in new.items()
+            if wanted and not _is_new(options.get(_TARGET))
+        ]
+        if "enumerated_shapes" in options and not options.get("lower_full_graph"):
+            message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
+            found.append(Problem(message, ("enumerated_shapes",), "write `lower_full_graph: true` too"))
+        return found
+
+    def needs_for(self, options: Options) -> tuple[Need, ...]:
+        """Returns what Apple's own compiler needs, where it is to be run."""
+        return (_MACOS,) if options.get("model_type") == "compiled_model" else ()
+
+    def pairs_partitions(self, options: Options) -> bool:
+        """Returns whether partitions of methods become one model, the first with the first."""
+        return _pairs(options.get(_STRATEGY), options.get(_TARGET))
+
+    def pairs_partitions_of(self, partitioner: Any) -> bool:
+        """Returns the same of a partitioner that is in no manifest."""
+        return _paired(partitioner.delegation_spec.compile_specs)
+
+    def grouping_key(self, options: Options) -> list[Any]:
+        """Returns what methods must have in common to become one model."""
+        return [self.pairs_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
+
+    def grouping_key_of(self, partitioner: Any) -> list[Any]:
+        """Returns the same of a partitioner that is in no manifest."""
+        from executorch.backends.apple.coreml.compiler.coreml_preprocess import COMPILE_SPEC_KEYS, CoreMLBackend
+
+        specs = partitioner.delegation_spec.compile_specs
+        written = {each.key: each.value for each in reversed(specs)}  # the first of a key is the one that counts
+        target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
+        said = {
+            "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
+            _TARGET: None if target is None else target.name,
+            "model_type": CoreMLBackend.model_type_from_compile_specs(specs).value,
+            **{
+                name: json.loads(written[key.value]) if key.value in written else None
+                for name, key in (
+                    ("op_linear_quantizer_config", COMPILE_SPEC_KEYS.OP_LINEAR_QUANTIZER_CONFIG),
+                    ("pass_names", COMPILE_SPEC_KEYS.PASS_PIPELINE),
+                )
+            },
+        }
+        return [_paired(specs), *(said[name] for name in _AGREED)]
+
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
+        """Returns a context in which what Core ML's tools make depends only on the methods. No progress bars are drawn.
+
+        It keeps away two faults of ExecuTorch 1.5: `docs/upstream.md` has them.
+        """
+        return _reproducible()
+
+    def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
+        """Returns what a function reads of the weights in its model's file. None: the delegate holds its own model.
+
+        A model keeps most weights of 32 bits in 16. `blobs` has their size with 32, as in the module.
+        """
+        from etbuild.backends.coreml import model_files
+
+        found = model_files.reference(compiled) if named_data is not None else None
+        if found is None:
+            return None
+        key, function = found
+        model = bytes(named_data.buffers[named_data.pte_data[key].buffer_index])
+        size, blobs = 0, {}
+        for place, (kind, count) in model_files.weights(model, function).items():
+            size += -(-count * model_files.bits(kind) // 8)
+            blobs[f"{key} {place}"] = count * (4 if kind in ("FLOAT16", "FLOAT32") else 1)
+        return StoredWeights(f"{key} {function}", size, blobs)
 
 
 def _pairs(strategy: str | None, target: str | None) -> bool:
@@ -115,42 +199,6 @@ def _operators() -> set[str]:
     every = torch._C._dispatch_get_all_op_names()
     full = {(name if "." in name else f"{name}.default").replace("::", ".").lower() for name in every}
     return full | {name.partition(".")[2] for name in full} | set(dir(operator))
-
-
-def apart(options: Options) -> list[Any]:
-    """What methods must have in common to be made one model."""
-    return [pairs(options), *(options.get(name, default) for name, default in _AGREED.items())]
-
-
-def pairs_of(partitioner: Any) -> bool | None:
-    """Whether a partitioner that is in no manifest makes one model of methods' partitions."""
-    spec = getattr(partitioner, "delegation_spec", None)
-    return _paired(spec.compile_specs) if spec is not None and spec.backend_id == "CoreMLBackend" else None
-
-
-def apart_of(partitioner: Any) -> list[Any] | None:
-    """The same as `apart`, of a partitioner that is in no manifest."""
-    spec = getattr(partitioner, "delegation_spec", None)
-    if spec is None or spec.backend_id != "CoreMLBackend":
-        return None
-    from executorch.backends.apple.coreml.compiler.coreml_preprocess import COMPILE_SPEC_KEYS, CoreMLBackend
-
-    specs = spec.compile_specs
-    written = {each.key: each.value for each in reversed(specs)}  # the first of a key is the one that counts
-    target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
-    said = {
-        "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
-        _TARGET: None if target is None else target.name,
-        "model_type": CoreMLBackend.model_type_from_compile_specs(specs).value,
-        **{
-            name: json.loads(written[key.value]) if key.value in written else None
-            for name, key in (
-                ("op_linear_quantizer_config", COMPILE_SPEC_KEYS.OP_LINEAR_QUANTIZER_CONFIG),
-                ("pass_names", COMPILE_SPEC_KEYS.PASS_PIPELINE),
-            )
-        },
-    }
-    return [_paired(specs), *(said[name] for name in _AGREED)]
 
 
 def _paired(specs: Sequence[Any]) -> bool:
@@ -210,11 +258,7 @@ def _enumerated_shapes(options: Options, program: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def around(partitioners: Partitioners) -> Iterator[None]:
-    """Inside, what Core ML's tools make depends on the methods alone, and they draw no progress bars.
-
-    Two faults of ExecuTorch 1.5 are kept away: `docs/upstream.md` has them.
-    """
+def _reproducible() -> Iterator[None]:
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.mil.passes import pass_pipeline
     from coremltools.optimize.coreml import _quantization_passes
@@ -222,20 +266,20 @@ def around(partitioners: Partitioners) -> Iterator[None]:
     from etbuild.backends.coreml.identifiers import derived_from_content
     from etbuild.patching import replaced
 
-    def no_bar(items: Iterable[Any], **settings: Any) -> Iterable[Any]:
-        del settings
-        return items
-
-    del partitioners
     with (
-        replaced(pass_pipeline, "tqdm", no_bar),
-        replaced(ops, "_tqdm", no_bar),
-        replaced(_quantization_passes, "tqdm", no_bar),
+        replaced(pass_pipeline, "tqdm", _without_bar),
+        replaced(ops, "_tqdm", _without_bar),
+        replaced(_quantization_passes, "tqdm", _without_bar),
         derived_from_content(),
         _one_by_one(),
         _no_references(),
     ):
         yield
+
+
+def _without_bar(items: Iterable[Any], **_settings: Any) -> Iterable[Any]:
+    """Stands for `tqdm`, which draws a progress bar."""
+    return items
 
 
 @contextlib.contextmanager
@@ -290,18 +334,3 @@ def _no_references() -> Iterator[None]:
 
     with replaced(CoreMLPartitioner, "partition", partition):
         yield
-
-
-def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
-    """ExecuTorch's CoreMLQuantizer with the options of `quantizer-coreml.schema.json`."""
-    from coremltools.optimize.torch.quantization.quantization_config import LinearQuantizerConfig
-    from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
-
-    del load_callable
-    chosen = {name: value for name, value in options.items() if name not in ("qat", "modules", "leave_out")}
-    names: dict[str, Any] = dict.fromkeys(options.get("modules", []), chosen)
-    names.update(dict.fromkeys(options.get("leave_out", [])))
-    config: dict[str, Any] = {"module_name_configs": names}
-    if "modules" not in options:
-        config["global_config"] = chosen
-    return CoreMLQuantizer(LinearQuantizerConfig.from_dict(config))
