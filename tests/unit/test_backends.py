@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,55 @@ def test_every_schema_belongs_to_a_backend() -> None:
     names = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
     quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.has_quantizer}
     assert names == {f"backend-{name}" for name in backends.BACKENDS} | quantizers
+
+
+def test_no_other_module_compares_the_name_of_a_backend() -> None:
+    names = {*backends.BACKENDS, *(one.delegate_id for one in backends.BACKENDS.values())} - {None}
+    driver = ROOT / "toolchain/etbuild"
+    found = [
+        f"{path.relative_to(driver)}:{node.lineno} {node.value}"
+        for path in sorted(driver.rglob("*.py"))
+        if path.relative_to(driver).parts[0] != "backends" or path.name in ("__init__.py", "call_slots.py")
+        for node in compared(ast.parse(path.read_text("utf-8")))
+        if node.value in names
+    ]
+    assert found == []
+
+
+def compared(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The constants that something is compared with or looked up by."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts: list[Any] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = node.keys
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        else:
+            continue
+        for part in filter(None, parts):
+            yield from (each for each in ast.walk(part) if isinstance(each, ast.Constant))
+
+
+def test_the_documents_have_all_that_a_backend_may_say() -> None:
+    attributes = set(inspect.get_annotations(backends.Backend))
+    methods = {name for name, member in vars(backends.Backend).items() if callable(member) and name[0] != "_"}
+    section = DOCUMENT.read_text("utf-8").partition("### From another package")[2]
+    first_cells = " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)", first_cells)) == attributes | methods
+    assert set(re.findall(r"^    (\w+): ", inspect.getdoc(backends.Backend) or "", re.MULTILINE)) == attributes
+
+
+def test_a_delegate_is_of_the_backend_that_has_its_name() -> None:
+    for name, backend in backends.BACKENDS.items():
+        found = backend.delegate_id and backends.of_delegate(backend.delegate_id, ())
+        assert found in (None, backend) or name == "webgpu"  # it compiles for Vulkan's delegate
+    assert backends.of_delegate("UnknownBackend", ["xnnpack"]) is None
+    assert backends.mutable_buffers_hint("QnnBackend", ()) == backends.BACKENDS["qualcomm"].mutable_buffers_hint
+    assert backends.mutable_buffers_hint("XnnpackBackend", ()) is None
+    assert [one for one in ("XnnpackBackend", "CoreMLBackend") if backends.named_data_is_weights(one)] == [
+        "XnnpackBackend"
+    ]
 
 
 def test_a_quantizer_may_be_named_where_a_backend_has_one() -> None:

@@ -65,7 +65,7 @@ __all__ = [
     "options_at",
 ]
 
-_CLASSES: tuple[type[Backend], ...] = (
+_CLASSES: tuple[type[BuiltInBackend], ...] = (
     Cadence,
     CoreMl,
     CortexM,
@@ -88,7 +88,7 @@ _CLASSES: tuple[type[Backend], ...] = (
     Xnnpack,
 )
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in map(make, _CLASSES)}
+BACKENDS: dict[str, BuiltInBackend] = {backend.name: backend for backend in map(make, _CLASSES)}
 """The driver's own backends, by name."""
 
 FROM_SOURCES = Custom.name
@@ -281,8 +281,7 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 
 def named_data_is_weights(delegate_id: str) -> bool:
     """Whether a delegate's named data depends only on its weights. Of a package's backend nothing could check it."""
-    backend = of_delegate(delegate_id, ())
-    return isinstance(backend, BuiltInBackend) and backend.named_data_is_weights
+    return any(each.named_data_is_weights for each in BACKENDS.values() if each.delegate_id == delegate_id)
 
 
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:

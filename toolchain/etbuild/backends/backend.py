@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
@@ -140,9 +140,6 @@ class Backend:
         distributions: Names of distributions whose content reaches the bytes: they become part of the key. ExecuTorch's
             own, and the backend's package, always are.
         pairing_hint: What to write in a manifest so that partitions are not paired; part of an error's hint.
-        loaded_marker: A module of ExecuTorch that is in `sys.modules` once anything has made a partitioner of this
-            backend. Then `lowering_context` is entered, also where the manifest does not name the backend. Used for
-            the driver's own backends only.
         takes_weight_only_linear: Whether it takes linear layers of which torchao has quantized only the weights.
         mutable_buffers_hint: What to write in a manifest so that it leaves buffers that methods write to outside of
             its delegates. None: it has no such option.
@@ -167,7 +164,6 @@ class Backend:
     needs: tuple[Need, ...] = ()
     distributions: tuple[str, ...] = ()
     pairing_hint: str | None = None
-    loaded_marker: str | None = None
     takes_weight_only_linear: bool = False
     mutable_buffers_hint: str | None = None
     ignores_zero_points: bool = False
@@ -324,10 +320,13 @@ class BuiltInBackend(Backend):
     """A backend of the driver itself: its schemas have names, and it may say what nothing could check of a package.
 
     Attributes:
+        loaded_marker: A module of ExecuTorch that is in `sys.modules` once anything has made a partitioner of this
+            backend. Then `lowering_context` is entered, also where the manifest does not name the backend.
         named_data_is_weights: Whether each blob of a delegate's named data depends only on the weights that the
             delegate reads, and never on its operators. Then a blob whose weights have one tag goes to that tag.
     """
 
+    loaded_marker: str | None = None
     named_data_is_weights: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -347,12 +346,15 @@ _BOOLEANS = (
     "delegates_to_any",
     "fold_quantize",
 )
-_STRINGS = ("delegate_id", "pairing_hint", "loaded_marker", "mutable_buffers_hint")
+_STRINGS = ("delegate_id", "pairing_hint", "mutable_buffers_hint")
 _TUPLES = {"needs": Need, "distributions": str, "same_options": str}
 _KINDS: dict[type, str] = {Need: "`etbuild.backends.Need`", str: "strings"}
 
 
-def make(kind: type[Backend]) -> Backend:
+_Made = TypeVar("_Made", bound=Backend)
+
+
+def make(kind: type[_Made]) -> _Made:
     """Makes the instance of a backend's class, and checks it.
 
     Raises:
