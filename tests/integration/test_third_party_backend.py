@@ -194,16 +194,16 @@ FAILED = "the backend `tally` failed when it"
             f"defaults.partitioners[0]: {FAILED} was asked for `grouping_key`: TypeError",
         ),
         (
-            ("def callables(self, options): return options['no']",),
-            f"{FAILED} was asked for `callables`: KeyError",
+            ("def callables(self, options): return 'model:create'",),
+            f"{FAILED} was asked for `callables`: TypeError: 'model:create' is not a tuple of `module:callable`",
         ),
         (
             ("def check_delegated(self, options, operators): return options['no']",),
             f"methods.classify.partitioners[0].options: {FAILED} was asked for `check_delegated`: KeyError",
         ),
         (
-            ("def stored_weights(self, compiled, named_data): return compiled['no']",),
-            f"{FAILED} was asked for `stored_weights`: TypeError",
+            ("def stored_weights(self, compiled, named_data): return 5",),
+            f"{FAILED} was asked for `stored_weights`: TypeError: 5 is not a `StoredWeights`",
         ),
         (
             ("def create_partitioner(self, options, context): return 5",),
@@ -368,6 +368,24 @@ def test_a_package_may_lower_for_xnnpack(package: Changed) -> None:
     assert code == 0, said
     report = json.loads(made["tally.report.json"])
     assert set(report["methods"]["features"]["operators"]["delegated"]) == {"XnnpackBackend"}
+
+
+def test_sources_that_its_options_name_can_be_loaded_and_are_in_the_key(own_site: Path, tmp_path: Path) -> None:
+    code = changed_class(
+        "def callables(self, options): return ('listed:operators',)",
+        "def create_partitioner(self, options, context):",
+        "    return super().create_partitioner({'operators': context.load('listed:operators')()}, context)",
+    )
+    for name in ("model.py", "tally.yaml"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    (tmp_path / "listed.py").write_text("def operators():\n    return ['aten::relu']\n")
+    build = ("build", tmp_path / "tally.yaml", "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out")
+    done = etbuild_with(own_site, code, *build)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/tally.report.json").read_bytes())
+    assert report["methods"]["features"]["operators"]["delegated"] == {"TallyBackend": {"aten::relu": 1}}
+    inputs = json.loads(etbuild("plan", tmp_path / "tally.yaml", path=own_site).stdout)["inputs"]
+    assert sorted(inputs["sources"]) == ["listed.py", "model.py"]
 
 
 def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:

@@ -179,36 +179,42 @@ def shown_name(name: str, options: Options) -> str:
     """What errors about the order of partitioners call a partitioner.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = get(name)
     with _asked(name, "it was asked for `shown_name`"):
-        return backend.shown_name(options)
+        return str(backend.shown_name(options))
 
 
 def callables(name: str, options: Options) -> tuple[str, ...]:
     """Each `module:callable` of the declared sources that a partitioner's options name.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = get(name)
     with _asked(name, "it was asked for `callables`"):
-        return backend.callables(options)
+        return _references(backend.callables(options))
 
 
 def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
     """The same of a quantizer's options."""
     backend = get(name)
     with _asked(name, "it was asked for `quantizer_callables`"):
-        return backend.quantizer_callables(options)
+        return _references(backend.quantizer_callables(options))
+
+
+def _references(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, tuple) or not all(isinstance(each, str) and ":" in each for each in found):
+        raise TypeError(f"{found!r} is not a tuple of `module:callable`")
+    return found
 
 
 def pairs_partitions(name: str, options: Options, path: DocumentPath) -> bool:
     """Whether a backend pairs the partitions of methods, for the partitioner entry at `path`.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = get(name)
     with _asked(name, "it was asked for `pairs_partitions`", path):
@@ -223,7 +229,7 @@ def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
         names: The backends that a plan names. They are asked, and all of ours.
 
     Raises:
-        InputError: A backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = _backend_of(partitioner, names)
     if backend is None:
@@ -236,7 +242,7 @@ def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, 
     """What partitioner entries, this one at `path`, have in common if the backend may be called for them together.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it, or not as JSON.
+        InputError: A backend of a package raised an error, or its key is not JSON data.
     """
     backend = get(name)
     with _asked(name, "it was asked for `grouping_key`", path):
@@ -251,7 +257,7 @@ def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
         names: The backends that a plan names. They are asked, and all of ours.
 
     Raises:
-        InputError: A backend is of another package, and cannot say it, or not as JSON.
+        InputError: A backend of a package raised an error, or its key is not JSON data.
     """
     backend = _backend_of(partitioner, names)
     if backend is None:
@@ -261,7 +267,7 @@ def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
 
 
 def _backend_of(partitioner: Any, names: Iterable[str]) -> Backend | None:
-    for backend in map(get, sorted({*BACKENDS, *names})):
+    for backend in _ours_and(names):
         with _asked(backend.name, "it was asked for `recognizes`"):
             if backend.recognizes(partitioner):
                 return backend
@@ -275,8 +281,12 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
         delegate_id: ExecuTorch's name of the backend.
         names: The backends that a plan names.
     """
-    every = (*BACKENDS.values(), *(get(name) for name in names))
-    return next((backend for backend in every if backend.delegate_id == delegate_id), None)
+    return next((backend for backend in _ours_and(names) if backend.delegate_id == delegate_id), None)
+
+
+def _ours_and(names: Iterable[str]) -> list[Backend]:
+    """All of ours, and then those of packages: none of these replaces one of ours."""
+    return [*BACKENDS.values(), *(get(name) for name in sorted({*names} - BACKENDS.keys()))]
 
 
 def named_data_is_weights(delegate_id: str) -> bool:
@@ -294,13 +304,16 @@ def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: It
         names: The backends that a plan names.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = of_delegate(delegate_id, names)
     if backend is None:
         return None
     with _asked(backend.name, "it was asked for `stored_weights`"):
-        return backend.stored_weights(compiled, named_data)
+        found = backend.stored_weights(compiled, named_data)
+        if not isinstance(found, StoredWeights | None):
+            raise TypeError(f"{found!r} is not a `StoredWeights`")
+        return found
 
 
 def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
@@ -321,7 +334,7 @@ def check_delegated(
         path: Where the manifest has the options.
 
     Raises:
-        InputError: The backend is of another package, and cannot say it.
+        InputError: A backend of a package raised an error.
     """
     backend = get(name)
     operators = set(delegated.get(backend.delegate_id or "", ()))

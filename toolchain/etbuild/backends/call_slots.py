@@ -60,7 +60,7 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
     """The partitioner entry of a backend that stands at `path` of a manifest.
 
     Raises:
-        InputError: Its backend is of another package, and cannot say what it is called together with.
+        InputError: A backend of a package raised an error.
     """
     backend = backends.get(name)
     kind = json.dumps(backends.grouping_key(name, options, path))

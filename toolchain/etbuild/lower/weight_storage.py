@@ -67,7 +67,7 @@ def weight_places(program: ExportedProgram, digests: Digests, named: Collection[
         named: The backends that the plan names.
 
     Raises:
-        InputError: A backend of another package cannot say where it keeps weights.
+        InputError: A backend of a package raised an error.
     """
     written = set(program.graph_signature.buffers_to_mutate.values())
     portable = {
