@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from etbuild.inputs.declared import Inputs, Used, describe_files, read_sources
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used, read_sources
+from etbuild.inputs.key import describe_files
 from etbuild.inputs.user_code import importable, load_callable
 
 MODEL = """\

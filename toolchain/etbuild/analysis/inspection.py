@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.cli.terminal import size, table
+from etbuild.analysis.tables import size, table
 from etbuild.errors import printable
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from etbuild.analysis.find_index import read_index
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
-from etbuild.cli.terminal import size
+from etbuild.analysis.tables import size
 from etbuild.errors import InputError, Problem, format_path
 from etbuild.files import json_file, regular_files
 

@@ -139,7 +139,7 @@ def _facts(built: Built) -> dict[str, Any]:
 
 
 def _table(built: Built) -> str:
-    from etbuild.cli.terminal import size, table
+    from etbuild.analysis.tables import size, table
 
     rows = [("artifact", "size", "sha256")]
     rows += [(str(artifact.path), size(artifact.size), artifact.sha256[:16]) for artifact in built.artifacts]

@@ -41,7 +41,7 @@ def _open(options: argparse.Namespace) -> Cache:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from etbuild.cli.terminal import size, table
+    from etbuild.analysis.tables import size, table
 
     info = _open(options).info()
     if options.json:
@@ -62,7 +62,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    from etbuild.cli.terminal import size
+    from etbuild.analysis.tables import size
 
     limit = _bytes(options.max_size)
     removed = _open(options).gc(limit)

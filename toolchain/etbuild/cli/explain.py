@@ -52,7 +52,8 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from etbuild.inputs import declared
+    from etbuild.files import digests
+    from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
     from etbuild.model.tensor_digests import tensor_digests
     from etbuild.plan import plan as plans
@@ -61,17 +62,17 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         plan = plans.reduce(loaded.data)
         found = inputs(options, [path.parent, *options.root])
-        described = declared.describe_inputs(plan, found, declared.used_sources(found, plans.export_plan(plan)))
+        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plans.export_plan(plan)))
         weights = plans.weights_names(plans.lower_plan(plan)["weights"])
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
-    return {"key": plans.digest(described), "inputs": described, "tensors": tensors}
+    return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
 
 
 def _print_tree(index: dict[str, Any], as_json: bool) -> None:
     from etbuild.analysis import explanation
-    from etbuild.cli.terminal import table
+    from etbuild.analysis.tables import table
 
     if as_json:
         print(json.dumps({"key": index["key"], "inputs": index["inputs"]}, indent=2, sort_keys=True))

@@ -31,8 +31,9 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exports, and writes down what was read."""
     from etbuild.cli.terminal import Progress
-    from etbuild.files import artifacts
-    from etbuild.inputs.declared import check_unchanged, describe_files, used_sources, with_declared
+    from etbuild.files import artifacts, digests
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.inputs.key import check_unchanged, describe_files, with_declared
     from etbuild.plan import plan as plans
     from etbuild.steps import export as exporting
 
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             check_unchanged(read, read_from, used, names)
-        artifacts.replace(options.inputs, plans.canonical_json(read))
+        artifacts.replace(options.inputs, digests.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error
     return 0

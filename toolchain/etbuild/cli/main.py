@@ -18,6 +18,7 @@ from pathlib import Path
 
 from etbuild import __version__
 from etbuild.errors import BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
+from etbuild.processes.build_status import INTERRUPTED
 
 _VERBS = (
     "validate",
@@ -34,8 +35,6 @@ _VERBS = (
     "report",
     "verify",
 )
-INTERRUPTED = 130
-"""The exit code of a command that a signal has ended."""
 
 
 def _tell_interrupt() -> None:

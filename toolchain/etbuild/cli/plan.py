@@ -39,7 +39,8 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans."""
     from etbuild import backends
-    from etbuild.inputs import declared as inputs_of
+    from etbuild.files import digests
+    from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
     from etbuild.plan import plan as plans
 
@@ -51,11 +52,11 @@ def run(options: argparse.Namespace) -> int:
             backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
             return _write_plans(plan, loaded, options)
         found = inputs(options, [options.manifest.parent, *options.root])
-        used = inputs_of.used_sources(found, plans.export_plan(plan))
-        described = inputs_of.describe_inputs(plan, found, used)
+        used = import_graph.used_sources(found, plans.export_plan(plan))
+        described = key.describe_inputs(plan, found, used)
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
-    print(json.dumps({"key": plans.digest(described), "inputs": described}, indent=2, sort_keys=True))
+    print(json.dumps({"key": digests.digest(described), "inputs": described}, indent=2, sort_keys=True))
     return 0
 
 
@@ -80,7 +81,8 @@ def _check_expectations(plan: Any, options: argparse.Namespace) -> None:
 
 def _write_plans(plan: Any, loaded: Any, options: argparse.Namespace) -> int:
     from etbuild.files import artifacts
-    from etbuild.plan.plan import canonical_json, export_plan, lower_plan, method_plan, positions_to_json
+    from etbuild.files.digests import canonical_json
+    from etbuild.plan.plan import export_plan, lower_plan, method_plan, positions_to_json
 
     lower = lower_plan(plan)
     methods = declared("--method-plan", options.method_plan)

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Checks, and writes the report and the index."""
     from etbuild.files import artifacts as files
     from etbuild.files import json_file
-    from etbuild.inputs.declared import describe
+    from etbuild.inputs.key import describe
     from etbuild.plan import plan as plans
     from etbuild.steps import report
 

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds, compares, and writes the stamp."""
     from etbuild.analysis import reproduce
     from etbuild.files import artifacts
-    from etbuild.inputs.declared import used_sources
+    from etbuild.inputs.import_graph import used_sources
     from etbuild.plan import plan as plans
 
     export_plan = plans.read(options.export_plan, plans.EXPORT_SCHEMA)

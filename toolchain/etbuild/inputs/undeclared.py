@@ -221,7 +221,7 @@ def _in_key(top: str, packages: set[str]) -> bool:
     """Whether a change of an installed package changes the key; also true of what is not installed."""
     import importlib.metadata
 
-    from etbuild.inputs.declared import distributions_of
+    from etbuild.inputs.toolchain import distributions_of
 
     owners = {name.lower().replace("_", "-") for name in importlib.metadata.packages_distributions().get(top, ())}
     if not owners:
@@ -501,8 +501,8 @@ def _is_editable(watch: _Watch, real: str) -> bool:
 
 @functools.cache
 def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
-    from etbuild.inputs.declared import distributions_of
     from etbuild.inputs.distributions import edited_files
+    from etbuild.inputs.toolchain import distributions_of
 
     files = {os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name)}
     return frozenset(file for file in files if file.endswith(tuple(importlib.machinery.all_suffixes())))

@@ -86,9 +86,9 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """
     import subprocess
 
-    from etbuild.cli.main import INTERRUPTED
     from etbuild.files.scratch import remove_left
     from etbuild.processes import environment, sandbox
+    from etbuild.processes.build_status import INTERRUPTED
 
     environment.check_packages()
     sys.stdout.flush()
