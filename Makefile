@@ -61,6 +61,7 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
