@@ -1,7 +1,4 @@
-"""The command line. Results go to standard output, diagnostics to standard error.
-
-Exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed.
-"""
+"""The command line. Results go to standard output, diagnostics to standard error."""
 
 from __future__ import annotations
 
@@ -36,6 +33,13 @@ _VERBS = (
 )
 INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
+EXIT_CODES = {
+    0: "success",
+    1: "the build failed",
+    2: "the input or the usage is wrong",
+    3: "a check of the manifest failed",
+    INTERRUPTED: "a signal ended the command",
+}
 
 
 def _tell_interrupt() -> None:
@@ -161,12 +165,17 @@ def _verbs(words: Sequence[str]) -> Sequence[str]:
     return [first] if first in _VERBS else [] if first == "--version" else _VERBS
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line, with every verb."""
+    return _parser(_VERBS)
+
+
 def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog="exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed. Build "
-        "rules also use the verbs export, lower, report and verify.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and verify.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")

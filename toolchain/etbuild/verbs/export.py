@@ -12,19 +12,29 @@ from etbuild.verbs.options import add_declared, add_step_parser, declared, input
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "export", "The first step of a build, for build rules: exports methods")
-    parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN", help="what `etbuild plan --export-plan` wrote")
+    parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build")
+    parser.add_argument(
+        "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
     add_declared(parser)
-    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="write digests of what is read here")
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="write the digests of everything that the export reads to FILE",
+    )
     parser.add_argument(
         "--method",
         dest="methods",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="write this method here, and not into DIR (repeated for each)",
+        help="write this method to FILE instead of into DIR (repeatable)",
     )
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where the export goes")
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the export"
+    )
     parser.set_defaults(run=run)
 
 

@@ -13,12 +13,24 @@ from etbuild.verbs.options import add_step_parser, positions_beside
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(
-        verbs, "report", "The last step of a build, for build rules: checks a lowering and writes its report and index"
+        verbs,
+        "report",
+        "Run the checks of the manifest, and write the report and the index: the last step of a build",
     )
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="what `etbuild plan --plan` wrote")
-    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="what `etbuild export` read")
-    parser.add_argument("--lowering", type=Path, required=True, metavar="FILE", help="the facts of `etbuild lower`")
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where both go")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
+    parser.add_argument(
+        "--inputs", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --inputs` wrote"
+    )
+    parser.add_argument(
+        "--lowering",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file NAME.lowering.json that `etbuild lower` wrote",
+    )
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the report and the index"
+    )
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""`etbuild watch`: builds again whenever something changes, in a process that has imported everything already."""
+"""`etbuild watch`: builds again after every change, in a process that has already imported torch and ExecuTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may lie beside what t
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "watch", "build programs now and whenever their manifests, sources or data change")
+    parser = add_parser(
+        verbs,
+        "watch",
+        "build programs now, and again after every change",
+        "Watches manifests, sources and data. Needs the extra `watch`.",
+    )
     parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
     parser.set_defaults(run=run)
