@@ -19,7 +19,7 @@ BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses audit
+.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -82,6 +82,10 @@ bench: venv
 
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist
+
+# docs/reference/, from schemas, parsers and docstrings. A test fails if it is not current.
+reference: venv
+	$(VENV)/bin/python -m tools.write_reference
 
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py
