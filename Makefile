@@ -2,6 +2,7 @@
 # make test    passes all tests
 # make venv    the driver and the developers' tools in .venv
 # make lint    what CI checks besides
+# make docs    the documentation as a website, in site/
 # make wheel   the driver as a wheel, the same bytes for the same commit
 
 SHELL := /bin/bash
@@ -17,9 +18,10 @@ BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
+DOCS := .cache/docs
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference audit
+.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference docs audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -61,6 +63,7 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m tools.check_links
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
@@ -87,6 +90,16 @@ wheel: venv
 reference: venv
 	$(VENV)/bin/python -m tools.write_reference
 
+# A broken link is an error. Open site/index.html: the pages need no server and no network.
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
+
+$(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(DOCS)
+	$(DOCS)/bin/pip install --quiet --requirement docs/requirements.txt
+	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
+	touch $@
+
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py
 
@@ -100,5 +113,5 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) node_modules
+	rm -rf $(VENV) $(BUILDGRID) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean

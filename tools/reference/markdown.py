@@ -6,6 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from tools.markdown_links import slug
+
 _FENCE = "```"
 
 
@@ -13,12 +15,6 @@ def page(title: str, source: str, blocks: Iterable[str]) -> str:
     """Returns a page with a title, a comment that names its source, and blocks with an empty line between them."""
     note = f"<!-- Generated from {source} by `make reference`. Do not edit this page. -->"
     return "\n\n".join([f"# {title}", note, *(block for block in blocks if block)]) + "\n"
-
-
-def slug(heading: str) -> str:
-    """Returns the anchor that GitHub gives to a heading."""
-    text = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return text.replace(" ", "-")
 
 
 def link(text: str, heading: str | None = None) -> str:
