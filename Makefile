@@ -2,7 +2,6 @@
 # make test    passes all tests
 # make venv    the driver and the developers' tools in .venv
 # make lint    what CI checks besides
-# make docs    the documentation as a website, in site/
 # make wheel   the driver as a wheel, the same bytes for the same commit
 
 SHELL := /bin/bash
@@ -63,10 +62,10 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m tools.check_links
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
+	$(VENV)/bin/python -m tools.check_links
 
 format: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff format .
@@ -90,7 +89,7 @@ wheel: venv
 reference: venv
 	$(VENV)/bin/python -m tools.write_reference
 
-# A broken link is an error. Open site/index.html: the pages need no server and no network.
+# The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error.
 docs: $(DOCS)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
