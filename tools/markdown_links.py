@@ -47,7 +47,7 @@ def slug(heading: str) -> str:
 
 
 def links(text: str) -> Iterator[Link]:
-    """Yields the links of a page to places in the repository. Links in code are none."""
+    """Yields the links of a page to places in the repository. Text in code is ignored."""
     for number, (start, line) in enumerate(_prose(text), 1):
         hidden = _CODE.sub(lambda match: "`" * len(match[0]), line)
         for match in [*_INLINE.finditer(hidden), *_DEFINITION.finditer(hidden)]:

@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for link in links(page.content_string):
             path = _repository_path(page.src_uri, link.path)
             linked = _site_uri(path) if link.path and (_ROOT / path).exists() else None
-            if linked is not None and files.get_file_from_path(linked) is None:
+            if linked and not files.get_file_from_path(linked):
                 added = _source(config, path, linked)
                 files.append(added)
                 pending += [added] if path.endswith(".md") else []

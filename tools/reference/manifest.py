@@ -112,7 +112,7 @@ class _Page:
         )
 
     def _resolved(self, node: Schema) -> Schema:
-        """A schema together with what the definition that it refers to says besides."""
+        """A schema with the keywords of the definition that it refers to. Its own keywords override them."""
         definition = _reference(node)
         return node if definition is None else {**self.definitions[definition], **node}
 

@@ -87,7 +87,7 @@ def _section(title: str, body: str, language: str) -> str:
     if title.startswith("Example"):
         return f"**{title}**\n\n{fence_indented(textwrap.indent(body, '    '), language)}"
     if title in ("Returns", "Yields"):
-        return f"**{title}**: {' '.join(body.split())}"
+        return f"**{title}**: " + re.sub(r"\n(?=- )", "\n\n", body, count=1)
     rows = [f"- `{name}`: {said}" for name, said in items(body).items()]
     return f"**{ {'Args': 'Arguments'}.get(title, title) }**\n\n" + "\n".join(rows)
 

@@ -40,12 +40,13 @@ def _blocks(root: Path) -> Iterator[str]:
         for name, value in names.items():
             yield f"### {name}"
             yield from _public(name, value, f"@rules_executorch//rules:{path.name}")
+            yield module.comments.get(name, "")
 
 
 def _public(name: str, value: Any, file: str) -> Iterator[str]:
     load = fence("starlark", f'load("{file}", "{name}")')
     if isinstance(value, FunctionType):
-        yield f"Macro.\n\n{load}"
+        yield f"{'Macro' if next(_parameters(value), '') == 'name' else 'Function'}.\n\n{load}"
         yield fence("starlark", f"{name}({', '.join(_parameters(value))})")
         yield docstring(inspect.getdoc(value) or "", "starlark")
     elif isinstance(value, Call) and value.function == "module_extension":
@@ -62,6 +63,8 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
         yield _fields(value) if value.function == "provider" else _attributes(value)
     else:
         yield f"Constant.\n\n{load}"
+        if isinstance(value, dict):
+            yield f"Keys: {', '.join(f'`{key}`' for key in value)}."
 
 
 def _parameters(macro: FunctionType) -> Iterator[str]:

@@ -6,8 +6,9 @@ loaded are replaced by functions that only record their arguments. Nothing runs 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,10 +34,12 @@ class Module:
     Attributes:
         doc: Its docstring.
         names: Its global values by name, without those that it loads from other files.
+        comments: The comment above the assignment of a name, for names that have one.
     """
 
     doc: str
-    names: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, Any]
+    comments: dict[str, str]
 
 
 _RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class")
@@ -53,6 +56,11 @@ def _record(function: str) -> Callable[..., Call]:
 
 def _label(text: str) -> str:
     return text
+
+
+def _comments(source: str) -> dict[str, str]:
+    found = re.finditer(r"^((?:#.*\n)+)(\w+) = ", source, re.MULTILINE)
+    return {match[2]: re.sub(r"^# ?", "", match[1], flags=re.MULTILINE).strip() for match in found}
 
 
 def _bazel() -> dict[str, Any]:
@@ -84,16 +92,17 @@ class Loader:
             provided = set(names)
 
             def load(label: str, *same: str, **renamed: str) -> None:
-                source = self.load(self._path(label, path)).names
+                loaded = self.load(self._path(label, path)).names
                 for ours, theirs in {**{name: name for name in same}, **renamed}.items():
-                    names[ours] = source[theirs]
+                    names[ours] = loaded[theirs]
                     provided.add(ours)
 
             names["load"] = load
             provided |= {"load", "__builtins__", "__doc__"}
-            exec(compile(path.read_text("utf-8"), str(path), "exec"), names)
+            source = path.read_text("utf-8")
+            exec(compile(source, str(path), "exec"), names)
             own = {name: value for name, value in names.items() if name not in provided}
-            self.loaded[path] = Module(str(names.get("__doc__") or ""), own)
+            self.loaded[path] = Module(str(names.get("__doc__") or ""), own, _comments(source))
         return self.loaded[path]
 
     def _path(self, label: str, where: Path) -> Path:

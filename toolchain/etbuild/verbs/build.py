@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# Of the other stages each has something of every method.
+# What to print for a stage without a result. Every other stage has a result for every method.
 _NOTHING = {
     "source_transform": "every method is a program that is exported already",
     "quantize": "no method is quantized by PT2E",

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
-    """An index, or what a manifest's build would write into it: `key`, `inputs` and `tensors`."""
+    """Returns `key`, `inputs` and `tensors` of an index, or of the index that a build of the manifest would write."""
     from etbuild import references
 
     if references.is_key(reference):

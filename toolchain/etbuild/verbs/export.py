@@ -1,4 +1,4 @@
-"""`etbuild export`: the first step of a build, for build rules."""
+"""`etbuild export`: exports methods. The first step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exports, and writes down what was read."""
+    """Exports the methods, and writes the digests of everything that the export read."""
     from etbuild import files
     from etbuild import plan as plans
     from etbuild.inputs import check_unchanged, describe_files, used_sources, with_declared
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _move(export: Path, name: str, path: Path) -> None:
-    """Puts a method elsewhere; an empty file where lowering has to export it."""
+    """Moves a method to another path. Writes an empty file if lowering exports the method itself."""
     from etbuild import files
     from etbuild.export_files import ExportFiles
 

@@ -1,4 +1,4 @@
-"""`etbuild lower`: the second step of a build, for build rules."""
+"""`etbuild lower`: lowers an export. The second step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lowers, and writes the program, its named data and the facts of both; or one lowered method."""
+    """Lowers, and writes the program, its named data and the facts about both, or one lowered method."""
     from etbuild import backends
     from etbuild import plan as plans
 

@@ -131,10 +131,10 @@ def effort(options: argparse.Namespace) -> Effort:
 
 
 def cache(directory: Path | None) -> Cache | None:
-    """The local cache. Where the default one cannot be used, a build does without, and says so.
+    """Returns the local cache. If the default directory cannot be used, prints a note and returns None.
 
     Raises:
-        InputError: The directory that the user names cannot be used.
+        InputError: The directory that the user named cannot be used.
     """
     from etbuild.cache import Cache, default_directory
 
@@ -148,10 +148,10 @@ def cache(directory: Path | None) -> Cache | None:
 
 
 def declared(option: str, values: list[str]) -> dict[str, Path]:
-    """The files of a repeated `NAME=FILE`, by name.
+    """Returns the files of a repeated option `NAME=FILE` by name.
 
     Raises:
-        InputError: It has another form, or a name stands for two files.
+        InputError: A value has another form, or a name has two files.
     """
     found: dict[str, Path] = {}
     for value in values:
@@ -165,7 +165,7 @@ def declared(option: str, values: list[str]) -> dict[str, Path]:
 
 
 def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
-    """What a build may read, by the options of `add_declared`.
+    """Returns the sources and data that a build may read, from the options of `add_declared`.
 
     Raises:
         InputError: A declaration or a root is wrong.
@@ -180,10 +180,9 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
 
 def positions_beside(plan: Path) -> Positions:
-    """Line numbers of the manifest, from the file that `plan --positions` wrote beside the real plan, if it is there.
+    """Returns the line numbers of the manifest, if `plan --positions` wrote them to the directory of the plan.
 
-    It is no input of the later steps, so that a comment in a manifest changes no key: it is read to word an error,
-    never for an output.
+    Only error messages use them. They are not an input of a step, so that a comment in a manifest changes no key.
     """
     from etbuild import json_file
     from etbuild.plan import positions_from_json

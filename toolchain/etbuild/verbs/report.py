@@ -1,4 +1,4 @@
-"""`etbuild report`: the last step of a build, for build rules. It runs the manifest's checks."""
+"""`etbuild report`: runs the checks of the manifest. The last step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks, and writes the report and the index."""
+    """Runs the checks, and writes the report and the index."""
     from etbuild import files, json_file
     from etbuild import plan as plans
     from etbuild.inputs import describe
