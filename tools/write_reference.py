@@ -1,8 +1,12 @@
-"""Writes the reference pages in `docs/reference/`: `python -m tools.write_reference`, or `make reference`."""
+"""Writes the reference pages in `docs/reference/`, and the table of packages in ARCHITECTURE.md.
+
+`make reference`, or `python -m tools.write_reference`.
+"""
 
 from __future__ import annotations
 
-from tools.reference import DIRECTORY, pages
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, pages
+from tools.reference.modules import with_packages
 
 
 def main() -> None:
@@ -13,6 +17,7 @@ def main() -> None:
         (DIRECTORY / stale).unlink()
     for name, text in written.items():
         (DIRECTORY / name).write_text(text, "utf-8")
+    ARCHITECTURE.write_text(with_packages(ARCHITECTURE.read_text("utf-8"), ROOT), "utf-8")
 
 
 if __name__ == "__main__":

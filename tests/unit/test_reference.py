@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tools.reference import DIRECTORY, markdown, pages
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, markdown, pages
+from tools.reference.modules import with_packages
 from tools.reference.python_names import PUBLIC
 from tools.reference.starlark import Loader
 from tools.write_reference import main
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_pages_are_current(update_golden: bool) -> None:
@@ -24,6 +23,12 @@ def test_the_pages_are_current(update_golden: bool) -> None:
     for name, text in pages().items():
         assert committed.pop(name, None) == text, f"run `make reference`: docs/reference/{name} is not current"
     assert not committed, "run `make reference`: no source produces these pages any more"
+
+
+def test_the_packages_in_the_architecture_are_those_of_the_driver() -> None:
+    text = ARCHITECTURE.read_text("utf-8")
+    assert text == with_packages(text, ROOT), "run `make reference`: the table in ARCHITECTURE.md is not current"
+    assert "| `lower` |" in text
 
 
 def test_the_pages_need_no_torch() -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, manifest, python_names, rules
+from tools.reference import backend_options, command_line, manifest, modules, python_names, rules
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 
 
 def pages() -> dict[str, str]:
@@ -19,6 +20,7 @@ def pages() -> dict[str, str]:
         "backend-options.md": backend_options.page(ROOT),
         "command-line.md": command_line.page(),
         "manifest.md": manifest.page(ROOT),
+        "modules.md": modules.page(ROOT),
         "python.md": python_names.page(ROOT),
         "rules.md": rules.page(ROOT),
     }
