@@ -115,3 +115,8 @@ $(AUDIT)/ready: tools/find_python.sh
 clean:
 	rm -rf $(VENV) $(BUILDGRID) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean
+
+# Moves the fragments of changes/ into CHANGELOG.md: `make changelog VERSION=0.2.0`.
+changelog: venv
+	$(VENV)/bin/pip install --quiet towncrier==26.9.0
+	$(VENV)/bin/towncrier build --yes --version $(VERSION)
