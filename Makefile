@@ -20,7 +20,7 @@ AUDIT := .cache/audit
 DOCS := .cache/docs
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference docs audit
+.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."

@@ -12,7 +12,7 @@ _INLINE = re.compile(r"\]\(\s*<?([^\s()<>]+(?:\([^\s()]*\)[^\s()]*)?)>?(?:\s+[\"
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?([^\s>]+)>?")
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)(?:\s+#+)?\s*$")
 _ANCHOR = re.compile(r"<a\s[^>]*\b(?:id|name)=[\"']([^\"']+)[\"']")
-_EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.I)
+_EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

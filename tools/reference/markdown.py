@@ -61,7 +61,9 @@ def fence_indented(text: str, language: str) -> str:
     return "\n\n".join(fence(language, textwrap.dedent(part)) if part.startswith("    ") else part for part in parts)
 
 
-_SECTION = re.compile(r"^(Args|Arguments|Attributes|Examples?|Raises|Returns|Yields):\n((?:(?: .*)?(?:\n|\Z))+)", re.M)
+_SECTION = re.compile(
+    r"^(Args|Arguments|Attributes|Examples?|Raises|Returns|Yields):\n((?:(?: .*)?(?:\n|\Z))+)", re.MULTILINE
+)
 
 
 def docstring(text: str, language: str, skip: Sequence[str] = ()) -> str:

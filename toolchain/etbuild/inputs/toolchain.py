@@ -98,7 +98,6 @@ def _requirements(*roots: str) -> tuple[str, ...]:
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
         found.append(name)
-        for requirement in distribution.requires or ():
-            if "extra ==" not in requirement and "extra==" not in requirement:
-                waiting.append(re.match(r"[A-Za-z0-9._-]+", requirement).group())  # type: ignore[union-attr]
+        needed = [each for each in distribution.requires or () if "extra ==" not in each and "extra==" not in each]
+        waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
     return tuple(found)

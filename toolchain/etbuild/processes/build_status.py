@@ -132,7 +132,7 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
         code = run()
     except SystemExit as asked:  # by the parser of the command line
         code = asked.code if isinstance(asked.code, int) else 1
-    except BaseException:  # a bug of ours keeps its traceback
+    except BaseException:  # noqa: BLE001 - a bug of ours keeps its traceback
         traceback.print_exc()
     finally:
         if os.getpid() == worker:
