@@ -1,4 +1,4 @@
-"""The backend `tally`, as ExecuTorch sees it: a partitioner, and what it makes of each partition.
+"""The backend `tally`, as ExecuTorch sees it: a partitioner, and the code that compiles each partition.
 
 A delegate of it is a text: each operator of the partition, how often, and the names of its weights, which are the
 digests of their content. So methods that use one weight store it once.
