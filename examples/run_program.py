@@ -43,7 +43,7 @@ def named_data(program: Path) -> list[Path]:
 
 
 def merged(files: list[Path], directory: Path) -> Path:
-    """One .ptd with the content of several, because the Python runtime takes only one. (C++'s Module takes them all.)"""
+    """One .ptd with the content of several: the Python runtime takes only one. (C++'s Module takes several.)"""
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize._named_data_store import NamedDataStore
     from executorch.exir._serialize.data_serializer import DataPayload

@@ -117,11 +117,11 @@ class TinyLM(nn.Module):
         self.register_buffer("positions", torch.arange(config.max_seq_len), persistent=False)
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Reads a prompt from position 0 on. tokens: int64 [1, seq] -> the next token's logits, float32 [1, vocab_size]"""
+        """Reads a prompt from position 0 on. tokens: int64 [1, seq] -> next token's logits, float32 [1, vocab_size]"""
         return self._step(tokens, self.positions[: tokens.shape[1]])
 
     def decode(self, token: Tensor, position: Tensor) -> Tensor:
-        """Reads one token. token: int64 [1, 1]; position: int64 [1] -> the next token's logits, float32 [1, vocab_size]"""
+        """Reads one token. token: int64 [1, 1]; position: int64 [1] -> next token's logits, float32 [1, vocab_size]"""
         return self._step(token, position)
 
     def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:
