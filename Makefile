@@ -61,6 +61,8 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/codespell $$(git ls-files)
+	$(VENV)/bin/python tools/check_phrases.py
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # marks of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
