@@ -61,6 +61,7 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/codespell $$(git ls-files)
 	$(VENV)/bin/python tools/check_phrases.py
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # marks of a merge

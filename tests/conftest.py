@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from etbuild.settled import ARITHMETIC
+from etbuild.processes.environment import ARITHMETIC
 
 os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
 

@@ -80,7 +80,8 @@ EDITS = [
     Edit("one method's example input", replacing(MANIFEST, "shape: [1, 16]", "shape: [1, 17]")),
     Edit("one method's source", replacing(MODEL, "return self._step(token, ", "return -self._step(token, ")),
     Edit(
-        "toolchain (the driver)", replacing("toolchain/etbuild/report.py", "annotations\n", "annotations  # a remark\n")
+        "toolchain (the driver)",
+        replacing("toolchain/etbuild/report/report.py", "annotations\n", "annotations  # a remark\n"),
     ),
 ]
 

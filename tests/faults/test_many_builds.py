@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 
 from .projects import artifacts, build, command, write_project
 

@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from etbuild import backends
-from etbuild.settled import FIXED
+from etbuild.processes.environment import FIXED
 from tests.worker_client import Worker
 
 DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
@@ -98,7 +98,7 @@ VENDORS = {
 }
 BUILD_ALL = """\
 import sys
-from etbuild.cli import main
+from etbuild.cli.main import main
 
 directory, options, *manifests = sys.argv[1:]
 for manifest in manifests:
@@ -389,7 +389,7 @@ def test_what_a_backend_needs_is_said_before_anything_is_imported(name: str, tmp
         pytest.skip(f"all that `{name}` needs is here")
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "net.yaml").write_text(manifest("net", name, VENDORS.get(name, {})))
-    code = "import sys; from etbuild.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    code = "import sys; from etbuild.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
     command = [sys.executable, "-c", code, "build", str(tmp_path / "net.yaml"), "-o", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]

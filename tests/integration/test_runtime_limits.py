@@ -14,7 +14,7 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild.finite import non_finite
+from etbuild.lower.finite_weights import non_finite
 
 from .conftest import Build, Outcome
 
@@ -263,7 +263,7 @@ def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) ->
         "function": "from executorch.extension.pybindings import portable_lib as p; del p._get_operator_names",
     }
     called = "assert r._kernels() is r._kernels() is None"
-    code = f"import sys\nfrom etbuild import runtime_limits as r\n{spoil[missing]}\n{called}"
+    code = f"import sys\nfrom etbuild.emit import runtime_limits as r\n{spoil[missing]}\n{called}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("note: kernels of the runtime are not looked at") == 1

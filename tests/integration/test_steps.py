@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -35,7 +35,7 @@ class Project:
         save_file(content, self.data[name])
 
     def run(self, verb: str, *arguments: object) -> None:
-        assert cli.main([verb, *map(str, arguments)]) == 0
+        assert main.main([verb, *map(str, arguments)]) == 0
 
     def plan(self) -> None:
         plans = [f"--{part}={self.root / part}.json" for part in ("plan", "export-plan", "lower-plan")]
@@ -172,7 +172,7 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_
             return Net()
     """
     project = Project(tmp_path / "one", MANIFEST, model)
-    command = "import sys; from etbuild.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = "import sys; from etbuild.cli.main import main; sys.exit(main(sys.argv[1:]))"
     project.run = lambda verb, *rest: subprocess.run(  # a process for each step: no operator is known from the last
         [sys.executable, "-c", command, verb, *map(str, rest)], check=True
     )
@@ -252,6 +252,6 @@ def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_diges
     project = Project(tmp_path / "one", MANIFEST, model)
     cache = tmp_path / "cache"
     arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
-    assert cli.main(arguments) == 1
+    assert main.main(arguments) == 1
     assert Cache(cache).info().records == {}
     assert list((project.root / "out").iterdir()) == []
