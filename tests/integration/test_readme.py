@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
+from etbuild.cli import main
 
 from .conftest import Build
 
@@ -27,6 +27,6 @@ def test_the_first_target(build: Build, capsys: pytest.CaptureFixture[str]) -> N
     # The index holds the driver's digest, which every change to the driver changes.
     [row] = re.findall(r"net\.pte +(.*)$", made.out, re.MULTILINE)
     assert re.search(rf"^    out/net\.pte +{re.escape(row)}$", README, re.MULTILINE)
-    assert cli.main(["inspect", str(made.directory / "net.pte")]) == 0
+    assert main.main(["inspect", str(made.directory / "net.pte")]) == 0
     shown = capsys.readouterr().out.partition("\n\nbytes")[0]
     assert textwrap.indent(shown, "    ") in README
