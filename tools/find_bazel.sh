@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the command of a Bazel, in one or more words: $BAZEL, or bazelisk or bazel on the PATH. If there is none, installs
-# Debian's. bazelisk gets the version that the tests of WORKSPACE are written for.
+# Prints the command of a Bazel, in one or more words: $BAZEL, bazelisk or bazel of the PATH, else Debian's, which it
+# installs. bazelisk is asked for the version that the tests of WORKSPACE are written for.
 set -eu
 here=$(dirname "$0")
 if [ -n "${BAZEL:-}" ]; then

@@ -1,9 +1,8 @@
 #!/bin/sh
-# Prints the path of an nginx that takes uploads (WebDAV's PUT). If there is none, installs Debian's. The tests use it as a
-# cache server.
+# Prints the path of an nginx that takes uploads (WebDAV's PUT), else installs Debian's. The tests serve a cache with it.
 set -eu
 here=$(dirname "$0")
-PATH=$PATH:/usr/sbin   # Debian installs it there; users do not have this directory on the PATH
+PATH=$PATH:/usr/sbin   # where Debian has it, and users do not look
 usable() { command -v nginx >/dev/null && nginx -V 2>&1 | grep -q http_dav_module; }
 if ! usable; then
   echo "No nginx here: installing Debian's package nginx-light." >&2

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the path of a Python 3.11 that can make virtual environments. If there is none, installs Debian's.
+# Prints the path of a Python 3.11 that can make virtual environments, else installs Debian's.
 set -eu
 here=$(dirname "$0")
 usable() { python3.11 -c 'import ensurepip, venv' 2>/dev/null; }
