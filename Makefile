@@ -17,9 +17,10 @@ BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
+DOCS := .cache/docs
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses audit
+.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference docs audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -67,6 +68,7 @@ lint: venv $(BUILDIFIER)
 	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # marks of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
+	$(VENV)/bin/python -m tools.check_links
 
 format: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff format .
@@ -86,6 +88,20 @@ bench: venv
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist
 
+# docs/reference/, from schemas, parsers and docstrings. A test fails if it is not current.
+reference: venv
+	$(VENV)/bin/python -m tools.write_reference
+
+# The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error.
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
+
+$(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(DOCS)
+	$(DOCS)/bin/pip install --quiet --requirement docs/requirements.txt
+	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
+	touch $@
+
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py
 
@@ -99,5 +115,5 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) node_modules
+	rm -rf $(VENV) $(BUILDGRID) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean

@@ -21,7 +21,8 @@ SUFFIXES = (".md", ".py", ".bzl", ".schema.json")
 
 # Files and directories that are not rewritten yet. Remove a line when its files are clean.
 NOT_YET = (
-    "ARCHITECTURE.md",
+    "ARCHITECTURE.md",  # its table has docstrings of toolchain/
+    "docs/reference/",  # docstrings of toolchain/ and rules/
     "rules/",
     "tests/",
     "toolchain/",

@@ -185,7 +185,3 @@ def in_words(stage: str | None) -> str:
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-
-
-INTERRUPTED = 130
-"""The exit code of a command that a signal has ended."""
