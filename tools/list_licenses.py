@@ -2,8 +2,8 @@
 
     python tools/list_licenses.py [--check]
 
-Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is what a
-package's own metadata says.
+Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is the one
+that a package's own metadata states.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOCKS = ("requirements", "requirements-ethos-u", "requirements-huggingface", "re
 _HEAD = """\
 # Licences
 
-What the toolchain installs from its locks, and the licence that each package's own metadata names.
-`make licenses` writes this page; a test compares it with the locks. The extras `cuda` and `vgf` are not listed: the
-developers' environment does not install them.
+This page lists the packages that the toolchain installs from its locks. The licence is the one that the package's own
+metadata states. `make licenses` writes this page, and a test compares it with the locks. The extras `cuda` and `vgf`
+are missing, because the developers' environment does not install them.
 
 | package | version | licence | lock |
 |---|---|---|---|
