@@ -39,7 +39,7 @@ def locked(lock: str) -> Iterator[tuple[str, str]]:
 
 def page() -> str:
     """The page as it should be."""
-    rows = {}
+    rows: dict[str, str] = {}
     for lock in LOCKS:
         for name, version in locked(lock):
             row = f"| {name} | {version} | {_license(name, version)} | `{lock}.lock` |\n"
@@ -51,7 +51,8 @@ def _license(name: str, version: str) -> str:
     metadata = importlib.metadata.metadata(name)
     if metadata["Version"].partition("+")[0] != version.partition("+")[0]:
         sys.exit(f"{name} {metadata['Version']} is installed, the lock has {version}: run `make venv` first")
-    said = metadata.get("License-Expression") or (metadata.get("License") or "").strip().partition("\n")[0]
+    (said,) = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
+    said = said.strip().partition("\n")[0]
     if said and not re.match("copyright|unknown", said, re.IGNORECASE):
         return said
     named = [row.rpartition(" :: ")[2] for row in metadata.get_all("Classifier", []) if row.startswith("License ::")]

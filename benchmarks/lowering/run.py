@@ -110,7 +110,7 @@ class Bench:
         """Runs builds one after the other, and checks that all programs equal the first one's."""
         taken, made = {}, []
         for name, build in builds.items():
-            taken[name] = seconds(lambda build=build: made.append(build()))  # type: ignore[misc]
+            taken[name] = seconds(lambda build=build: made.append(build()))
             if not filecmp.cmp(made[0] / "program.pte", made[-1] / "program.pte", shallow=False):
                 sys.exit(f"{name} made another program than {next(iter(builds))}")
         for out in made:
