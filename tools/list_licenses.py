@@ -51,6 +51,7 @@ def _license(name: str, version: str) -> str:
     metadata = importlib.metadata.metadata(name)
     if metadata["Version"].partition("+")[0] != version.partition("+")[0]:
         sys.exit(f"{name} {metadata['Version']} is installed, the lock has {version}: run `make venv` first")
+    said: str
     (said,) = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
     said = said.strip().partition("\n")[0]
     if said and not re.match("copyright|unknown", said, re.IGNORECASE):
