@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Build, Outcome
-from tests.integration.conftest import build as build  # the fixture
+from tests.integration.conftest import build as build  # noqa: PLC0414 - the fixture
 
 BACKEND = (Path(__file__).parent / "demo_backend.py").read_text("utf-8")
 HEAD = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import read_sources
+from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.manifest import validate
 from etbuild.plan import plan

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main as cli
-from etbuild.export.archive import canonical_archive
+from etbuild.files.zip_archive import canonical_archive
 from etbuild.worker.protocol import WorkResponse, encode_response
 from tests.fuzz.seeds import DIRECTORY
 

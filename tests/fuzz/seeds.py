@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from etbuild.analysis import lockfile
+from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan import plan
 from tests.conftest import MANIFESTS
@@ -31,13 +32,13 @@ def _made(target: str) -> list[bytes]:
         case "plan":
             plans = [plan.reduce(validate.load(path).data) for path in MANIFESTS.values()]
             parts = [part for whole in plans for part in (whole, plan.export_plan(whole), plan.lower_plan(whole))]
-            return [plan.canonical_json(part) for part in parts]
+            return [digests.canonical_json(part) for part in parts]
         case "positions":
-            return [plan.canonical_json(plan.positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
+            return [digests.canonical_json(plan.positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
         case "index" | "json":
-            return [plan.canonical_json(make_index(tensors=2))]
+            return [digests.canonical_json(make_index(tensors=2))]
         case "lock":
-            return [plan.canonical_json(lockfile.lock(make_index(tensors=0)))]
+            return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "record":
             files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
             schema = "executorch-cache-record/v1"

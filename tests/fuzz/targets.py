@@ -80,6 +80,7 @@ def _check_places(error: InputError, data: bytes) -> None:
 
 def fuzz_manifest(data: bytes) -> None:
     """A manifest, up to its plan. Each problem has a place in the file."""
+    from etbuild.files import digests
     from etbuild.manifest import validate
     from etbuild.plan import plan
 
@@ -92,7 +93,7 @@ def fuzz_manifest(data: bytes) -> None:
         return
     whole = plan.reduce(loaded.data)
     _use_plan(whole)
-    plan.digest(whole)
+    digests.digest(whole)
 
 
 def _use_plan(whole: dict[str, Any]) -> None:
@@ -125,7 +126,7 @@ def _use_lower_plan(lowering: dict[str, Any]) -> None:
 def fuzz_json(data: bytes) -> None:
     """Any JSON."""
     from etbuild.files import json_file
-    from etbuild.plan.plan import canonical_json
+    from etbuild.files.digests import canonical_json
 
     with contextlib.suppress(ValueError):
         canonical_json(json_file.parse(data))

@@ -22,7 +22,8 @@ from etbuild.errors import InputError
 from etbuild.export import custom_ops, pt2_file
 from etbuild.export.export_methods import load_method
 from etbuild.export.pt2_strings import Refused, _operator
-from etbuild.inputs.declared import Inputs, read_sources
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.user_code import importable
 
 from .conftest import Build

@@ -147,9 +147,7 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
     assert "model.yaml:6:19: checks.runtime: ExecuTorch's own runtime cannot do all of `sort`" in made.err
 
 
-@pytest.mark.parametrize(
-    ("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
 def test_what_the_runtime_can_do_is_not_noted(build: Build, method: str, shape: list[int]) -> None:
     made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
     assert made.code == 0, made.err

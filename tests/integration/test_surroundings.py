@@ -90,10 +90,22 @@ RUN = "import site; site.main(); from etbuild.__main__ import main; sys.exit(mai
 
 def test_what_stays_of_an_environment() -> None:
     stays = {
-        **{"PATH": "/bin", "HOME": "/home/me", "TMPDIR": "/t", "LC_ALL": "C", "https_proxy": "p", "NO_PROXY": "q"},
-        **{"QNN_SDK_ROOT": "/qnn", "EXYNOS_AI_LITECORE_ROOT": "/s", "MODEL_CONVERTER_PATH": "/m", "CUDA_HOME": "/c"},
-        **{"FLATC_EXECUTABLE": "/f", "ANDROID_NDK": "/n"},
-        **{"LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "2", "ETBUILD_CACHE_DIR": "/cache", "HF_HOME": "/hf"},
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "TMPDIR": "/t",
+        "LC_ALL": "C",
+        "https_proxy": "p",
+        "NO_PROXY": "q",
+        "QNN_SDK_ROOT": "/qnn",
+        "EXYNOS_AI_LITECORE_ROOT": "/s",
+        "MODEL_CONVERTER_PATH": "/m",
+        "CUDA_HOME": "/c",
+        "FLATC_EXECUTABLE": "/f",
+        "ANDROID_NDK": "/n",
+        "LD_LIBRARY_PATH": "/l",
+        "OMP_NUM_THREADS": "2",
+        "ETBUILD_CACHE_DIR": "/cache",
+        "HF_HOME": "/hf",
     }
     goes = ["PYTHONOPTIMIZE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHON_GIL"]
     goes += ["TORCH_LOGS", "PYTORCH_JIT", "EXECUTORCH_X", "KMP_AFFINITY", "MKL_DYNAMIC", "GLIBC_TUNABLES", "WIDTH"]

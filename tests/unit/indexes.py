@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 from etbuild import json_schema
+from etbuild.files import digests
 from etbuild.plan import plan
 
 MANIFEST: dict[str, Any] = {
@@ -48,7 +49,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
     index = {
         "schema": "executorch-index/v2",
         "name": reduced["name"],
-        "key": plan.digest(described),
+        "key": digests.digest(described),
         "inputs": described,
         "tensors": {file: {name: sha256(name) for name in names} for file in described["data"]},
         "versions": {"etbuild": "0.2.0", "executorch": "1.5.1", "torch": "2.13.0+cpu"},

@@ -114,8 +114,6 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_every_argument_has_a_help_text() -> None:
-    [verbs] = [
-        action for action in main._parser(main._VERBS)._actions if isinstance(action, argparse._SubParsersAction)
-    ]
+    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     arguments = [(name, action) for name, parser in verbs.choices.items() for action in parser._actions]
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == ["cache action"]

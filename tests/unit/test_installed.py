@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs import declared, distributions
+from etbuild.inputs import distributions, toolchain
 
 
 @pytest.fixture
@@ -113,4 +113,4 @@ def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
 
 
 def test_the_driver_is_there_by_its_files() -> None:
-    assert "etbuild" not in declared.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
+    assert "etbuild" not in toolchain.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]

@@ -14,7 +14,7 @@ import pytest
 from etbuild.analysis import find_index
 from etbuild.cli import main
 from etbuild.errors import InputError
-from etbuild.files import json_file, regular_files
+from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
 from etbuild.plan import plan
 from tests.conftest import MANIFESTS
@@ -145,7 +145,7 @@ def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
     methods = [plan.method_plan(lower, method) for method in lower["methods"]]
     for part in (whole, plan.export_plan(whole), lower, *methods):
         path = tmp_path / "plan.json"
-        path.write_bytes(plan.canonical_json(part))
+        path.write_bytes(digests.canonical_json(part))
         assert plan.read(path, part["schema"]) == part
 
 

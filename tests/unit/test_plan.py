@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import InputError, Position
+from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan import plan
 
@@ -54,7 +55,7 @@ def test_weights_are_blamed_where_they_stand() -> None:
 
 
 def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
-    assert plan.canonical_json(reduce(tmp_path, MANIFEST)) == plan.canonical_json(reduce(tmp_path, REORDERED))
+    assert digests.canonical_json(reduce(tmp_path, MANIFEST)) == digests.canonical_json(reduce(tmp_path, REORDERED))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
     ],
 )
 def test_every_other_edit_changes_the_plan(tmp_path: Path, old: str, new: str) -> None:
-    assert plan.digest(reduce(tmp_path, MANIFEST)) != plan.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
+    assert digests.digest(reduce(tmp_path, MANIFEST)) != digests.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
 
 
 def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_target_that_differs_reads_what_to_write(tmp_path: Path) -> None:
 
 def test_canonical_json_refuses_nan() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        plan.canonical_json(float("nan"))
+        digests.canonical_json(float("nan"))
 
 
 def test_positions_survive_json() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.analysis import inspection
+from etbuild.analysis.tables import table
 from etbuild.cli import main
-from etbuild.cli.terminal import table
 from etbuild.errors import Problem, printable, steers
 
 from .indexes import MANIFEST, edited, make_index

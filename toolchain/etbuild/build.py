@@ -12,19 +12,13 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts as files
-from etbuild.inputs.declared import (
-    Inputs,
-    Used,
-    check_unchanged,
-    data_in_key,
-    describe_inputs,
-    file_digest,
-    used_sources,
-)
+from etbuild.files.digests import digest, file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used, used_sources
+from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.plan.plan import (
     Plan,
     data_names,
-    digest,
     export_data_names,
     export_plan,
     lower_data_names,

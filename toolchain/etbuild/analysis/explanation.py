@@ -7,7 +7,8 @@ from typing import Any
 
 from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import format_path
-from etbuild.plan.plan import digest, export_data_names, export_plan, lower_data_names, lower_plan
+from etbuild.files.digests import digest
+from etbuild.plan.plan import export_data_names, export_plan, lower_data_names, lower_plan
 
 _NAMED = 8  # so many changed tensors are named one by one
 

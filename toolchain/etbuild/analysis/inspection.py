@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.cli.terminal import size, table
+from etbuild.analysis.tables import size, table
 from etbuild.errors import printable
 
 
@@ -15,9 +15,9 @@ def text(facts: dict[str, Any]) -> str:
         return "\n\n".join([head, _blobs(facts["named_data"])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
     blobs = facts["bytes"]
+    kinds = ("constants", "mutable", "delegates")
     rows = [("bytes in the program", "blobs", "size")]
-    for kind in ("constants", "mutable", "delegates"):
-        rows.append((kind, str(len(blobs[kind])), size(sum(blobs[kind]))))
+    rows += [(kind, str(len(blobs[kind])), size(sum(blobs[kind]))) for kind in kinds]
     rows.append(("named data", str(len(blobs["named_data"])), size(sum(blobs["named_data"].values()))))
     parts.append(table(rows))
     if facts["external_keys"]:

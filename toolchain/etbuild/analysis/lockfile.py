@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
-from etbuild.cli.terminal import size
+from etbuild.analysis.tables import size
 from etbuild.errors import CheckError, Problem, format_path
 from etbuild.files import artifacts, json_file
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from etbuild.analysis.find_index import read_index
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
-from etbuild.cli.terminal import size
+from etbuild.analysis.tables import size
 from etbuild.errors import InputError, Problem, format_path
 from etbuild.files import json_file, regular_files
 
@@ -227,7 +227,7 @@ def _first_in_file(suffix: str, old: bytes, new: bytes) -> str:
     try:
         trees = [parsers[suffix](data) for data in (old, new)]
         change = next(changes(*trees), None)
-    except Exception:  # a damaged file is compared byte by byte, and parsers have no common base of their errors
+    except Exception:  # noqa: BLE001 - a damaged file is compared byte by byte, and parsers have no common base of their errors
         change = None
     if change is None:
         return _first_byte(old, new)

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from etbuild.errors import BuildError, Problem
 from etbuild.files import artifacts
+from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
-from etbuild.inputs.declared import Inputs, Used, with_declared
-from etbuild.plan.plan import Plan, canonical_json, export_data_names, weights_names
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used
+from etbuild.inputs.key import with_declared
+from etbuild.plan.plan import Plan, export_data_names, weights_names
 from etbuild.processes import environment as settled
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.

@@ -93,5 +93,5 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     try:
         return preprocess(program, own), None
-    except Exception as error:  # OpenVINO raises what it likes
+    except Exception as error:  # noqa: BLE001 - OpenVINO raises what it likes
         return None, f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from etbuild import json_schema
 from etbuild.errors import steers
 from etbuild.files import json_file
-from etbuild.plan.plan import canonical_json
+from etbuild.files.digests import canonical_json
 
 _SCHEMA = "executorch-cache-record/v1"
 DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -1,4 +1,4 @@
-"""`etbuild build`: a program from a manifest, on this machine, without a build system."""
+"""`etbuild build`: builds a program from a manifest on this machine, without a build system."""
 
 from __future__ import annotations
 
@@ -29,28 +29,35 @@ if TYPE_CHECKING:
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "build", "build a program on this machine")
+    parser = add_parser(
+        verbs,
+        "build",
+        "build a program on this machine",
+        "Steps whose inputs have not changed come from the local cache.",
+    )
     add_manifest(parser)
     add_options(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--verify-reproducible",
         action="store_true",
-        help="build twice, both times from nothing and in other surroundings, and fail where the two differ",
+        help="build twice from scratch, in two different environments, and fail if the artifacts differ",
     )
     instead.add_argument(
         "--stop-after",
         choices=STAGES,
         metavar="STAGE",
-        help=f"show what the stages of the export make, up to this one, and build nothing: {', '.join(STAGES)}",
+        help=f"write the result of each export stage up to this one, and build nothing else: {', '.join(STAGES)}",
     )
     parser.add_argument(
         "--timeout",
         type=_seconds,
         metavar="SECONDS",
-        help="end a build that takes longer, and say in which stage it was",
+        help="stop a build that takes longer, and name the stage that was running",
     )
-    parser.add_argument("--json", action="store_true", help="what was built, and how, as JSON instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print what was built, and what came from the cache, as JSON"
+    )
     parser.set_defaults(run=run)
 
 
@@ -60,12 +67,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a build reads, where it puts what it makes, and how."""
+    """Adds the options that `build` and `watch` share: inputs, output directory, cache and speed."""
     add_roots(parser)
     add_declared(parser)
     parser.add_argument(
@@ -74,11 +81,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="where the artifacts go (default: the current directory)",
+        help="directory for the artifacts (default: the current directory)",
     )
     where = parser.add_mutually_exclusive_group()
     add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="build everything, and keep nothing for the next time")
+    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
     add_effort(parser)
 
 
@@ -104,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# Of the other stages each has something of every method.
+# What to print for a stage without a result. Every other stage has a result for every method.
 _NOTHING = {
     "source_transform": "every method is a program that is exported already",
     "quantize": "no method is quantized by PT2E",
@@ -139,7 +146,7 @@ def _facts(built: Built) -> dict[str, Any]:
 
 
 def _table(built: Built) -> str:
-    from etbuild.cli.terminal import size, table
+    from etbuild.analysis.tables import size, table
 
     rows = [("artifact", "size", "sha256")]
     rows += [(str(artifact.path), size(artifact.size), artifact.sha256[:16]) for artifact in built.artifacts]

@@ -1,4 +1,4 @@
-"""`etbuild cache`: what the local cache holds, whether it is sound, and how it is made smaller."""
+"""`etbuild cache`: shows, checks and shrinks the local cache."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ _UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "cache", "look at the local cache")
+    parser = add_parser(verbs, "cache", "show, check or shrink the local cache")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, summary, run in (
-        ("info", "show what it holds", _info),
-        ("verify", "read everything, and drop what is damaged", _verify),
-        ("gc", "remove what was not used for longest", _gc),
+        ("info", "show the size and content of the cache", _info),
+        ("verify", "read every entry, and remove damaged ones", _verify),
+        ("gc", "remove the entries that were unused for longest", _gc),
     ):
         action = add_parser(actions, name, summary)
         add_cache_directory(action)
-        action.add_argument("--json", action="store_true", help="as JSON")
+        action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run=run)
         if name == "gc":
-            action.add_argument("--max-size", required=True, metavar="SIZE", help="what may stay: 500MB, 10GB, 0")
+            action.add_argument(
+                "--max-size",
+                required=True,
+                metavar="SIZE",
+                help="size to shrink the cache to, such as 500MB, 10GB or 0",
+            )
 
 
 def _open(options: argparse.Namespace) -> Cache:
@@ -41,7 +46,7 @@ def _open(options: argparse.Namespace) -> Cache:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from etbuild.cli.terminal import size, table
+    from etbuild.analysis.tables import size, table
 
     info = _open(options).info()
     if options.json:
@@ -62,7 +67,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    from etbuild.cli.terminal import size
+    from etbuild.analysis.tables import size
 
     limit = _bytes(options.max_size)
     removed = _open(options).gc(limit)

@@ -15,10 +15,10 @@ def add(verbs: Any) -> None:
     parser = add_parser(verbs, "diff", "show what differs between two programs")
     for name in ("before", "after"):
         parser.add_argument(
-            name, type=Path, metavar=name.upper(), help="a .pte, a .ptd, an index, or a directory with one index"
+            name, type=Path, metavar=name.upper(), help="a .pte, a .ptd, an index, or a directory that holds one index"
         )
-    parser.add_argument("--exit-code", action="store_true", help="end with 1 where the two differ")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--exit-code", action="store_true", help="exit with code 1 if the two differ")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

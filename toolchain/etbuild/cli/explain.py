@@ -1,4 +1,4 @@
-"""`etbuild explain`: what a key is made of, and why two builds have different ones."""
+"""`etbuild explain`: shows what a key is made of, or why the keys of two builds differ."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MANIFESTS = (".yaml", ".yml")
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "explain", "show what a key is made of, or why two builds have different ones")
-    what = "an index, a directory with one, a .pte beside its index, a manifest, or the key of a program in the cache"
+    parser = add_parser(verbs, "explain", "show what a key is made of, or why the keys of two builds differ")
+    what = "an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache"
     parser.add_argument("build", metavar="A", help=what)
-    parser.add_argument("other", nargs="?", metavar="B", help="another one: say what differs")
+    parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
     add_roots(parser)
     add_declared(parser)
     add_cache_directory(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
-    """An index, or what a manifest's build would write into it: `key`, `inputs` and `tensors`."""
+    """Returns `key`, `inputs` and `tensors` of an index, or of the index that a build of the manifest would write."""
     from etbuild.analysis import find_index
 
     if find_index.is_key(reference):
@@ -52,7 +52,8 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from etbuild.inputs import declared
+    from etbuild.files import digests
+    from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
     from etbuild.model.tensor_digests import tensor_digests
     from etbuild.plan import plan as plans
@@ -61,17 +62,17 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     try:
         plan = plans.reduce(loaded.data)
         found = inputs(options, [path.parent, *options.root])
-        described = declared.describe_inputs(plan, found, declared.used_sources(found, plans.export_plan(plan)))
+        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plans.export_plan(plan)))
         weights = plans.weights_names(plans.lower_plan(plan)["weights"])
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
-    return {"key": plans.digest(described), "inputs": described, "tensors": tensors}
+    return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
 
 
 def _print_tree(index: dict[str, Any], as_json: bool) -> None:
     from etbuild.analysis import explanation
-    from etbuild.cli.terminal import table
+    from etbuild.analysis.tables import table
 
     if as_json:
         print(json.dumps({"key": index["key"], "inputs": index["inputs"]}, indent=2, sort_keys=True))

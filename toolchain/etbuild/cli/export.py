@@ -1,4 +1,4 @@
-"""`etbuild export`: the first step of a build, for build rules."""
+"""`etbuild export`: exports methods. The first step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -12,27 +12,38 @@ from etbuild.errors import EtbuildError, InputError, Problem
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "export", "The first step of a build, for build rules: exports methods")
-    parser.add_argument("plan", type=Path, metavar="EXPORT_PLAN", help="what `etbuild plan --export-plan` wrote")
+    parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build")
+    parser.add_argument(
+        "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
     add_declared(parser)
-    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="write digests of what is read here")
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="write the digests of everything that the export reads to FILE",
+    )
     parser.add_argument(
         "--method",
         dest="methods",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="write this method here, and not into DIR (repeated for each)",
+        help="write this method to FILE instead of into DIR (repeatable)",
     )
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where the export goes")
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the export"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exports, and writes down what was read."""
+    """Exports the methods, and writes the digests of everything that the export read."""
     from etbuild.cli.terminal import Progress
-    from etbuild.files import artifacts
-    from etbuild.inputs.declared import check_unchanged, describe_files, used_sources, with_declared
+    from etbuild.files import artifacts, digests
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.inputs.key import check_unchanged, describe_files, with_declared
     from etbuild.plan import plan as plans
     from etbuild.steps import export as exporting
 
@@ -48,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             check_unchanged(read, read_from, used, names)
-        artifacts.replace(options.inputs, plans.canonical_json(read))
+        artifacts.replace(options.inputs, digests.canonical_json(read))
     except EtbuildError as error:
         raise error.located(positions_beside(options.plan)) from error
     return 0
 
 
 def _move(export: Path, name: str, path: Path) -> None:
-    """Puts a method elsewhere; an empty file where lowering has to export it."""
+    """Moves a method to another path. Writes an empty file if lowering exports the method itself."""
     from etbuild.export.layout import ExportFiles
     from etbuild.files import artifacts
 

@@ -1,4 +1,4 @@
-"""`etbuild inspect`: what is in a `.pte` or `.ptd`."""
+"""`etbuild inspect`: shows what is in a `.pte` or `.ptd`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from etbuild.cli.options import add_parser
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "inspect", "show what is in a .pte or .ptd")
+    parser = add_parser(
+        verbs, "inspect", "show what is in a .pte or .ptd", "The file may come from any ExecuTorch build."
+    )
     parser.add_argument("file", type=Path, metavar="FILE", help="a .pte or a .ptd")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

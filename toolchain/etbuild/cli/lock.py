@@ -13,10 +13,14 @@ from etbuild.errors import printable
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "lock", "compare a build with its lockfile, or write the lockfile")
-    parser.add_argument("build", type=Path, metavar="INDEX", help="an index, or a directory with one")
+    parser.add_argument("build", type=Path, metavar="INDEX", help="an index, or a directory with an index")
     parser.add_argument("lock", type=Path, metavar="LOCK", help="the lockfile, such as NAME.lock.json")
-    parser.add_argument("--update", action="store_true", help="write it")
-    parser.add_argument("--hint", metavar="TEXT", help="what an error tells to do (default: run with --update)")
+    parser.add_argument("--update", action="store_true", help="write the lockfile instead of comparing")
+    parser.add_argument(
+        "--hint",
+        metavar="TEXT",
+        help="how to update the lockfile, for the error message (default: this command with --update)",
+    )
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""`etbuild lower`: the second step of a build, for build rules."""
+"""`etbuild lower`: lowers an export. The second step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ if TYPE_CHECKING:
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "lower", "The second step of a build, for build rules: lowers an export")
-    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="what `etbuild plan --lower-plan` wrote")
-    parser.add_argument("--export", type=Path, required=True, metavar="DIR", help="what `etbuild export` wrote")
+    parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
+    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
+    parser.add_argument(
+        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
+    )
     parser.add_argument(
         "--exported",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="a method that lies outside of DIR (repeated for each)",
+        help="an exported method outside of DIR (repeatable)",
     )
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
-    part.add_argument(
-        "--method", metavar="NAME", help="lower this method by itself, to be merged with the others later"
-    )
+    part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
     part.add_argument(
         "--lowered",
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="merge methods that were lowered by themselves (repeated for each)",
+        help="merge this method, which an earlier call lowered with --method (repeatable)",
     )
     add_effort(parser)
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where the program goes")
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the program"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lowers, and writes the program, its named data and the facts of both; or one lowered method."""
+    """Lowers, and writes the program, its named data and the facts about both, or one lowered method."""
     from etbuild import backends
     from etbuild.plan import plan as plans
 

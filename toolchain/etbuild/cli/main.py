@@ -1,7 +1,4 @@
-"""The command line. Results go to standard output, diagnostics to standard error.
-
-Exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed.
-"""
+"""The command line. Results go to standard output, diagnostics to standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
 
 _VERBS = (
     "validate",
@@ -34,8 +31,13 @@ _VERBS = (
     "report",
     "verify",
 )
-INTERRUPTED = 130
-"""The exit code of a command that a signal has ended."""
+EXIT_CODES = {
+    0: "success",
+    1: "the build failed",
+    2: "the input or the usage is wrong",
+    3: "a check of the manifest failed",
+    INTERRUPTED: "a signal ended the command",
+}
 
 
 def _tell_interrupt() -> None:
@@ -50,13 +52,16 @@ def main(
     """Runs one command.
 
     Args:
-        arguments: Of the command; those of the process by default.
-        settle: Called by verbs that build, before they import torch, with the seconds that a build may take: runs the
-            command in a process whose surroundings are the same each time, unless this is one.
-        tell_interrupt: Called when a signal has ended the command: says so.
+        arguments: The arguments of the command. Default: those of the process.
+        settle: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
+            the command in a process with a fixed environment, unless the current process is already such a process.
+        tell_interrupt: Called after a signal ended the command. It prints a message.
 
     Returns:
-        The exit code. Only errors of ours leave as exceptions.
+        The exit code.
+
+    Raises:
+        Exception: A bug of the driver. Errors that a user can fix are printed, and become an exit code.
     """
     _mend_streams()
     interrupts = _hear_interrupts()
@@ -67,12 +72,12 @@ def main(
         code = _run(options)
         sys.stdout.flush()
         return code
-    except SystemExit:  # of the parser
+    except SystemExit:  # from argparse
         raise
     except Elsewhere as done:
         return done.code
-    except BaseException as error:
-        # Libraries make errors of their own of an interrupt: PyTorch, for one, while it is imported.
+    except BaseException as error:  # noqa: BLE001
+        # Libraries turn an interrupt into other errors: PyTorch does, for example, while it is imported.
         if interrupts or isinstance(error, KeyboardInterrupt):
             tell_interrupt()
             return INTERRUPTED
@@ -80,7 +85,7 @@ def main(
 
 
 def _tell(error: BaseException) -> int:
-    """Says what went wrong, and returns the exit code. A bug of ours is raised again."""
+    """Prints the error and returns the exit code. Raises it again if it is a bug of the driver."""
     known = error
     if isinstance(error, OSError):
         if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
@@ -95,7 +100,7 @@ def _tell(error: BaseException) -> int:
 
 
 def _lose_output(error: OSError) -> int:
-    if error.errno != errno.EPIPE:  # a reader that has gone wants to hear nothing
+    if error.errno != errno.EPIPE:  # the reader has closed the pipe on purpose
         print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
@@ -104,7 +109,7 @@ def _lose_output(error: OSError) -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         return int(options.run(options))
-    except SystemExit as end:  # where a model's code is called by others than us
+    except SystemExit as end:  # a library, not the driver, called the model's code
         message = f"something called `sys.exit({end.code!r})` while the command ran"
         raise BuildError([Problem(message, hint="does the model do so?")]) from end
     except MemoryError as error:
@@ -114,7 +119,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _mend_streams() -> None:
-    """Closed streams take what is written and lose it; characters that a stream's encoding lacks are escaped."""
+    """Replaces closed streams by the null device. Escapes characters that the encoding of a stream lacks."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:
@@ -125,7 +130,7 @@ def _mend_streams() -> None:
 
 
 def _hear_interrupts() -> list[int]:
-    """The signals that have come: they end the command as Ctrl-C does, so that nothing half-made stays behind."""
+    """Makes signals end the command as Ctrl-C does, so that it can clean up. Returns a list that they are added to."""
     heard: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
@@ -140,12 +145,12 @@ def _hear_interrupts() -> list[int]:
 
 
 def _in_main_thread() -> bool:
-    threading = sys.modules.get("threading")  # without it there is one thread
+    threading = sys.modules.get("threading")  # if it is not imported, there is only one thread
     return threading is None or threading.current_thread() is threading.main_thread()
 
 
 def _expand(arguments: list[str]) -> list[str]:
-    """Replaces `@FILE`, alone or alone after the verb, by the file's lines: so build systems pass many."""
+    """Replaces `@FILE` by the lines of the file, if it is the only argument or the only one after the verb."""
     if len(arguments) not in (1, 2) or not arguments[-1].startswith("@"):
         return arguments
     path = Path(arguments[-1][1:])
@@ -156,17 +161,22 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _verbs(words: Sequence[str]) -> Sequence[str]:
-    """The verbs that a command line can mean: parsers of others take time, and would not be used."""
+    """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
     first = words[0] if words else ""
     return [first] if first in _VERBS else [] if first == "--version" else _VERBS
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line, with every verb."""
+    return _parser(_VERBS)
+
+
 def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog="exit codes: 0 done; 1 the build failed; 2 bad input or usage; 3 a check of the manifest failed. Build "
-        "rules also use the verbs export, lower, report and verify.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and verify.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")

@@ -16,115 +16,125 @@ if TYPE_CHECKING:
     from etbuild.steps.resources import Effort
 
 
-def add_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """A verb's parser. Options have to be written out, so that a new one never changes what an old script means."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
-    )
+def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+    """Adds a verb and returns its parser.
+
+    Options cannot be abbreviated: else a new option could change what an old script means.
+
+    Args:
+        verbs: What argparse's `add_subparsers` returned.
+        name: The verb.
+        summary: What it does, for the list of verbs: a phrase without a full stop.
+        more: Further sentences for the help of the verb itself.
+    """
+    description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
     return parser
 
 
 def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """The parser of a verb for build rules, which the list of verbs leaves out."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, description=f"{summary}.", allow_abbrev=False)
+    """Adds a verb for build rules and returns its parser. `--help` does not list such a verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, description=f"{summary}. Build rules call it.", allow_abbrev=False
+    )
     return parser
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """The manifest and where its sources and data are."""
+    """Adds the manifest and the options that say where its sources and data are."""
     add_manifest(parser)
     add_roots(parser)
     add_declared(parser)
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
-    """The manifest."""
+    """Adds the argument that names the manifest."""
     parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the manifest, such as model.yaml")
 
 
 def add_roots(parser: argparse.ArgumentParser) -> None:
-    """Directories that are searched."""
+    """Adds the option for further directories to search."""
     parser.add_argument(
         "--root",
         action="append",
         default=[],
         type=Path,
         metavar="DIR",
-        help="search sources and data here too, after the manifest's directory (may be repeated)",
+        help="also search this directory for sources and data, after the directory of the manifest (repeatable)",
     )
 
 
 def add_declared(parser: argparse.ArgumentParser) -> None:
-    """Sources and data by name."""
+    """Adds the options that declare sources and data by name."""
     add_sources(parser)
     add_data(parser)
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Sources by name."""
+    """Adds the option that declares a source by name."""
     parser.add_argument(
         "--source",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="declare a source by import path, such as models/net.py=FILE (may be repeated)",
+        help="declare a source file by its import path, such as models/net.py=FILE (repeatable)",
     )
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Data by name."""
+    """Adds the option that declares a data file by name."""
     parser.add_argument(
         "--data",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="declare a data file by the name that the manifest uses (may be repeated)",
+        help="declare a data file by the name that the manifest uses (repeatable)",
     )
 
 
 def add_cache_directory(parser: argparse._ActionsContainer) -> None:
-    """Where the local cache is."""
+    """Adds the option that names the directory of the local cache."""
     parser.add_argument(
         "--cache-dir",
         type=Path,
         metavar="DIR",
-        help="the local cache (default: $ETBUILD_CACHE_DIR, else etbuild in the user's cache directory)",
+        help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
     )
 
 
 def add_effort(parser: argparse.ArgumentParser) -> None:
-    """How hard a lowering tries to be fast."""
+    """Adds the options that decide how fast lowering is. They do not change the artifacts."""
     parser.add_argument(
         "--jobs",
         type=_count,
         metavar="N",
-        help="how many methods are lowered at once (default: one for each processor)",
+        help="number of methods to lower at the same time (default: number of processors)",
     )
     parser.add_argument(
         "--no-accelerate",
         action="store_true",
-        help="lower as ExecuTorch alone does: slower, with the same bytes",
+        help="lower with unmodified ExecuTorch: slower, same bytes",
     )
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return int(text)
 
 
 def effort(options: argparse.Namespace) -> Effort:
-    """What the options of `add_effort` say."""
+    """Returns what the options of `add_effort` say."""
     from etbuild.steps.resources import Effort, processors
 
     return Effort(not options.no_accelerate, options.jobs or processors())
 
 
 def cache(directory: Path | None) -> Cache | None:
-    """The local cache. Where the default one cannot be used, a build does without, and says so.
+    """Returns the local cache. If the default directory cannot be used, prints a note and returns None.
 
     Raises:
-        InputError: The directory that the user names cannot be used.
+        InputError: The directory that the user named cannot be used.
     """
     from etbuild.cache.store import Cache, default_directory
 
@@ -138,10 +148,10 @@ def cache(directory: Path | None) -> Cache | None:
 
 
 def declared(option: str, values: list[str]) -> dict[str, Path]:
-    """The files of a repeated `NAME=FILE`, by name.
+    """Returns the files of a repeated option `NAME=FILE` by name.
 
     Raises:
-        InputError: It has another form, or a name stands for two files.
+        InputError: A value has another form, or a name has two files.
     """
     found: dict[str, Path] = {}
     for value in values:
@@ -155,7 +165,7 @@ def declared(option: str, values: list[str]) -> dict[str, Path]:
 
 
 def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
-    """What a build may read, by the options of `add_declared`.
+    """Returns the sources and data that a build may read, from the options of `add_declared`.
 
     Raises:
         InputError: A declaration or a root is wrong.
@@ -170,10 +180,9 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
 
 def positions_beside(plan: Path) -> Positions:
-    """Line numbers of the manifest, from the file that `plan --positions` wrote beside the real plan, if it is there.
+    """Returns the line numbers of the manifest, if `plan --positions` wrote them to the directory of the plan.
 
-    It is no input of the later steps, so that a comment in a manifest changes no key: it is read to word an error,
-    never for an output.
+    Only error messages use them. They are not an input of a step, so that a comment in a manifest changes no key.
     """
     from etbuild.files import json_file
     from etbuild.plan.plan import positions_from_json

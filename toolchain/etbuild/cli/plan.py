@@ -1,4 +1,4 @@
-"""`etbuild plan`: what would be built, and its key. Build rules have it write the plans of the later steps."""
+"""`etbuild plan`: shows what would be built, and its key. For build rules it writes the plans of the later steps."""
 
 from __future__ import annotations
 
@@ -10,36 +10,47 @@ from typing import Any
 from etbuild.cli.options import add_inputs, add_parser, declared, inputs
 from etbuild.errors import EtbuildError
 
-_EXPECTATIONS = ("name", "methods", "backends", "named-data", "sharded")
+_EXPECTATIONS = {
+    "name": "name",
+    "methods": "methods",
+    "backends": "backends",
+    "named-data": "tags of named data",
+    "sharded": "tags with a shard size",
+}
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "plan", "print what would be built, and its key")
+    parser = add_parser(verbs, "plan", "print what would be built, and its key, as JSON")
     parser.usage = "%(prog)s [-h] [--root DIR] [--source NAME=FILE] [--data NAME=FILE] MANIFEST"
     add_inputs(parser)
     rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="how errors call the manifest")
-    for attribute in _EXPECTATIONS:
-        rule.add_argument(f"--expect-{attribute}", metavar="A,B", help="fail if the manifest says otherwise")
-    rule.add_argument("--plan", type=Path, metavar="FILE", help="write the plan here and print nothing")
-    rule.add_argument("--export-plan", type=Path, metavar="FILE", help="write the part that the export depends on here")
-    rule.add_argument("--lower-plan", type=Path, metavar="FILE", help="write the part that lowering depends on here")
+    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    for attribute, what in _EXPECTATIONS.items():
+        rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
+    rule.add_argument("--plan", type=Path, metavar="FILE", help="write the whole plan to FILE, and print nothing")
+    rule.add_argument(
+        "--export-plan", type=Path, metavar="FILE", help="write the part of the plan that the export depends on to FILE"
+    )
+    rule.add_argument(
+        "--lower-plan", type=Path, metavar="FILE", help="write the part of the plan that lowering depends on to FILE"
+    )
     rule.add_argument(
         "--method-plan",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="write the part that lowering this method by itself depends on here (repeated for each)",
+        help="write the part of the plan that lowering only this method depends on to FILE (repeatable)",
     )
-    rule.add_argument("--positions", type=Path, metavar="FILE", help="write the manifest's line numbers here")
+    rule.add_argument("--positions", type=Path, metavar="FILE", help="write the line numbers of the manifest to FILE")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans."""
     from etbuild import backends
-    from etbuild.inputs import declared as inputs_of
+    from etbuild.files import digests
+    from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
     from etbuild.plan import plan as plans
 
@@ -51,11 +62,11 @@ def run(options: argparse.Namespace) -> int:
             backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
             return _write_plans(plan, loaded, options)
         found = inputs(options, [options.manifest.parent, *options.root])
-        used = inputs_of.used_sources(found, plans.export_plan(plan))
-        described = inputs_of.describe_inputs(plan, found, used)
+        used = import_graph.used_sources(found, plans.export_plan(plan))
+        described = key.describe_inputs(plan, found, used)
     except EtbuildError as error:
         raise error.located(loaded.positions) from None
-    print(json.dumps({"key": plans.digest(described), "inputs": described}, indent=2, sort_keys=True))
+    print(json.dumps({"key": digests.digest(described), "inputs": described}, indent=2, sort_keys=True))
     return 0
 
 
@@ -80,7 +91,8 @@ def _check_expectations(plan: Any, options: argparse.Namespace) -> None:
 
 def _write_plans(plan: Any, loaded: Any, options: argparse.Namespace) -> int:
     from etbuild.files import artifacts
-    from etbuild.plan.plan import canonical_json, export_plan, lower_plan, method_plan, positions_to_json
+    from etbuild.files.digests import canonical_json
+    from etbuild.plan.plan import export_plan, lower_plan, method_plan, positions_to_json
 
     lower = lower_plan(plan)
     methods = declared("--method-plan", options.method_plan)

@@ -1,4 +1,4 @@
-"""`etbuild report`: the last step of a build, for build rules. It runs the manifest's checks."""
+"""`etbuild report`: runs the checks of the manifest. The last step of a build, for build rules."""
 
 from __future__ import annotations
 
@@ -13,20 +13,32 @@ from etbuild.errors import EtbuildError
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(
-        verbs, "report", "The last step of a build, for build rules: checks a lowering and writes its report and index"
+        verbs,
+        "report",
+        "Run the checks of the manifest, and write the report and the index: the last step of a build",
     )
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="what `etbuild plan --plan` wrote")
-    parser.add_argument("--inputs", type=Path, required=True, metavar="FILE", help="what `etbuild export` read")
-    parser.add_argument("--lowering", type=Path, required=True, metavar="FILE", help="the facts of `etbuild lower`")
-    parser.add_argument("-o", dest="directory", type=Path, required=True, metavar="DIR", help="where both go")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
+    parser.add_argument(
+        "--inputs", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --inputs` wrote"
+    )
+    parser.add_argument(
+        "--lowering",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file NAME.lowering.json that `etbuild lower` wrote",
+    )
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the report and the index"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks, and writes the report and the index."""
+    """Runs the checks, and writes the report and the index."""
     from etbuild.files import artifacts as files
     from etbuild.files import json_file
-    from etbuild.inputs.declared import describe
+    from etbuild.inputs.key import describe
     from etbuild.plan import plan as plans
     from etbuild.steps import report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
@@ -66,21 +66,3 @@ class Progress:
             with suppress(OSError, ValueError):  # a model has closed it for now
                 self.stream.write(f"\r\033[K{text}{end}")
                 self.stream.flush()
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as aligned columns, the first row being the head. A cell may hold what a file says."""
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
-
-
-def size(count: int) -> str:
-    """A number of bytes for people: `1.2 MB`."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.2f} GB"

@@ -1,4 +1,4 @@
-"""`etbuild validate`: checks manifests."""
+"""`etbuild validate`: checks manifests without building anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from etbuild.errors import InputError, Problem
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "validate", "check manifests")
+    parser = add_parser(
+        verbs,
+        "validate",
+        "check manifests",
+        "Prints every error of every file, with its line and column. Builds nothing, and imports no model.",
+    )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
-    parser.add_argument("--json", action="store_true", help="problems as JSON, on standard output")
+    parser.add_argument("--json", action="store_true", help="print the errors as JSON, on standard output")
     parser.set_defaults(run=run)
 
 

@@ -12,9 +12,17 @@ from etbuild.errors import EtbuildError
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "verify", "For build rules: builds a second time and compares")
-    parser.add_argument("export_plan", type=Path, metavar="EXPORT_PLAN", help="what `etbuild plan --export-plan` wrote")
-    parser.add_argument("lower_plan", type=Path, metavar="LOWER_PLAN", help="what `etbuild plan --lower-plan` wrote")
+    parser = add_step_parser(
+        verbs,
+        "verify",
+        "Build a second time, and compare the artifacts with those of the first build",
+    )
+    parser.add_argument(
+        "export_plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
+    parser.add_argument(
+        "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
+    )
     add_declared(parser)
     parser.add_argument(
         "--against",
@@ -22,9 +30,11 @@ def add(verbs: Any) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="what the first build made: a file, or a directory of shards (may be repeated)",
+        help="an artifact of the first build: a file, or a directory of shards (repeatable)",
     )
-    parser.add_argument("--stamp", type=Path, required=True, metavar="FILE", help="write this when all is the same")
+    parser.add_argument(
+        "--stamp", type=Path, required=True, metavar="FILE", help="an empty file to write if nothing differs"
+    )
     parser.set_defaults(run=run)
 
 
@@ -32,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds, compares, and writes the stamp."""
     from etbuild.analysis import reproduce
     from etbuild.files import artifacts
-    from etbuild.inputs.declared import used_sources
+    from etbuild.inputs.import_graph import used_sources
     from etbuild.plan import plan as plans
 
     export_plan = plans.read(options.export_plan, plans.EXPORT_SCHEMA)

@@ -1,4 +1,4 @@
-"""`etbuild watch`: builds again whenever something changes, in a process that has imported everything already."""
+"""`etbuild watch`: builds again after every change, in a process that has already imported torch and ExecuTorch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from etbuild.cli import build
 from etbuild.cli.options import add_parser, declared
 from etbuild.errors import EtbuildError, InputError, Problem, printable
 
-_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may lie beside what they are made from
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "watch", "build programs now and whenever their manifests, sources or data change")
+    parser = add_parser(
+        verbs,
+        "watch",
+        "build programs now, and again after every change",
+        "Watches manifests, sources and data. Needs the extra `watch`.",
+    )
     parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
     parser.set_defaults(run=run)
@@ -38,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             for manifest in options.manifests:
                 try:
                     forked.run({f"building {manifest}": _task(options, manifest)}, 1)
-                except EtbuildError as error:  # it was killed
+                except EtbuildError as error:  # the forked process was killed
                     complain(error)
                 except forked.ChildFailed as bug:
                     print(bug, file=sys.stderr)
@@ -49,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
-    """One build, in a fork of this process: what it imports and leaves in memory is gone with it."""
+    """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
     own = {
         "manifest": manifest,
         "json": False,
@@ -71,7 +76,7 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
 
 
 def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
-    """Sets of changed files: an empty one at once, from which moment on no change is missed."""
+    """Yields sets of changed files. The first set is empty: every change after it is reported."""
     try:
         from watchfiles import watch
     except ImportError:
@@ -98,7 +103,7 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
 
 
 def _matters(name: str) -> bool:
-    """Whether a file may be one that a build reads. A build that nothing reaches takes a moment."""
+    """Whether a build may read the file. If it does not, the build that follows finds everything in the cache."""
     path = Path(name)
     made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
     return not made and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)

@@ -14,7 +14,6 @@ has nothing to do. Written against torch 2.13, whose `.pt2` holds stack traces a
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,13 @@ from etbuild.exception_text import hints, summary, whole_error
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
 from etbuild.files import artifacts as files
 from etbuild.files import json_file
-from etbuild.inputs.declared import Used, reached_sources
+from etbuild.files.digests import canonical_json
+from etbuild.files.zip_archive import canonical_archive
+from etbuild.inputs.import_graph import Used, reached_sources
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
-from etbuild.plan.plan import Plan, canonical_json, carries_content
+from etbuild.plan.plan import Plan, carries_content
 
 _SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
@@ -198,16 +199,6 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     except Exception as error:  # torch's serializer has no common base of its errors
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())
-
-
-def canonical_archive(saved: bytes) -> bytes:
-    """A zip archive of torch's without times and without the identifier that torch draws."""
-    written = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(saved)) as archive, zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as canonical:
-        for name in sorted(archive.namelist()):
-            if not name.endswith("/.data/serialization_id"):
-                canonical.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), archive.read(name))
-    return written.getvalue()
 
 
 def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:

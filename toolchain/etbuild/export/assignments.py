@@ -148,13 +148,13 @@ def _storage(tensor: torch.Tensor) -> int:
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
     """What draws numbers afterwards gets those that it would have got without what runs inside."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def _is_tensor(value: Any) -> bool:

@@ -13,7 +13,8 @@ import torch
 
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import summary
-from etbuild.inputs.declared import Inputs, file_digest
+from etbuild.files.digests import file_digest
+from etbuild.inputs.declared import Inputs
 from etbuild.inputs.user_code import SourceFinder, import_module
 
 # An operator is registered once in a process: what has done so stays, though the export and lowering each load it.

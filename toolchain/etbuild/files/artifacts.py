@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from etbuild.errors import BuildError, Problem, system_error
+from etbuild.files.digests import file_digest
 from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
-from etbuild.inputs.declared import file_digest
 
 _INDEX_BYTES = 1 << 26  # of an index that is believed; a thousand times what a large one has
 

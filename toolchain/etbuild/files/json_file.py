@@ -12,7 +12,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.files import regular_files
-from etbuild.manifest.yaml_document import MAX_DEPTH, fits_64_bits, has_surrogate
+from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 
 MAX_BYTES = 32 << 20
 _DEPTH = 2 * MAX_DEPTH  # a plan has all that a manifest has, some levels deeper

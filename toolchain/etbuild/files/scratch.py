@@ -23,14 +23,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from etbuild.errors import BuildError, Problem
 from etbuild.files.directories import Folder, NoLocks, lock
-from etbuild.processes.build_status import forget_scratch, note_scratch
 
 HIDDEN = ".etbuild-"
 """How directories beside a user's files are called."""
@@ -41,6 +40,15 @@ _FILE = re.compile(r"tmp([0-9a-f]{8})?[a-z0-9_]{8}")
 _ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # nothing is built for so long
 _CHILDREN_SECONDS = 1.0
 _LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+observers: list[Callable[[str, bool], None]] = []
+"""Called with the path of a directory of this process, and whether it is about to be made or is gone."""
+
+
+def _tell(path: str, exists: bool) -> None:
+    for observer in observers:
+        observer(path, exists)
 
 
 class Scratch:
@@ -86,7 +94,7 @@ class Scratch:
             os.close(self._lock)
         _sweep_directories(self._parent, self._busy)
         if not _is_there(self._parent, self._name):
-            forget_scratch(str(self._parent.path / self._name))
+            _tell(str(self._parent.path / self._name), False)
         for folder in (self._folder, self._parent):
             with contextlib.suppress(OSError):
                 folder.close()
@@ -184,7 +192,7 @@ def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
     """A new directory, its name, and the descriptor that holds its lock."""
     while True:
         name = f"{prefix}{_boot()}{os.urandom(4).hex()}"
-        note_scratch(str(parent.path / name))
+        _tell(str(parent.path / name), True)
         os.mkdir(name, 0o700, dir_fd=parent.descriptor)
         with contextlib.ExitStack() as failed:
             failed.callback(_remove_if_empty, parent, name)

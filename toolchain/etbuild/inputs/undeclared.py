@@ -26,24 +26,24 @@ from types import FrameType
 from typing import Any
 
 from etbuild.errors import BuildError, Problem
+from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_compiling, is_running, known_sources
+from etbuild.inputs.native_readers import import_module, native_readers, told_everywhere
+from etbuild.inputs.readable_places import (
+    installed_places,
+    is_editable,
+    lies_in,
+    places_of,
+    real_path,
+    source_of_bytecode,
+)
 from etbuild.patching import replaced
 from etbuild.processes import environment as settled
 from etbuild.processes.process_state import high_copy
 
-_HERE = str(Path(__file__).parents[1]) + os.sep
-_WRAPPERS = {__file__, str(Path(__file__).with_name("user_code.py"))}  # on the stack between a source and what it opens
-_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
-_FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
-# Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
-_COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
+_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
 _TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
-# Modules of Python's own that open what they are told to open: who calls them opens it.
-_OPENERS = {
-    *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
-    *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
-}
 
 _FILE = (
     "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
@@ -114,25 +114,7 @@ class _Watch:
     told: _Told = field(default_factory=_Told)
 
 
-@dataclass(frozen=True)
-class _Author:
-    """The line of a source that an event comes from.
-
-    Attributes:
-        place: Such as `model.py:12, in create`.
-        direct: Nothing but Python's own library lies between.
-        itself: Nothing at all lies between, but for what opens what it is told to.
-        importing: It is an import statement, or what stands for one.
-    """
-
-    place: str
-    direct: bool
-    itself: bool
-    importing: bool
-
-
 _watches: list[_Watch] = []  # a step in a forked process watches inside of another's
-_known: dict[str, str] = {}  # all sources of this process: a later step may run modules that an earlier one imported
 _unkeyed: list[set[str]] = []
 
 
@@ -149,10 +131,10 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
         BuildError: They have opened something else, even if they went on without it.
     """
     _install_hook()
-    _known.update(sources)
+    known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
     tops = {name.removesuffix(".py").split("/")[0] for name in sources.values()}
-    watch = _Watch(files | _installed_places(sources), packages, tops)
+    watch = _Watch(files | installed_places(sources), packages, tops)
     before = set(sys.modules)
     _watches.append(watch)
     try:
@@ -211,7 +193,7 @@ def check_package(name: str) -> None:
     watch = _watches[-1]
     if top in watch.packages or top in watch.top_level_names:
         return
-    author = _author(sys._getframe(1))
+    author = author_of(sys._getframe(1))
     if author is not None and author.direct and not _in_key(top, watch.packages):
         what = f"imports the package `{top}` by a name that is computed, so that no key holds its version"
         _refuse(watch, _problem(author, what, f"write `import {top}` in the source"))
@@ -221,7 +203,7 @@ def _in_key(top: str, packages: set[str]) -> bool:
     """Whether a change of an installed package changes the key; also true of what is not installed."""
     import importlib.metadata
 
-    from etbuild.inputs.declared import distributions_of
+    from etbuild.inputs.toolchain import distributions_of
 
     owners = {name.lower().replace("_", "-") for name in importlib.metadata.packages_distributions().get(top, ())}
     if not owners:
@@ -244,84 +226,24 @@ def _refuse(watch: _Watch, problem: Problem) -> None:
     raise Undeclared(str(problem))
 
 
-def _author(frame: FrameType | None) -> _Author | None:
-    """Who has called what a frame does; None: no source has, or a package has while it was imported."""
-    direct, itself, importing, inner = True, True, False, False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file in _known:
-            return _Author(f"{_known[file]}:{frame.f_lineno}, in {frame.f_code.co_name}", direct, itself, importing)
-        if file in _MACHINERY:
-            if inner:
-                return None
-            importing = importing or frame.f_code.co_name != "get_data"  # which reads resources too
-        elif file not in _WRAPPERS:
-            if file.startswith(_HERE) or _compiles(frame) or _removes(frame):
-                return None
-            inner = True
-            direct = direct and _is_python(file)
-            itself = itself and (file.startswith("<") or _is_opener(file))
-        frame = frame.f_back
-    return None
-
-
-def _is_running(frame: FrameType | None, real: str) -> bool:
-    """Whether a file holds code of the stack, whose lines are read to show them."""
-    while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _compiles(frame: FrameType) -> bool:
-    return any(part in frame.f_code.co_filename for part in _COMPILERS)
-
-
-def _is_compiling(frame: FrameType | None) -> bool:
-    while frame is not None and not _compiles(frame):
-        frame = frame.f_back
-    return frame is not None
-
-
-def _removes(frame: FrameType) -> bool:
-    """Whether a directory is removed, name by name: that opens files by descriptors, and reads nothing."""
-    return frame.f_code.co_name.startswith("_rmtree")
-
-
-def _is_python(file: str) -> bool:
-    """Whether code is of Python's own library, or made from a string."""
-    own, packages = _directories("stdlib", "platstdlib"), _directories("purelib", "platlib")
-    return file.startswith(("<", *own)) and not file.startswith(packages)
-
-
-def _is_opener(file: str) -> bool:
-    own = next((directory for directory in _directories("stdlib", "platstdlib") if file.startswith(directory)), None)
-    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS
-
-
-@functools.cache
-def _directories(*kinds: str) -> tuple[str, ...]:
-    """Directories of this Python, as `sysconfig` calls them, each with a separator at its end."""
-    return tuple(sysconfig.get_path(kind) + os.sep for kind in kinds)
-
-
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
-    real = _real(path)
+    real = real_path(path)
     if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
         return
     if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
-    author = _author(sys._getframe(2))
+    author = author_of(sys._getframe(2))
     if author is None:
-        if _is_compiling(sys._getframe(2)):
+        if is_compiling(sys._getframe(2)):
             watch.made.add(real)  # a module that was compiled is imported from there
         return
     if not author.itself and real.startswith(_OF_THE_MACHINE):
         return
-    if _is_editable(watch, real) or _is_running(sys._getframe(2), real):
+    if _is_editable(watch, real) or is_running(sys._getframe(2), real):
         return
     shown = os.fsdecode(path)
     if author.importing:
-        shown = _source_of(shown)
+        shown = source_of_bytecode(shown)
         _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
     hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
     _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
@@ -342,11 +264,11 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 
 
 def _listed(watch: _Watch, path: Any = None) -> None:
-    real = _real(os.curdir if path is None else path)
+    real = real_path(os.curdir if path is None else path)
     frame = sys._getframe(2)
     if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
         return
-    author = _author(frame)
+    author = author_of(frame)
     if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
         shown = os.fsdecode(os.curdir if path is None else path)
         hint = "name the files in a source or in the `kwargs` of the model"
@@ -360,10 +282,10 @@ def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
 
 
 def _library_opened(watch: _Watch, name: Any) -> None:
-    real = _real(name) if name and os.sep in os.fsdecode(name) else None
+    real = real_path(name) if name and os.sep in os.fsdecode(name) else None
     if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
         return
-    author = _author(sys._getframe(2))
+    author = author_of(sys._getframe(2))
     if author is not None and (author.direct or real is not None):
         _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
 
@@ -384,35 +306,35 @@ def _database_opened(watch: _Watch, name: Any) -> None:
 
 def _connected(watch: _Watch, *arguments: Any) -> None:
     del arguments
-    author = _author(sys._getframe(2))
+    author = author_of(sys._getframe(2))
     if author is not None:
         _refuse(watch, _problem(author, "uses the network: no key holds what that gives", _OUTSIDE))
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
     del arguments
-    author = _author(sys._getframe(2))
+    author = author_of(sys._getframe(2))
     if author is not None:
         _note(watch, author.place, "starts a process", _OUTSIDE)
 
 
 def _asked(watch: _Watch, *arguments: Any) -> None:
     del arguments
-    author = _author(sys._getframe(2))
+    author = author_of(sys._getframe(2))
     if author is not None:
         _refuse(watch, _problem(author, "asks for input: no key holds the answer", "pass it in the `kwargs`"))
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
     del rest
-    real = _real(path)
+    real = real_path(path)
     if real is not None and not os.path.lexists(real):
         watch.made.add(real)
 
 
 def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
     del rest
-    source, target = _real(old), _real(new)
+    source, target = real_path(old), real_path(new)
     if target is not None and source in watch.made:
         watch.made.add(target)
 
@@ -433,86 +355,16 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 }
 
 
-def _problem(author: _Author, what: str, hint: str) -> Problem:
+def _problem(author: Author, what: str, hint: str) -> Problem:
     return Problem(f"{author.place}, {what}", _PLACE, hint)
 
 
-def _real(path: Any) -> str | None:
-    """The real path; None of a descriptor, and of what can be no path."""
-    if isinstance(path, int):
-        return None
-    with contextlib.suppress(TypeError, ValueError):
-        return os.path.realpath(os.fsdecode(path))
-    return None
-
-
-def _places(path: Any) -> set[str]:
-    """A path as it is named, and where its links lead: Bazel and some installers make a link of each file."""
-    named = os.fsdecode(path)
-    return {os.path.abspath(named), os.path.realpath(named)}  # noqa: PTH100 - Path.resolve follows links
+def _is_editable(watch: _Watch, real: str) -> bool:
+    return is_editable(real, watch.packages, known_sources)
 
 
 def _may_read(watch: _Watch, path: Any) -> bool:
-    return any(_lies_in(place, watch.readable) or _lies_in(place, watch.made) for place in _places(path))
-
-
-def _lies_in(place: str, allowed: set[str]) -> bool:
-    while place not in allowed:
-        place, _, last = place.rpartition(os.sep)
-        if not last:
-            return False
-    return True
-
-
-def _installed_places(sources: Iterable[str]) -> set[str]:
-    """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
-    above = {str(parent) for file in sources for place in _places(file) for parent in Path(place).parents}
-    others = {place for entry in sys.path if entry for place in _places(entry)}
-    own = {
-        place
-        for entry in (_HERE, sys.executable, *_directories("stdlib", "platstdlib", "purelib", "platlib"))
-        for place in _places(entry)
-    }
-    return (others - above) | {place for entry in own for place in _places(entry)}
-
-
-@functools.cache
-def _editable_places() -> tuple[str, ...]:
-    """Directories of distributions that are installed where they are edited, whose files are in the key."""
-    import importlib.metadata
-    from urllib.parse import unquote, urlparse
-
-    found = []
-    for distribution in importlib.metadata.distributions():
-        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable", False):
-            found.append(os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep)
-    return tuple(found)
-
-
-def _is_editable(watch: _Watch, real: str) -> bool:
-    """Whether a file is of a distribution that is edited; of one that sources lie in, a module that the key holds."""
-    if not real.startswith(_editable_places()):
-        return False
-    if not any(file.startswith(_editable_places()) for file in _known):
-        return True
-    return _source_of(real) in _edited_modules(frozenset(watch.packages))
-
-
-@functools.cache
-def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
-    from etbuild.inputs.declared import distributions_of
-    from etbuild.inputs.distributions import edited_files
-
-    files = {os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name)}
-    return frozenset(file for file in files if file.endswith(tuple(importlib.machinery.all_suffixes())))
-
-
-def _source_of(file: str) -> str:
-    """The source that a file of bytecode was made from."""
-    with contextlib.suppress(ValueError, NotImplementedError):
-        return importlib.util.source_from_cache(file)
-    return file
+    return any(lies_in(place, watch.readable) or lies_in(place, watch.made) for place in places_of(path))
 
 
 def _check_modules(watch: _Watch, before: set[str]) -> None:
@@ -520,8 +372,13 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
     for name in sorted(set(sys.modules) - before):
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
-        real = _real(file) if file else None
-        if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(watch, real):
+        real = real_path(file) if file else None
+        if (
+            real is not None
+            and real not in known_sources
+            and not _may_read(watch, file)
+            and not _is_editable(watch, real)
+        ):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
             raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
 
@@ -532,74 +389,15 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
-        for owner, name in _native_readers():
-            stack.enter_context(_told_everywhere(owner, name))
+        for owner, name in native_readers():
+            stack.enter_context(told_everywhere(owner, name))
         yield
-
-
-# A path is their first argument that can be one. Functions of Python's that they are called through need no wrapper.
-_NATIVE = {
-    "safetensors": ["safe_open"],
-    "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by that of `UntypedStorage`
-    "torch.jit": ["load"],  # it first looks whether the file is there
-    "torch._C": [
-        "PyTorchFileReader.__init__",
-        "import_ir_module",
-        "_load_jit_module_from_file",
-        "_load_mobile_module_from_file",
-        "_load_for_lite_interpreter",
-    ],
-}
-
-
-def _native_readers() -> Iterator[tuple[Any, str]]:
-    """The owner of each function that reads without telling, and its name.
-
-    What a source imports later takes the functions from these modules, so that they are imported before.
-    """
-    for module, names in _NATIVE.items():
-        if "torch" not in sys.modules:  # whoever runs a model's code has imported it
-            return
-        for name in names:
-            above, _, attribute = name.rpartition(".")
-            owner = _own_import_module(module)
-            yield functools.reduce(getattr, above.split(".") if above else [], owner), attribute
-
-
-@contextlib.contextmanager
-def _told_everywhere(owner: Any, name: str) -> Iterator[None]:
-    """Has a function tell, in the modules too that have taken it from its own."""
-    opening = getattr(owner, name)
-    told: Any = _told(opening)
-    is_static = isinstance(owner, type) and name != "__init__"
-    modules = [module for module in list(sys.modules.values()) if type(module) is type(sys)]
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            if module is not owner and vars(module).get(name) is opening:
-                stack.enter_context(replaced(module, name, told))
-        stack.enter_context(replaced(owner, name, staticmethod(told) if is_static else told))
-        yield
-
-
-def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(opening)
-    def told(*arguments: Any, **keywords: Any) -> Any:
-        for file in (*arguments, keywords.get("filename"), keywords.get("f")):
-            if isinstance(file, (str, bytes, os.PathLike)):
-                sys.audit("open", file, "r", os.O_RDONLY)
-                break
-        return opening(*arguments, **keywords)
-
-    return told
-
-
-_own_import_module = importlib.import_module
 
 
 def _import_module(name: str, package: str | None = None) -> Any:
     if not name.startswith("."):
         check_package(name)
-    return _own_import_module(name, package)
+    return import_module(name, package)
 
 
 def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
@@ -632,7 +430,7 @@ def _environment_read(environment: Any, name: Any) -> Any:
         if frame.f_code.co_name == "setdefault":
             break
         frame = frame.f_back
-    if _watches and frame is not None and frame.f_code.co_filename in _known:
-        place = f"{_known[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
+        place = f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
         _read_variable(place, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)

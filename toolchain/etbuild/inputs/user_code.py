@@ -23,7 +23,7 @@ from etbuild.exception_text import hints, summary, whole_error
 from etbuild.processes.process_state import undone
 
 if TYPE_CHECKING:
-    from etbuild.inputs.declared import Used
+    from etbuild.inputs.import_graph import Used
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

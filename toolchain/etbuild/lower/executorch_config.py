@@ -17,8 +17,8 @@ from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
 
-from etbuild.backends import recipes
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, blame, load_callable
 from etbuild.plan.plan import Plan
 
@@ -108,7 +108,7 @@ def _started_from_recipe(
     lower_plan: Plan, fields: dict[str, Any], finder: SourceFinder
 ) -> tuple[list[Any], dict[str, Any]]:
     """The passes of the recipe, and the fields with what the recipe says where the manifest says nothing itself."""
-    config = recipes.load(lower_plan["recipe"], finder).executorch_backend_config if lower_plan["recipe"] else None
+    config = load_recipe(lower_plan["recipe"], finder).executorch_backend_config if lower_plan["recipe"] else None
     if config is None:
         return [], fields
     said = set(lower_plan["recipe"]["said"]["executorch"])

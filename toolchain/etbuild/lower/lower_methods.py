@@ -21,6 +21,7 @@ from etbuild import backends
 from etbuild.backends import EdgeRequirements, recipes
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.exception_text import hints, shortened, summary, whole_error
+from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, source_line
 from etbuild.lower import dequantize, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
@@ -109,7 +110,7 @@ def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: Sour
 
 
 def _recipe(lower_plan: Plan, finder: SourceFinder) -> LoweringRecipe | None:
-    return recipes.load(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
+    return load_recipe(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
 
 
 def _backends(lower_plan: Plan, name: str) -> list[str]:

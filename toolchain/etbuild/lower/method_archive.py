@@ -31,15 +31,14 @@ from torch.fx import Graph, Node
 from etbuild import releases
 from etbuild.errors import InputError, Problem
 from etbuild.exception_text import summary
-from etbuild.export.archive import canonical_archive
 from etbuild.files import artifacts, json_file
-from etbuild.inputs.declared import file_digest
+from etbuild.files.digests import canonical_json, file_digest
+from etbuild.files.zip_archive import canonical_archive
 from etbuild.lower import named_data, weight_sharing
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.named_data import Claims
 from etbuild.lower.weight_sharing import Place
 from etbuild.patching import replaced
-from etbuild.plan.plan import canonical_json
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer

@@ -12,9 +12,10 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from torch.export import ExportedProgram
 
 from etbuild import backends
-from etbuild.backends import call_slots, recipes
+from etbuild.backends import call_slots
 from etbuild.backends.call_slots import Item
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, blame, load_callable
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
@@ -135,7 +136,7 @@ def _of_manifest(
 
 
 def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[_One]:
-    wanted = recipes.load(lower_plan["recipe"], finder).lowering_recipe
+    wanted = load_recipe(lower_plan["recipe"], finder).lowering_recipe
     found = wanted.partitioners if wanted is not None else None
     named = plan_backends(lower_plan)
     seen: Counter[str] = Counter()

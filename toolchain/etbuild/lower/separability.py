@@ -92,7 +92,7 @@ def _what_differs(delegate: LoweredBackendModule) -> str | None:
     program, specs = delegate.original_module, delegate.compile_specs
     try:
         again = kind.preprocess(releases.copy_for_preprocess(kind, program, specs), copy.deepcopy(specs))
-    except Exception as error:  # whatever a package raises
+    except Exception as error:  # noqa: BLE001 - whatever a package raises
         return f"failed when it compiled a partition for the second time: {summary(error)}"
     same = releases.sha256_of(again.processed_bytes) == releases.sha256_of(delegate.processed_bytes)
     same = same and _named_data(again.data_store_output) == _named_data(delegate.named_data_store_output)

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from etbuild.errors import DocumentPath, InputError, Position, Problem
+from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # aliases count each time they are used, so that a bomb of them ends here
-MAX_DEPTH = 50
 _LONGEST_NUMBER = 400  # in characters: the largest float written out has 309 digits
 
 
@@ -308,15 +308,6 @@ _TYPES = {
 def _short_tag(node: yaml.Node) -> str:
     tag: str = node.tag
     return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
-
-
-def fits_64_bits(number: int) -> bool:
-    """Whether a whole number fits into 64 bits, with a sign or without."""
-    return -(1 << 63) <= number < 1 << 64
-
-
-has_surrogate = re.compile("[\ud800-\udfff]").search
-"""Finds half of a surrogate pair in a text, which has no form in UTF-8."""
 
 
 def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the report's options and the checks, is read at the end and lowers nothing again
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from etbuild import backends as known_backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem
+from etbuild.files.digests import canonical_json
 from etbuild.manifest import example_inputs, executorch_options
 
 Plan = dict[str, Any]
@@ -367,17 +367,6 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
             )
     if problems:
         raise InputError(problems)
-
-
-def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, no white space and a final newline: equal values, equal bytes."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode() + b"\n"
-
-
-def digest(value: Any) -> str:
-    """sha256 of the canonical JSON, in hex."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def positions_to_json(positions: dict[DocumentPath, Position]) -> list[Any]:

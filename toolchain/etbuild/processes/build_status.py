@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from etbuild.errors import Problem
+from etbuild.files import scratch
 
 GRACE_SECONDS = 5.0
 """How long a process may take to remove half-made files after SIGTERM, or to end after its work is done."""
@@ -101,18 +102,15 @@ def in_stage(name: str) -> Iterator[None]:
         _slate.write()
 
 
-def note_scratch(path: str) -> None:
-    """Says that this process is about to make a directory that goes with it."""
-    if _slate is not None and _slate.pid() == os.getpid():
+def _note_scratch(path: str, exists: bool) -> None:
+    """Says which directories this process, and no copy of it, has: the one that watches it removes what is left."""
+    if _slate is None or _slate.pid() != os.getpid():
+        return
+    if exists:
         _slate.scratch.append(path)
-        _slate.write(_slate.stage())
-
-
-def forget_scratch(path: str) -> None:
-    """Says that a directory of this process is gone."""
-    if _slate is not None and _slate.pid() == os.getpid() and path in _slate.scratch:
+    elif path in _slate.scratch:
         _slate.scratch.remove(path)
-        _slate.write(_slate.stage())
+    _slate.write(_slate.stage())
 
 
 def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda: None) -> NoReturn:
@@ -129,11 +127,12 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     global _slate
     _slate, worker, code = slate, os.getpid(), 1
     slate.write()
+    scratch.observers.append(_note_scratch)
     try:
         code = run()
     except SystemExit as asked:  # by the parser of the command line
         code = asked.code if isinstance(asked.code, int) else 1
-    except BaseException:  # a bug of ours keeps its traceback
+    except BaseException:  # noqa: BLE001 - a bug of ours keeps its traceback
         traceback.print_exc()
     finally:
         if os.getpid() == worker:

@@ -98,7 +98,7 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
         result.send((None, BuildError([out_of_memory(name)])))
     except _Ended:
         os._exit(128 + signal.SIGTERM)
-    except BaseException:  # whatever it is, the parent has to hear of it
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear of it
         result.send((None, ChildFailed(traceback.format_exc())))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from etbuild.errors import BuildError, Elsewhere, Problem
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, in_words, work
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """
     import subprocess
 
-    from etbuild.cli.main import INTERRUPTED
     from etbuild.files.scratch import remove_left
     from etbuild.processes import environment, sandbox
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from etbuild import __version__
 from etbuild.files.artifacts import Artifact
-from etbuild.plan.plan import Plan, digest, sharded_tags
+from etbuild.files.digests import digest
+from etbuild.plan.plan import Plan, sharded_tags
 
 
 def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: Artifact) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
-from etbuild.inputs.declared import Inputs, Used, check_installed
+from etbuild.export.recipe import load_recipe
+from etbuild.files.digests import digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used
+from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
-from etbuild.plan.plan import Plan, carries_content, digest
+from etbuild.plan.plan import Plan, carries_content
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.processes.process_state import torch_as_it_was
 from etbuild.steps.stages import Stage, frozen_if_first
@@ -140,7 +143,7 @@ def _exporting(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> Expor
     """What one method is exported with: its recipe is its own."""
     from etbuild.export.export_methods import Exporting
 
-    recipe = recipes.load(export_plan["recipe"], finder) if export_plan["recipe"] else None
+    recipe = load_recipe(export_plan["recipe"], finder) if export_plan["recipe"] else None
     return Exporting(export_plan, inputs, finder, recipe)
 
 
@@ -184,5 +187,5 @@ class Modules:
         return self._quantized[key]
 
     def _configs_of_recipe(self) -> list[Any] | None:
-        wanted = recipes.load(self._export_plan["recipe"], self._finder).quantization_recipe
+        wanted = load_recipe(self._export_plan["recipe"], self._finder).quantization_recipe
         return wanted and wanted.ao_quantization_configs  # type: ignore[no-any-return]

@@ -14,7 +14,10 @@ from etbuild.accelerate import accelerated, importing
 from etbuild.errors import printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
-from etbuild.inputs.declared import Inputs, check_installed, file_digest, read_sources
+from etbuild.files.digests import file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
 from etbuild.lower.weight_sharing import Places

@@ -9,7 +9,8 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import Problem
 from etbuild.files import artifacts, json_file
-from etbuild.plan.plan import Plan, canonical_json
+from etbuild.files.digests import canonical_json
+from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.report.index import index
 from etbuild.report.report import report

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from etbuild import releases
 from etbuild.files import artifacts as files
-from etbuild.inputs.declared import Inputs, data_in_key, used_sources
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import used_sources
+from etbuild.inputs.key import data_in_key
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.plan import Plan, export_plan, lower_plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results

@@ -159,7 +159,7 @@ class _Worker:
     def _start(self, request: WorkRequest) -> None:
         try:
             warm(_verb(request))
-        except Exception:  # fails in the fork as well, whose output Bazel shows
+        except Exception:  # noqa: BLE001 - fails in the fork as well, whose output Bazel shows
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

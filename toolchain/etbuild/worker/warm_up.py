@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from etbuild.accelerate import importing
-from etbuild.inputs import declared
+from etbuild.inputs import import_graph, toolchain
 from etbuild.plan.plan import Plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
@@ -28,12 +28,12 @@ def warm(verb: str) -> None:
     `verify` is none of those that gain: it builds in processes of its own.
     """
     if verb in ("export", "lower", "build"):
-        declared.check_installed()
+        toolchain.check_installed()
         _warm_export()
     if verb in ("lower", "build"):
         _warm_lowering()
     if verb == "build":
-        declared.toolchain()
+        toolchain.toolchain()
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def _warm_lowering() -> None:
             "edge_compile": EDGE_COMPILE,
             "passes": {hook: [] for hook in HOOKS},
         }
-        lower_methods.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(declared.Used())).to_executorch()
+        lower_methods.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.Used())).to_executorch()
 
 
 def _tiny_program() -> ExportedProgram:
