@@ -10,7 +10,7 @@
 | `verify_program` | ExecutorchVerify | what both of these read, program | an empty file |
 | `report_program` | ExecutorchReport | plan, facts | report, index |
 
-ExecutorchPlan and ExecutorchReport do not import torch, and take less than a second.
+An edit runs only the actions that it reaches:
 
 - A new comment in the manifest runs only ExecutorchPlan, because the plans stay the same.
 - A changed check in the manifest runs ExecutorchPlan and ExecutorchReport.
@@ -48,11 +48,11 @@ def plan_program(ctx, name, manifest, methods = [], backends = [], named_data = 
       ctx: the context of the rule.
       name: string, the `name` in the manifest. All outputs start with it.
       manifest: File, the manifest.
-      methods: list of string, the methods of the manifest. If empty, the action does not check them. If there are two or
-        more, each is lowered by an action of its own.
-      backends: list of string, the backends of the manifest. If empty, the action does not check them.
-      named_data: list of string, the tags of the manifest that have no `shard_size`. Always checked.
-      sharded_named_data: list of string, the tags of the manifest that have a `shard_size`. Always checked.
+      methods: list of string, all methods of the manifest, or empty. The action fails if a list that is not empty differs
+        from the manifest's. If there are two or more methods, each is lowered by an action of its own.
+      backends: list of string, all backends that the manifest names, or empty. Checked like `methods`.
+      named_data: list of string, all tags of the manifest that have no `shard_size`. Checked even if it is empty.
+      sharded_named_data: list of string, all tags of the manifest that have a `shard_size`. Checked even if it is empty.
 
     Returns:
       struct with these fields:

@@ -19,16 +19,17 @@ def executorch_repositories(register = True, **kwargs):
     executorch_repositories(extras = ["huggingface"])
     ```
 
+    These further arguments say how the packages are built:
+
+    - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
+    - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
+    - `python`: string, the path of a Python 3.11. Default: `python3.11` on the PATH.
+    - `requirements`: label, a lock in pip's format that replaces the lock of the rules.
+
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own
         (`executorch_toolchain`).
-      **kwargs: how the packages are built:
-
-        - `extras`: list of string, the extra packages that some backends and kinds of models need, such as
-          `["huggingface"]`.
-        - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
-        - `python`: string, the path of a Python 3.11. Default: `python3.11` on the PATH.
-        - `requirements`: label, a lock in pip's format that replaces the lock of the rules.
+      **kwargs: `extras`, `pip_args`, `python` and `requirements`, as above.
     """
     packages_repository(name = "rules_executorch_packages", **kwargs)
     if register:

@@ -5,7 +5,7 @@
 #   2. `bazel7` on the PATH
 #   3. bazelisk on the PATH, or a `bazel` that is version 7 or later
 #   4. an executable file `bazel7` of this user near the checkout: in the folder that holds the checkout, at most two folders
-#      deeper. If an executable `setup` lies beside it, that runs first. It may install something, and may need root.
+#      deeper. If there is an executable `setup` beside it, that runs first. It may install something, and may need root.
 # If it finds nothing, it prints nothing and its exit code is 1.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

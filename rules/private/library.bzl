@@ -18,7 +18,7 @@ def _executorch_library_impl(ctx):
     for file in ctx.files.srcs:
         name = relative_to(file, root)
         if name == None:
-            fail("{} does not lie below the import root '{}'".format(repository_path(file), root), attr = "srcs")
+            fail("{} is not below the import root '{}'".format(repository_path(file), root), attr = "srcs")
         sources.append(struct(name = name, file = file))
     check_unique(sources, "srcs")
     libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps]

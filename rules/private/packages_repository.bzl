@@ -1,7 +1,8 @@
-"""The repository rule packages_repository: the Python packages of the driver, which are torch, ExecuTorch and what they need.
+"""The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
-The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions use.
-Both are built only from locks. The driver is not part of the repository: a change to the driver does not build it again.
+The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
+use. Both are built only from locks. The driver is not part of the repository: a change to the driver does not build it
+again.
 """
 
 load(":compat.bzl", "watch")
@@ -87,15 +88,15 @@ _PACKAGES_ATTRS = {
         ),
     ),
     "pip_args": attr.string_list(
-        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. pip also " +
-              "reads its own configuration. Every file must match a hash in the lock.",
+        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. pip " +
+              "also reads its own configuration. Every file must match a hash in the lock.",
     ),
     "python": attr.string(
         doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
     ),
     "requirements": attr.label(
-        doc = "A lock in pip's format: every requirement has `==` and the sha256 of each of its files. Use another lock to " +
-              "add packages of your own.",
+        doc = "A lock in pip's format: every requirement has `==` and the sha256 of each of its files. Use another lock " +
+              "to add packages of your own.",
         allow_single_file = True,
         default = _LOCK,
     ),

@@ -59,7 +59,7 @@ def _executorch_program_impl(ctx):
 
 PROGRAM_ATTRS = {
     "backends": attr.string_list(
-        doc = "The backends that the manifest names. If given, the build fails when the manifest names others.",
+        doc = "All backends that the manifest names. If given, the build fails when the two differ.",
     ),
     "data": attr.label_list(
         doc = "Files that exporting and lowering read, such as example inputs and calibration data. The manifest names a " +
@@ -77,17 +77,17 @@ PROGRAM_ATTRS = {
         mandatory = True,
     ),
     "methods": attr.string_list(
-        doc = "The methods that the manifest names. If given, the build fails when the manifest names others. If there are " +
-              "two or more, each is lowered by an action of its own: the actions can run at the same time, and an edit " +
-              "to one method lowers only that method.",
+        doc = "All methods of the manifest. If given, the build fails when the two differ. If there are two or more, each " +
+              "is lowered by an action of its own: the actions can run at the same time, and an edit to one method lowers " +
+              "only that method.",
     ),
     "named_data": attr.string_list(
-        doc = "The tags under the manifest's `named_data` that have no `shard_size`. Each becomes the output " +
-              "`NAME.TAG.ptd`. The build fails when the manifest has other tags.",
+        doc = "All tags under the manifest's `named_data` that have no `shard_size`. Each becomes the output " +
+              "`NAME.TAG.ptd`. The build fails when the two differ.",
     ),
     "sharded_named_data": attr.string_list(
-        doc = "The tags under the manifest's `named_data` that have a `shard_size`. Each becomes the output directory " +
-              "`NAME.TAG`. The build fails when the manifest has other tags.",
+        doc = "All tags under the manifest's `named_data` that have a `shard_size`. Each becomes the output directory " +
+              "`NAME.TAG`. The build fails when the two differ.",
     ),
     "srcs": attr.label_list(
         doc = "The program's own Python sources. They are imported as if from a script in the manifest's directory: " +
@@ -98,8 +98,8 @@ PROGRAM_ATTRS = {
         doc = "Build the program a second time in another environment, and fail if any byte differs.",
     ),
     "weights": attr.label_list(
-        doc = "The files of the manifest's `model.weights`, named as those of `data`. Only lowering reads them: new weights " +
-              "export nothing again.",
+        doc = "The files of the manifest's `model.weights`, named as those of `data`. Only lowering reads them, so new " +
+              "weights do not run the export again.",
         allow_files = True,
     ),
 }

@@ -111,7 +111,7 @@ def test_sources_outside_the_import_root(package: Workspace) -> None:
     package.write("wrong/BUILD", LOAD + library)
     package.edit("examples/mlp/BUILD", "load(", 'exports_files(["model.py"])\n\nload(')
     try:
-        assert "examples/mlp/model.py does not lie below the import root 'wrong'" in errors(package, "//wrong:library")
+        assert "examples/mlp/model.py is not below the import root 'wrong'" in errors(package, "//wrong:library")
     finally:
         package.edit("examples/mlp/BUILD", 'exports_files(["model.py"])\n\nload(', "load(")
 

@@ -57,7 +57,7 @@ def test_bazelisk_runs_in_the_workspace(checkout: Path, version: str) -> None:
     done = find(checkout)
     assert done.stdout == f"{checkout}/tools/modern_bazel.sh\n"
     environment = {"PATH": f"{checkout.parents[1] / 'bin'}:/usr/bin:/bin", "BAZEL7_OUTPUT_ROOT": "/out"}
-    command = [done.stdout.strip(), checkout, "build", "//a b"]
+    command = [done.stdout.strip(), str(checkout), "build", "//a b"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == f"{checkout} 7.x --batch --output_user_root=/out build //a b\n"
 
