@@ -1,51 +1,58 @@
-"""Build rules that turn PyTorch models into ExecuTorch programs.
+"""The rules: they build ExecuTorch programs from PyTorch models.
 
-    load(
-        "@rules_executorch//rules:defs.bzl",
-        "executorch_library",
-        "executorch_lock",
-        "executorch_named_data",
-        "executorch_program",
-    )
+```starlark
+load(
+    "@rules_executorch//rules:defs.bzl",
+    "executorch_library",
+    "executorch_lock",
+    "executorch_named_data",
+    "executorch_program",
+)
 
-    executorch_library(
-        name = "backbone",
-        srcs = ["backbone.py"],
-    )
+executorch_library(
+    name = "backbone",
+    srcs = ["backbone.py"],
+)
 
-    executorch_program(
-        name = "classifier",          # the manifest's `name`
-        manifest = "classifier.yaml",
-        srcs = ["classifier.py"],     # imported as in a script beside the manifest: `import classifier`
-        weights = ["weights.safetensors"],
-        named_data = ["backbone"],    # the manifest's tags: each is a file of its own
-        deps = [":backbone"],
-    )
+executorch_program(
+    name = "classifier",         # the `name` in the manifest
+    srcs = ["classifier.py"],    # beside the manifest: `import classifier`
+    manifest = "classifier.yaml",
+    named_data = ["backbone"],   # the tags in the manifest
+    weights = ["weights.safetensors"],
+    deps = [":backbone"],
+)
 
-    executorch_named_data(
-        name = "backbone_weights",
-        program = ":classifier",
-        tag = "backbone",
-    )
+executorch_named_data(
+    name = "backbone_weights",
+    program = ":classifier",
+    tag = "backbone",
+)
 
-    executorch_lock(                  # `bazel run :update` writes it, `bazel test :update_test` compares
-        name = "update",
-        lock = "classifier.lock.json",
-        program = ":classifier",
-    )
+executorch_lock(
+    name = "update",
+    lock = "classifier.lock.json",
+    program = ":classifier",
+)
+```
 
 `bazel build :classifier` writes `classifier.pte`, `classifier.backbone.ptd` and `classifier.index.json`.
+`bazel run :update` writes the lockfile, and `bazel test :update_test` fails if the program is not the one of the lockfile.
 """
 
 load("//rules:providers.bzl", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
-load("//rules/private:program.bzl", _executorch_program = "executorch_program")
+load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
+
+# The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
+PROGRAM_ATTRS = _PROGRAM_ATTRS
+
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock
 executorch_named_data = _executorch_named_data

@@ -1,21 +1,11 @@
-"""The module extension of the rules. Only MODULE.bazel files load this one.
-
-    executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-    executorch.packages(
-        extras = ["huggingface"],                    # what a backend or a kind of model needs besides
-        pip_args = ["--extra-index-url", "..."],     # an index that has CPU builds of torch
-    )
-
-The second call is for who needs it, in the root module alone: without it pip asks the indexes of its own configuration.
-The registry's own Linux build of torch works too, and brings CUDA's packages along, which lowering does not use.
-"""
+"""The module extension of the rules. Only MODULE.bazel files can use it."""
 
 load("//rules/private:packages_repository.bzl", "EXTRAS", "packages_repository")
 
 def _executorch_impl(module_ctx):
     tags = [tag for module in module_ctx.modules if module.is_root for tag in module.tags.packages]
     if len(tags) > 1:
-        fail("executorch.packages(...) stands {} times in the root module: keep one".format(len(tags)))
+        fail("the root module calls executorch.packages(...) {} times: keep one call".format(len(tags)))
     kwargs = {}
     for tag in tags:
         kwargs = {"extras": tag.extras, "pip_args": tag.pip_args, "python": tag.python}
@@ -23,18 +13,42 @@ def _executorch_impl(module_ctx):
             kwargs["requirements"] = tag.requirements
     packages_repository(name = "rules_executorch_packages", **kwargs)
 
+_PACKAGES_ATTRS = {
+    "extras": attr.string_list(
+        doc = "Extra packages that some backends and kinds of models need: {}.".format(
+            ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
+        ),
+    ),
+    "pip_args": attr.string_list(
+        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch.",
+    ),
+    "python": attr.string(
+        doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
+    ),
+    "requirements": attr.label(
+        doc = "A lock in pip's format that replaces the lock of the rules.",
+    ),
+}
+
 _packages = tag_class(
-    doc = "How the packages that the driver runs on are built.",
-    attrs = {
-        "extras": attr.string_list(doc = "Extras of the driver's package: {}.".format(", ".join(EXTRAS))),
-        "pip_args": attr.string_list(doc = "Further arguments of pip."),
-        "python": attr.string(doc = "Path of a Python 3.11. Default: `python3.11` on the PATH."),
-        "requirements": attr.label(doc = "A lock that takes the place of the rules' own."),
-    },
+    doc = "How the packages are built. Only the root module's call is read; it is optional.",
+    attrs = _PACKAGES_ATTRS,
 )
 
 executorch = module_extension(
     implementation = _executorch_impl,
-    doc = "Declares `@rules_executorch_packages`.",
+    doc = """Declares `@rules_executorch_packages`: torch, ExecuTorch and what they need.
+
+```starlark
+bazel_dep(name = "rules_executorch", version = "0.1.0")
+
+executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
+executorch.packages(extras = ["huggingface"])
+```
+
+The last two lines are optional. Without them, there are no extra packages, and pip uses the indexes of its own
+configuration. The Linux build of torch from the default index also works, but it installs CUDA packages that lowering does
+not use.
+""",
     tag_classes = {"packages": _packages},
 )

@@ -1,21 +1,37 @@
-"""What the targets of these rules tell the targets that depend on them."""
+"""The providers of the rules. Rules of your own can read them from their dependencies.
+
+This rule collects the programs of several targets:
+
+```starlark
+load("@rules_executorch//rules:providers.bzl", "ExecutorchProgramInfo")
+
+def _programs_impl(ctx):
+    return [DefaultInfo(files = depset([dep[ExecutorchProgramInfo].pte for dep in ctx.attr.deps]))]
+
+programs = rule(
+    implementation = _programs_impl,
+    attrs = {"deps": attr.label_list(providers = [ExecutorchProgramInfo])},
+)
+```
+"""
 
 ExecutorchProgramInfo = provider(
-    doc = "A program: the files of one manifest.",
+    doc = "The files of one program. `executorch_program` provides it.",
     fields = {
-        "backends": "list of string: the backends, where the target declares them; else empty.",
-        "index": "File: `NAME.index.json`, the digests of the artifacts and of what they were made from.",
-        "methods": "list of string: the methods, where the target declares them; else empty.",
-        "named_data": "dict of tag to File: `NAME.TAG.ptd` for each tag; of a tag in shards the directory `NAME.TAG`.",
+        "backends": "list of string: the backends that the target lists; empty if it lists none.",
+        "index": "File: `NAME.index.json`, the digests of the outputs and of their inputs.",
+        "methods": "list of string: the methods that the target lists; empty if it lists none.",
+        "named_data": "dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.",
         "pte": "File: `NAME.pte`, the program.",
         "report": "File: `NAME.report.json`, facts about each method.",
     },
 )
 
 ExecutorchLibraryInfo = provider(
-    doc = "Python sources of models.",
+    doc = "The Python sources of a model. `executorch_library` provides it.",
     fields = {
-        "files": "depset of File: the sources, those of dependencies too.",
-        "sources": "depset of struct(name, file): each source with its import path, such as `models/common/net.py`.",
+        "files": "depset of File: the sources, including those of its dependencies.",
+        "sources": "depset of struct(name, file): the same sources. `name` is the import path, such as " +
+                   "`models/common/net.py`.",
     },
 )

@@ -1,23 +1,35 @@
-"""Sets up the rules in a WORKSPACE file.
-
-    local_repository(name = "rules_executorch", path = ...)   # or http_archive
-
-    load("@rules_executorch//rules:repositories.bzl", "executorch_repositories")
-
-    executorch_repositories(extras = ["huggingface"])   # or none: what a backend or a kind of model needs besides
-
-With a MODULE.bazel file this is not needed: `bazel_dep(name = "rules_executorch")` does it.
-"""
+"""Sets up the rules in a WORKSPACE file. With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead."""
 
 load("//rules/private:packages_repository.bzl", "packages_repository")
 
 def executorch_repositories(register = True, **kwargs):
-    """Declares the repositories of the rules and registers the default toolchain.
+    """Declares `@rules_executorch_packages` and registers the default toolchain.
+
+    The repository holds torch, ExecuTorch and what they need. Bazel builds it when a program is built for the first time;
+    this takes a few minutes.
+
+    ```starlark
+    local_repository(
+        name = "rules_executorch",
+        path = "third_party/rules_executorch",
+    )
+
+    load("@rules_executorch//rules:repositories.bzl", "executorch_repositories")
+
+    executorch_repositories(extras = ["huggingface"])
+    ```
+
+    These further arguments say how the packages are built:
+
+    - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
+    - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
+    - `python`: string, the path of a Python 3.11. Default: `python3.11` on the PATH.
+    - `requirements`: label, a lock in pip's format that replaces the lock of the rules.
 
     Args:
-      register: whether to register the default toolchain. Without it, register one of your own
+      register: bool, whether to register the default toolchain. If false, register a toolchain of your own
         (`executorch_toolchain`).
-      **kwargs: attributes of the packages: `extras`, `pip_args`, `python`, `requirements`.
+      **kwargs: `extras`, `pip_args`, `python` and `requirements`, as above.
     """
     packages_repository(name = "rules_executorch_packages", **kwargs)
     if register:

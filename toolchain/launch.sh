@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a Python package of the runfiles on the packages of the PEX, in surroundings that are the same everywhere.
-# Beside the real PEX, in the repository that built it, lies the same unpacked: local actions use that. Elsewhere, on a
-# remote executor, the PEX unpacks itself once, below PEX_ROOT.
+# Runs the driver, a Python package in the runfiles, with the packages of the PEX file. Its environment is the same on every
+# machine. The repository that builds the PEX file also holds its packages unpacked. A local action uses those. On a remote
+# executor they are not there, so the PEX file unpacks itself once, below PEX_ROOT.
 set -eu
 
 runfiles=$0.runfiles
@@ -19,7 +19,7 @@ if [ -x "$python" ]; then
   export PYTHONDONTWRITEBYTECODE=1
 else
   if [ -z "${PEX_ROOT:-}" ]; then
-    # What lies there is run: a directory of this user's own.
+    # Files in this directory are executed, so it must belong to this user.
     PEX_ROOT=/tmp/rules_executorch-pex-$(id -u)
     mkdir -m 700 "$PEX_ROOT" 2>/dev/null || true
     if [ -h "$PEX_ROOT" ] || [ ! -O "$PEX_ROOT" ]; then
@@ -31,21 +31,22 @@ else
   python=$(PEX_INTERPRETER=1 python3.11 "$packages" -c 'import sys; print(sys.executable)')
 fi
 
-# torch makes a directory for its caches when it is imported: one that this run alone sees.
+# torch makes a directory for its caches when it is imported. Each run gets its own.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
-cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` starts elsewhere than its user
+cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` does not start in the user's directory
 unset PYTHONHOME PYTHONPATH PYTHONOPTIMIZE
-# The driver's file finds its own package and those beside the interpreter, and settles the rest of the surroundings.
+# __main__.py finds its own package and the packages of the interpreter, and sets up the rest of the environment.
 if [ "$*" = --persistent_worker ]; then
-  # Bazel ends a worker by ending this shell, which has to pass that on; a shell that waits for a command does not.
+  # Bazel stops a worker by sending SIGTERM to this shell. The shell must pass it on. It would not do that while a command
+  # runs in the foreground.
   exec 3<&0
   "$python" -S -s -P "$main" "$@" <&3 3<&- &
   trap 'kill -TERM $!' TERM
   exec 3<&-
-  wait $! || wait $! # the signal ends the first
+  wait $! || wait $! # the signal interrupts the first `wait`
 else
   "$python" -S -s -P "$main" "$@"
 fi

@@ -1,14 +1,14 @@
-"""Where files are when a target runs."""
+"""Paths of runfiles."""
 
 def runfiles_path(ctx, file):
-    """Returns a file's path in the tree of runfiles.
+    """Returns the path of a file relative to the directory of runfiles.
 
     Args:
-      ctx: the rule's context.
-      file: a File among the runfiles.
+      ctx: the context of the rule.
+      file: File, one of the runfiles.
 
     Returns:
-      A string that starts with the name of a repository.
+      string, which starts with the name of a repository.
     """
     path = file.short_path
     return path[len("../"):] if path.startswith("../") else ctx.workspace_name + "/" + path

@@ -1,4 +1,4 @@
-"""executorch_toolchain: what plans and lowers."""
+"""The rule executorch_toolchain: it chooses the driver that plans, exports and lowers programs."""
 
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
 
@@ -10,33 +10,42 @@ def _executorch_toolchain_impl(ctx):
         supports_workers = ctx.attr.supports_workers,
     )]
 
+_TOOLCHAIN_ATTRS = {
+    "driver": attr.label(
+        doc = "An executable with the verbs of `etbuild`. A change to it or to its runfiles runs every action again.",
+        cfg = "exec",
+        executable = True,
+        mandatory = True,
+    ),
+    "supports_workers": attr.bool(
+        doc = "Whether the driver is a persistent worker when its only argument is `--persistent_worker`. It then speaks " +
+              "Bazel's worker protocol (`proto`). A script that passes all arguments and the standard streams to " +
+              "`etbuild` is such a driver.",
+    ),
+}
+
 executorch_toolchain = rule(
     implementation = _executorch_toolchain_impl,
-    doc = """Makes an executable the driver of the rules.
+    doc = """A toolchain that runs a driver of your own, for example one with a vendor's SDK.
 
-    executorch_toolchain(
-        name = "with_vendor_sdk",
-        driver = "//tools:etbuild",   # any executable with the verbs of `etbuild`
-    )
+```starlark
+load("@rules_executorch//rules:defs.bzl", "executorch_toolchain")
 
-    toolchain(
-        name = "toolchain",
-        toolchain = ":with_vendor_sdk",
-        toolchain_type = "@rules_executorch//toolchain:toolchain_type",
-    )
+executorch_toolchain(
+    name = "with_vendor_sdk",
+    driver = "@rules_executorch//toolchain:etbuild",
+    supports_workers = True,
+)
 
-Register it before the default one, with `register_toolchains`.
+toolchain(
+    name = "toolchain",
+    toolchain = ":with_vendor_sdk",
+    toolchain_type = "@rules_executorch//toolchain:toolchain_type",
+)
+```
+
+Replace the driver of the example with your executable. Then register the toolchain: call `register_toolchains` with the
+label of `:toolchain` in your WORKSPACE or MODULE.bazel file. Bazel uses it instead of the default one.
 """,
-    attrs = {
-        "driver": attr.label(
-            doc = "An executable that takes the verbs of `etbuild`. Its bytes and its runfiles are part of every key.",
-            cfg = "exec",
-            executable = True,
-            mandatory = True,
-        ),
-        "supports_workers": attr.bool(
-            doc = "The driver, started with `--persistent_worker` alone, speaks Bazel's worker protocol (`proto`). One " +
-                  "that hands all its arguments and its standard streams on to `etbuild` does.",
-        ),
-    },
+    attrs = _TOOLCHAIN_ATTRS,
 )

@@ -1,5 +1,5 @@
 #!/bin/sh
-# apt_install.sh PACKAGE...: installs Debian or Ubuntu packages; what apt says goes to standard error.
+# apt_install.sh PACKAGE...: installs Debian or Ubuntu packages. All output goes to standard error.
 set -eu
 command -v apt-get >/dev/null || exit 1
 if [ "$(id -u)" = 0 ]; then as_root=; else as_root=sudo; command -v sudo >/dev/null || exit 1; fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the command of a Bazel, in one or more words: $BAZEL, bazelisk or bazel of the PATH, else Debian's, which it
-# installs. bazelisk is asked for the version that the tests of WORKSPACE are written for.
+# Prints a command that runs Bazel, in one or more words. It looks for $BAZEL, then for bazelisk and bazel on the PATH. If
+# there is none, it installs Debian's package. bazelisk runs the version that the tests of WORKSPACE need.
 set -eu
 here=$(dirname "$0")
 if [ -n "${BAZEL:-}" ]; then
@@ -14,7 +14,7 @@ fi
 if command -v bazel; then
   exit
 fi
-echo "No Bazel here: installing Debian's package bazel-bootstrap." >&2
+echo "Bazel is not installed. Installing Debian's package bazel-bootstrap." >&2
 if "$here/apt_install.sh" bazel-bootstrap && command -v bazel; then
   exit
 fi

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Prints the path of an nginx that takes uploads (WebDAV's PUT), else installs Debian's. The tests serve a cache with it.
+# Prints the path of an nginx that accepts uploads (WebDAV's PUT). If there is none, it installs Debian's package. The tests
+# use nginx as a cache server.
 set -eu
 here=$(dirname "$0")
-PATH=$PATH:/usr/sbin   # where Debian has it, and users do not look
+PATH=$PATH:/usr/sbin   # Debian installs it there, which is not on the PATH of ordinary users
 usable() { command -v nginx >/dev/null && nginx -V 2>&1 | grep -q http_dav_module; }
 if ! usable; then
-  echo "No nginx here: installing Debian's package nginx-light." >&2
+  echo "nginx is not installed. Installing Debian's package nginx-light." >&2
   "$here/apt_install.sh" nginx-light || true
 fi
 if ! usable; then

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints the path of a Python 3.11 that can make virtual environments, else installs Debian's.
+# Prints the path of a Python 3.11 that can make virtual environments. If there is none, it installs Debian's package.
 set -eu
 here=$(dirname "$0")
 usable() { python3.11 -c 'import ensurepip, venv' 2>/dev/null; }
 if ! usable; then
-  echo "No Python 3.11 with venv here: installing Debian's package python3.11-venv." >&2
+  echo "Python 3.11 with venv is not installed. Installing Debian's package python3.11-venv." >&2
   "$here/apt_install.sh" python3.11-venv || true
 fi
 if ! usable; then

@@ -1,17 +1,19 @@
-"""What differs between the versions of Bazel, from 4.2 to 9. Nothing else asks for a version.
+"""The differences between Bazel 4.2 and Bazel 9. No other file depends on the version.
 
-Debian's Bazel 4.2.3 leaves `native.bazel_version` empty, hence the tests for single members.
+These functions test for single members, because `native.bazel_version` is empty in Debian's Bazel 4.2.3.
 """
 
 def watch(repository_ctx, label):
-    """Makes a repository depend on a file, and returns the file's path.
+    """Makes a repository depend on a file, so that Bazel builds it again when the file changes.
+
+    Bazel 4 watches every label that `path` resolves. Bazel 7.1 and later have `watch` for it.
 
     Args:
       repository_ctx: the context of the repository rule.
-      label: the file. Bazel 4 watches what `path` resolves; Bazel 7.1 and later can be asked to.
+      label: Label of the file.
 
     Returns:
-      The path.
+      path of the file.
     """
     path = repository_ctx.path(label)
     if hasattr(repository_ctx, "watch"):
@@ -19,35 +21,35 @@ def watch(repository_ctx, label):
     return path
 
 def toolchain_kwargs(toolchain_type):
-    """Returns the arguments of `ctx.actions.run` that tie an action to the toolchain that its tool is from.
+    """Returns the arguments of `ctx.actions.run` that name the toolchain of the tool.
 
     Args:
-      toolchain_type: the label of the toolchain type.
+      toolchain_type: Label of the toolchain type.
 
     Returns:
-      A dict of arguments, empty where Bazel does not know them.
+      dict of arguments; empty if this Bazel does not have them.
     """
     return {"toolchain": toolchain_type} if hasattr(config_common, "toolchain_type") else {}
 
 def memory_kwargs(resource_set):
-    """Returns the arguments of `ctx.actions.run` that say what an action needs of a machine.
+    """Returns the arguments of `ctx.actions.run` that say how much memory and how many CPUs an action needs.
 
     Args:
-      resource_set: a function as `ctx.actions.run` takes it.
+      resource_set: function, as `ctx.actions.run` takes it.
 
     Returns:
-      A dict of arguments, empty where Bazel does not know them: all that know `toolchain` know these.
+      dict of arguments; empty if this Bazel does not have them. Every Bazel that has `toolchain` has `resource_set`.
     """
     return {"resource_set": resource_set} if hasattr(config_common, "toolchain_type") else {}
 
 def label_text(label):
-    """Returns a label as users write it, for messages only.
+    """Returns a label as users write it. Use it only in messages.
 
     Args:
-      label: a Label.
+      label: Label.
 
     Returns:
-      A string: `//pkg:name`, where later versions of Bazel say `@@//pkg:name`.
+      string: `//pkg:name`, also in later versions of Bazel, where `str` gives `@@//pkg:name`.
     """
     text = str(label)
     return text[2:] if text.startswith("@@//") else text

@@ -1,9 +1,9 @@
-"""What every action has in common: the driver, one verb of it, and surroundings that are the same everywhere."""
+"""Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text", "memory_kwargs", "toolchain_kwargs")
 
-# All that an action sees of its surroundings: nothing of the user's, and no home directory to read from.
+# The whole environment of an action. It has nothing from the user, and no home directory.
 _ENVIRONMENT = {
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
@@ -12,7 +12,7 @@ _ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1",
 }
 
-# Bazel may keep the driver running between actions. One process can work on several at a time.
+# The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
     "requires-worker-protocol": "proto",
     "supports-multiplex-sandboxing": "1",
@@ -22,27 +22,29 @@ _WORKER = {
 }
 
 def _with_torch(_os, _inputs):
-    """What an action takes that imports torch: some 400 MB for small models, 3 GB for large ones. Bazel assumes 250 MB.
+    """Resources of an action that imports torch.
+
+    It needs about 400 MB for a small model and 3 GB for a large one. Bazel would assume 250 MB.
 
     Args:
-      _os: the system it runs on.
-      _inputs: how many inputs it has.
+      _os: string, the operating system. Not used.
+      _inputs: int, the number of inputs. Not used.
 
     Returns:
-      A dict of resources; memory in MB.
+      dict of resources: a number of CPUs, and memory in MB.
     """
     return {"cpu": 1, "memory": 1500}
 
 def driver_arguments(ctx, verb):
-    """Returns the arguments of a verb, to be filled and given to `run_driver`.
+    """Returns the first arguments of an action. The caller adds more and passes them to `run_driver`.
 
     Args:
-      ctx: the rule's context.
-      verb: such as `lower`.
+      ctx: the context of the rule.
+      verb: string, a verb of the driver, such as `lower`.
 
     Returns:
-      An Args that becomes a file of one argument a line, as `etbuild` reads it with `@FILE`. The verb is in it too: what
-      is not, Bazel takes for options that start a worker.
+      Args. Bazel writes them to a file with one argument a line, which the driver reads as `@FILE`. The verb is in the file
+      too, because Bazel uses all other arguments to start a worker.
     """
     arguments = ctx.actions.args()
     arguments.set_param_file_format("multiline")
@@ -51,15 +53,15 @@ def driver_arguments(ctx, verb):
     return arguments
 
 def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs):
-    """Declares an action that runs one verb of the driver. The rule must have the toolchain.
+    """Declares an action that runs one verb of the driver. The rule must require the toolchain.
 
     Args:
-      ctx: the rule's context.
-      arguments: of `driver_arguments`.
-      progress: what Bazel shows meanwhile, in front of the target's label.
-      torch: the verb imports torch.
-      worker: the verb gains by a process that has imported torch already.
-      **kwargs: of `ctx.actions.run`: inputs, outputs, mnemonic.
+      ctx: the context of the rule.
+      arguments: Args, the result of `driver_arguments`.
+      progress: string, what Bazel shows while the action runs, before the label of the target.
+      torch: bool, whether the verb imports torch.
+      worker: bool, whether the verb may run in a persistent worker.
+      **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     requirements = {"block-network": ""}

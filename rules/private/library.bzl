@@ -1,4 +1,4 @@
-"""executorch_library: model code that several programs share."""
+"""The rule executorch_library: Python sources that several programs share."""
 
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
 load(":names.bzl", "check_unique", "relative_to", "repository_path")
@@ -18,7 +18,7 @@ def _executorch_library_impl(ctx):
     for file in ctx.files.srcs:
         name = relative_to(file, root)
         if name == None:
-            fail("{} does not lie below the import root '{}'".format(repository_path(file), root), attr = "srcs")
+            fail("{} is not below the import root '{}'".format(repository_path(file), root), attr = "srcs")
         sources.append(struct(name = name, file = file))
     check_unique(sources, "srcs")
     libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps]
@@ -31,31 +31,44 @@ def _executorch_library_impl(ctx):
         ),
     ]
 
+_LIBRARY_ATTRS = {
+    "deps": attr.label_list(
+        doc = "Libraries that `srcs` import.",
+        providers = [ExecutorchLibraryInfo],
+    ),
+    "import_root": attr.string(
+        doc = "The directory where import paths start, relative to this package. `.` is the package itself: `net.py` is " +
+              "`import net`. Default: the root of the repository.",
+    ),
+    "srcs": attr.label_list(
+        doc = "The Python sources. They must be below the import root.",
+        allow_files = [".py"],
+        mandatory = True,
+    ),
+}
+
 executorch_library = rule(
     implementation = _executorch_library_impl,
-    doc = """Model code that several programs share.
+    doc = """Python sources of models that several programs share.
 
-    executorch_library(
-        name = "backbone",
-        srcs = ["backbone.py"],
-    )
+```starlark
+load("@rules_executorch//rules:defs.bzl", "executorch_library", "executorch_program")
 
-A program that depends on this target of package `models/common` says `import models.common.backbone`.
+executorch_library(
+    name = "backbone",
+    srcs = ["backbone.py"],
+)
+
+executorch_program(
+    name = "embedder",
+    srcs = ["embedder.py"],
+    manifest = "embedder.yaml",
+    deps = [":backbone"],
+)
+```
+
+In the package `models/common`, `embedder.py` imports the library with `import models.common.backbone`.
 """,
-    attrs = {
-        "deps": attr.label_list(
-            doc = "Libraries that the sources import from.",
-            providers = [ExecutorchLibraryInfo],
-        ),
-        "import_root": attr.string(
-            doc = "The directory that import paths start from, relative to this package: `.` for the package itself. " +
-                  "Default: the root of the repository.",
-        ),
-        "srcs": attr.label_list(
-            doc = "Python sources.",
-            allow_files = [".py"],
-            mandatory = True,
-        ),
-    },
+    attrs = _LIBRARY_ATTRS,
     provides = [ExecutorchLibraryInfo],
 )

@@ -1,6 +1,6 @@
-"""executorch_lock: what a program's artifacts are, checked in beside it.
+"""The macro executorch_lock: a lockfile with the digests of a program, checked in beside it.
 
-The macro makes two targets: one that fails when the program is no longer the one of the lockfile, and one that writes it.
+It makes two targets: one writes the lockfile, the other is a test that compares the program with it.
 """
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
@@ -8,7 +8,7 @@ load("//toolchain:runfiles.bzl", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
 
-# Runfiles lie beside the script under `bazel run`; `bazel test` names their place.
+# `bazel test` sets RUNFILES_DIR. With `bazel run`, the runfiles are beside the script.
 _SCRIPT = """\
 #!/bin/sh
 set -eu
@@ -21,7 +21,7 @@ exec "$RUNFILES_DIR/{driver}" lock "$RUNFILES_DIR/{index}" {arguments}
 """
 
 def _script(ctx, arguments, files):
-    """The script of a target that runs the driver's verb `lock`."""
+    """Returns the providers of a target that runs the driver's verb `lock` with these arguments."""
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     index = ctx.attr.program[ExecutorchProgramInfo].index
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
@@ -40,14 +40,33 @@ def _lock_test_impl(ctx):
     hint = "bazel run " + label_text(ctx.attr.update.label)
     return _script(ctx, "\"{}\" --hint='{}'".format(lock, hint), ctx.files.lock)
 
+_UPDATE_ATTRS = {
+    "lock_name": attr.string(
+        doc = "The file name of the lockfile.",
+        mandatory = True,
+    ),
+    "program": attr.label(
+        doc = "The program.",
+        mandatory = True,
+        providers = [ExecutorchProgramInfo],
+    ),
+}
+
+_TEST_ATTRS = dict(
+    _UPDATE_ATTRS,
+    lock = attr.label(
+        doc = "The lockfile, if it exists.",
+        allow_single_file = [".json"],
+    ),
+    update = attr.label(
+        doc = "The target that writes the lockfile, for the message.",
+        mandatory = True,
+    ),
+)
+
 _lock_test = rule(
     implementation = _lock_test_impl,
-    attrs = {
-        "lock": attr.label(allow_single_file = [".json"]),
-        "lock_name": attr.string(mandatory = True),
-        "program": attr.label(mandatory = True, providers = [ExecutorchProgramInfo]),
-        "update": attr.label(mandatory = True),
-    },
+    attrs = _TEST_ATTRS,
     test = True,
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
@@ -58,31 +77,39 @@ def _lock_update_impl(ctx):
 
 _lock_update = rule(
     implementation = _lock_update_impl,
-    attrs = {
-        "lock_name": attr.string(mandatory = True),
-        "program": attr.label(mandatory = True, providers = [ExecutorchProgramInfo]),
-    },
+    attrs = _UPDATE_ATTRS,
     executable = True,
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
 
 def executorch_lock(name, program, lock, **kwargs):
-    """Keeps a program as it is until someone says otherwise.
+    """Checks that a program does not change by accident: a test compares it with a lockfile.
 
-        executorch_lock(
-            name = "update",
-            lock = "net.lock.json",
-            program = ":net",
-        )
+    ```starlark
+    load("@rules_executorch//rules:defs.bzl", "executorch_lock", "executorch_program")
 
-    `bazel test :update_test` fails, with what changed, when the program is not the one of the lockfile;
-    `bazel run :update` writes the lockfile, also the first time.
+    executorch_program(
+        name = "net",
+        srcs = ["model.py"],
+        manifest = "net.yaml",
+    )
+
+    executorch_lock(
+        name = "update",
+        lock = "net.lock.json",
+        program = ":net",
+    )
+    ```
+
+    `bazel run :update` writes the lockfile `net.lock.json` in your source tree. Run it once to create the file, and again
+    after a change that you want. `bazel test :update_test` fails if the program is not the one of the lockfile, and prints
+    what changed.
 
     Args:
-      name: of the target that writes; the test is `NAME_test`.
-      program: an `executorch_program`.
-      lock: the lockfile, in this package. It need not be there yet.
-      **kwargs: of both targets, such as `visibility` and `tags`; `size` is the test's.
+      name: string, the name of the target that writes the lockfile. The test is `NAME_test`.
+      program: label of an `executorch_program`.
+      lock: string, the file name of the lockfile, in this package. The file need not exist yet.
+      **kwargs: more attributes of both targets, such as `visibility` and `tags`. Only the test gets `size`.
     """
     if "/" in lock or ":" in lock:
         fail("'{}' is not the name of a file in this package".format(lock), attr = "lock")

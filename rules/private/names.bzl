@@ -1,28 +1,49 @@
-"""By which names a program knows its sources and its data. They make up the key, so no name holds a path of a machine."""
+"""The names of sources and data in a program. They are part of the key, so they never hold a path of one machine."""
 
-def repository_path(file):
-    """Returns a file's path in its own repository, whether it is a source or generated.
+# These characters separate names in arguments of the driver, or are not allowed in file names.
+_NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
+
+def check_names(names, attribute):
+    """Fails if a name of a method, a backend or a tag is empty, has a character that it must not have, or stands twice.
 
     Args:
-      file: a File.
+      names: list of string.
+      attribute: string, the attribute that holds them, for the message.
+    """
+    seen = {}
+    for name in names:
+        if name in seen:
+            fail("'{}' is listed twice".format(name), attr = attribute)
+        if not name or [char for char in _NOT_IN_NAMES if char in name]:
+            fail(
+                "'{}' is not a name: it must have characters, but no comma, slash, `=` or white space".format(name),
+                attr = attribute,
+            )
+        seen[name] = True
+
+def repository_path(file):
+    """Returns the path of a source or a generated file in its own repository.
+
+    Args:
+      file: File.
 
     Returns:
-      A string such as `models/common/net.py`.
+      string, such as `models/common/net.py`.
     """
     path = file.short_path
-    if path.startswith("../"):  # of another repository: ../REPOSITORY/PATH
+    if path.startswith("../"):  # a file of another repository: ../REPOSITORY/PATH
         return path.split("/", 2)[2]
     return path
 
 def relative_to(file, directory):
-    """Returns a file's path below a directory of its repository.
+    """Returns the path of a file relative to a directory of its repository.
 
     Args:
-      file: a File.
-      directory: a path in the repository; empty for its root.
+      file: File.
+      directory: string, a path in the repository; empty for its root.
 
     Returns:
-      A string, or None where the file does not lie below the directory.
+      string, or None if the file is not below the directory.
     """
     path = repository_path(file)
     if not directory:
@@ -30,30 +51,31 @@ def relative_to(file, directory):
     return path[len(directory) + 1:] if path.startswith(directory + "/") else None
 
 def name_beside(file, manifest):
-    """Returns a file's name in a program: relative to the manifest's directory, else to the repository.
+    """Returns the name of a file in a program.
 
     Args:
-      file: a File.
-      manifest: the File of the manifest.
+      file: File.
+      manifest: File, the manifest.
 
     Returns:
-      A string.
+      string, the path relative to the manifest's directory. If the file is not below that directory, the path in its
+      repository.
     """
     same_repository = file.owner.workspace_name == manifest.owner.workspace_name
     beside = relative_to(file, repository_path(manifest).rpartition("/")[0]) if same_repository else None
     return beside or repository_path(file)
 
 def check_unique(named, attribute):
-    """Fails where two files have one name, or one has a name that the driver could not be told.
+    """Fails if two files have the same name, or if a name has a `=`, which ends a name in the driver's arguments.
 
     Args:
-      named: a list of struct(name, file).
-      attribute: the attribute that they are from, for the message.
+      named: list of struct(name, file).
+      attribute: string, the attribute that holds the files, for the message.
     """
     seen = {}
     for entry in named:
         if "=" in entry.name:
-            fail("'{}' has a `=` in its name, which no input can have: rename it".format(entry.name), attr = attribute)
+            fail("'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name), attr = attribute)
         if entry.name in seen:
             fail("two files have the name '{}': {} and {}. Keep one of them".format(
                 entry.name,

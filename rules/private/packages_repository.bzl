@@ -1,12 +1,13 @@
-"""The repository of the packages that the driver runs on: torch, ExecuTorch and what they need.
+"""The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
-It holds `packages.pex`, an input of every action, built from locks alone, and beside it the same files unpacked, which
-local actions find and use. The driver itself is no part of it, so a change to the driver builds nothing here.
+The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
+use. Both are built only from locks. The driver is not part of the repository: a change to the driver does not build it
+again.
 """
 
 load(":compat.bzl", "watch")
 
-# The extras of the driver's package (pyproject.toml): its additions to the lock are requirements-EXTRA.lock.
+# The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [
     "ethos-u",
     "huggingface",
@@ -23,9 +24,9 @@ exports_files(["packages.pex"], visibility = ["//visibility:public"])
 """
 
 def _extra_locks(repository_ctx):
-    """Returns the arguments that name the locks of the extras."""
+    """Returns the arguments of the builder that name the locks of the extras."""
     if repository_ctx.attr.extras and repository_ctx.attr.requirements != _LOCK:
-        fail("`extras` add to the rules' own lock: with `requirements`, put what they need into that lock.")
+        fail("`extras` work only with the lock of the rules. With `requirements`, add their packages to your lock.")
     arguments = []
     for extra in sorted(repository_ctx.attr.extras):
         if extra not in EXTRAS:
@@ -37,7 +38,7 @@ def _packages_repository_impl(repository_ctx):
     extras = _extra_locks(repository_ctx)
     python = repository_ctx.attr.python
     if not python:
-        # `which` returns None, which is not a string, where there is none.
+        # `which` returns None if it finds nothing.
         python = repository_ctx.which("python3.11") or ""
     if not python:
         fail("No python3.11 on the PATH. Install it, or name another interpreter of Python 3.11 with `python`.")
@@ -66,7 +67,8 @@ def _packages_repository_impl(repository_ctx):
             "--",
         ] + repository_ctx.attr.pip_args,
         timeout = 3600,
-        # What would change the meaning of the pinned files; the rest, pip's configuration above all, is the user's.
+        # Unset only the variables that would change what the locks mean. Everything else, such as pip's configuration, is
+        # the user's choice.
         environment = {
             "PIP_REQUIREMENT": "",
             "PIP_TARGET": "",
@@ -79,38 +81,41 @@ def _packages_repository_impl(repository_ctx):
         fail("The packages of rules_executorch cannot be built:\n{}{}".format(result.stdout, result.stderr))
     repository_ctx.file("BUILD", _BUILD, executable = False)
 
+_PACKAGES_ATTRS = {
+    "extras": attr.string_list(
+        doc = "Extra packages that some backends and kinds of models need, such as `[\"huggingface\"]`. Known: {}.".format(
+            ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
+        ),
+    ),
+    "pip_args": attr.string_list(
+        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. pip " +
+              "also reads its own configuration. Every file must match a hash in the lock.",
+    ),
+    "python": attr.string(
+        doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
+    ),
+    "requirements": attr.label(
+        doc = "A lock in pip's format: every requirement has `==` and the sha256 of each of its files. Use another lock " +
+              "to add packages of your own.",
+        allow_single_file = True,
+        default = _LOCK,
+    ),
+    "_build_requirements": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:requirements-build.lock"),
+    ),
+    "_builder": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:build_packages.py"),
+    ),
+    "_cuda_requirements": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:requirements-cuda.lock"),
+    ),
+}
+
 packages_repository = repository_rule(
     implementation = _packages_repository_impl,
-    doc = "Builds `packages.pex` from hashed requirements. Needs Python 3.11 and, once, a package index.",
-    attrs = {
-        "extras": attr.string_list(
-            doc = "Extras of the driver's package, such as `[\"huggingface\"]`: what a backend or a kind of model needs " +
-                  "besides. Known: {}.".format(", ".join(["`{}`".format(extra) for extra in EXTRAS])),
-        ),
-        "pip_args": attr.string_list(
-            doc = "Further arguments of pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. " +
-                  "Every file has to match a hash of the lock all the same. pip's own configuration holds too.",
-        ),
-        "python": attr.string(
-            doc = "Path of a Python 3.11. Default: `python3.11` on the PATH.",
-        ),
-        "requirements": attr.label(
-            allow_single_file = True,
-            default = _LOCK,
-            doc = "The lock, as pip reads it: every requirement with `==` and the sha256 of each of its files. " +
-                  "Name another to add packages of your own.",
-        ),
-        "_build_requirements": attr.label(
-            allow_single_file = True,
-            default = Label("//toolchain:requirements-build.lock"),
-        ),
-        "_builder": attr.label(
-            allow_single_file = True,
-            default = Label("//toolchain:build_packages.py"),
-        ),
-        "_cuda_requirements": attr.label(
-            allow_single_file = True,
-            default = Label("//toolchain:requirements-cuda.lock"),
-        ),
-    },
+    doc = "Builds `packages.pex` from locks with hashes. It needs Python 3.11. The first build needs a package index.",
+    attrs = _PACKAGES_ATTRS,
 )

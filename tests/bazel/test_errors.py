@@ -97,7 +97,7 @@ def test_a_name_that_an_argument_could_not_hold(package: Workspace) -> None:
     assert "'a=b' is not a name" in errors(package)
     package.write("wrong/lr=1.bin", "")
     package.write("wrong/BUILD", LOAD + PROGRAM.replace("srcs", 'data = ["lr=1.bin"],\n    srcs'))
-    assert "'lr=1.bin' has a `=` in its name, which no input can have: rename it" in errors(package)
+    assert "'lr=1.bin' has a `=` in its name, which is not allowed: rename the file" in errors(package)
 
 
 def test_a_dependency_that_is_no_library(package: Workspace) -> None:
@@ -111,7 +111,7 @@ def test_sources_outside_the_import_root(package: Workspace) -> None:
     package.write("wrong/BUILD", LOAD + library)
     package.edit("examples/mlp/BUILD", "load(", 'exports_files(["model.py"])\n\nload(')
     try:
-        assert "examples/mlp/model.py does not lie below the import root 'wrong'" in errors(package, "//wrong:library")
+        assert "examples/mlp/model.py is not below the import root 'wrong'" in errors(package, "//wrong:library")
     finally:
         package.edit("examples/mlp/BUILD", 'exports_files(["model.py"])\n\nload(', "load(")
 

@@ -1,0 +1,348 @@
+"""The actions that build a program, as functions for rules of your own.
+
+`executorch_program` calls these functions in this order. Bazel runs an action again only when one of its inputs changes.
+
+| function | action | reads | writes |
+|---|---|---|---|
+| `plan_program` | ExecutorchPlan | manifest | plans |
+| `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
+| `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
+| `verify_program` | ExecutorchVerify | what both of these read, program | an empty file |
+| `report_program` | ExecutorchReport | plan, facts | report, index |
+
+An edit runs only the actions that it reaches:
+
+- A new comment in the manifest runs only ExecutorchPlan, because the plans stay the same.
+- A changed check in the manifest runs ExecutorchPlan and ExecutorchReport.
+- A new comment in a source runs ExecutorchExport and ExecutorchReport, because the graphs stay the same.
+
+This rule writes the plan of a manifest and builds nothing else:
+
+```starlark
+load("@rules_executorch//rules:actions.bzl", "TOOLCHAIN_TYPE", "plan_program")
+load("@rules_executorch//rules:defs.bzl", "PROGRAM_ATTRS")
+
+def _program_plan_impl(ctx):
+    plans = plan_program(ctx, ctx.label.name, ctx.file.manifest, named_data = ctx.attr.named_data)
+    return [DefaultInfo(files = depset([plans.whole]))]
+
+program_plan = rule(
+    implementation = _program_plan_impl,
+    attrs = {name: PROGRAM_ATTRS[name] for name in ["manifest", "named_data"]},
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)
+```
+"""
+
+load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
+load("//rules/private:names.bzl", "check_names", "check_unique", "name_beside", "repository_path")
+load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
+
+# A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
+TOOLCHAIN_TYPE = _TOOLCHAIN_TYPE
+
+def plan_program(ctx, name, manifest, methods = [], backends = [], named_data = [], sharded_named_data = []):
+    """Declares ExecutorchPlan, which checks the manifest and writes its plans as JSON.
+
+    Args:
+      ctx: the context of the rule.
+      name: string, the `name` in the manifest. All outputs start with it.
+      manifest: File, the manifest.
+      methods: list of string, all methods of the manifest, or empty. The action fails if a list that is not empty differs
+        from the manifest's. If there are two or more methods, each is lowered by an action of its own.
+      backends: list of string, all backends that the manifest names, or empty. Checked like `methods`.
+      named_data: list of string, all tags of the manifest that have no `shard_size`. Checked even if it is empty.
+      sharded_named_data: list of string, all tags of the manifest that have a `shard_size`. Checked even if it is empty.
+
+    Returns:
+      struct with these fields:
+
+      - `name`, `named_data`, `sharded_named_data`: the arguments.
+      - `whole`: File, the plan of the whole program.
+      - `export`: File, the part of the plan that ExecutorchExport reads.
+      - `lower`: File, the part of the plan that ExecutorchLower reads.
+      - `method_plans`: dict of method name to File, the plans for lowering one method each. It is empty if all methods are
+        lowered together.
+    """
+    check_names(methods, "methods")
+    check_names(backends, "backends")
+    check_names(named_data, "named_data")
+    check_names(sharded_named_data, "sharded_named_data")
+    check_names(named_data + sharded_named_data, "sharded_named_data")
+
+    plans = struct(
+        name = name,
+        export = ctx.actions.declare_file(name + ".export.plan.json"),
+        lower = ctx.actions.declare_file(name + ".lower.plan.json"),
+        method_plans = {
+            method: ctx.actions.declare_file("{}.lower.{}.plan.json".format(name, method))
+            for method in (methods if len(methods) > 1 else [])
+        },
+        named_data = named_data,
+        sharded_named_data = sharded_named_data,
+        whole = ctx.actions.declare_file(name + ".plan.json"),
+    )
+
+    # Line numbers for error messages. Later actions look for this file beside their plan, but it is not an input of them:
+    # a moved line must not run them again.
+    positions = ctx.actions.declare_file(name + ".positions.json")
+
+    arguments = driver_arguments(ctx, "plan")
+    arguments.add(manifest)
+    arguments.add("--manifest-name=" + repository_path(manifest))
+    arguments.add("--expect-name=" + name)
+    if methods:
+        arguments.add("--expect-methods=" + ",".join(methods))
+    if backends:
+        arguments.add("--expect-backends=" + ",".join(backends))
+    arguments.add("--expect-named-data=" + ",".join(named_data + sharded_named_data))
+    arguments.add("--expect-sharded=" + ",".join(sharded_named_data))
+    arguments.add(plans.whole, format = "--plan=%s")
+    arguments.add(plans.export, format = "--export-plan=%s")
+    arguments.add(plans.lower, format = "--lower-plan=%s")
+    for method, plan in plans.method_plans.items():
+        arguments.add(plan, format = "--method-plan={}=%s".format(method))
+    arguments.add(positions, format = "--positions=%s")
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [manifest],
+        outputs = [plans.whole, plans.export, plans.lower, positions] + plans.method_plans.values(),
+        mnemonic = "ExecutorchPlan",
+        progress = "Planning",
+    )
+    return plans
+
+def _named(manifest, files, attribute):
+    """Pairs each file with its name in the program, and fails if two files have the same name."""
+    named = [struct(name = name_beside(file, manifest), file = file) for file in files]
+    check_unique(named, attribute)
+    return named
+
+def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = []):
+    """Gives each input file the name that the manifest and the sources use for it.
+
+    Args:
+      manifest: File, the manifest. Names are relative to its directory.
+      srcs: list of File, the program's own Python sources.
+      libraries: list of ExecutorchLibraryInfo, the libraries that the sources import.
+      data: list of File, the files that exporting and lowering read.
+      weights: list of File, the files that only lowering reads.
+
+    Returns:
+      struct with these fields. A named file is a struct(name, file).
+
+      - `sources`: depset of named files, the sources, including those of the libraries.
+      - `source_files`: depset of File, the same files.
+      - `data`, `weights`: lists of named files.
+    """
+    named_data_files = _named(manifest, data, "data")
+    named_weights = _named(manifest, weights, "weights")
+    check_unique(named_data_files + named_weights, "weights")
+    return struct(
+        data = named_data_files,
+        source_files = depset(srcs, transitive = [library.files for library in libraries]),
+        sources = depset(_named(manifest, srcs, "srcs"), transitive = [library.sources for library in libraries]),
+        weights = named_weights,
+    )
+
+def _named_argument(option, named):
+    return "--{}={}={}".format(option, named.name, named.file.path)
+
+def _source_argument(source):
+    return _named_argument("source", source)
+
+def _data_argument(data):
+    return _named_argument("data", data)
+
+def _files(named):
+    return [entry.file for entry in named]
+
+def export_program(ctx, plans, inputs):
+    """Declares ExecutorchExport, which exports each method with `torch.export`.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+
+    Returns:
+      struct with these fields:
+
+      - `directory`: File, a directory that holds the exported methods. If each method is lowered by itself, it holds only
+        what the methods have in common.
+      - `exported_methods`: dict of method name to File, a `.pt2` for each method. It is empty if all methods are lowered
+        together.
+      - `input_digests`: File, the digests of the inputs as JSON. They are not in `directory`: an edit that does not change
+        the graphs must not lower them again.
+    """
+    directory = ctx.actions.declare_directory(plans.name + ".export")
+    exported_methods = {
+        method: ctx.actions.declare_file("{}.export.{}.pt2".format(plans.name, method))
+        for method in plans.method_plans
+    }
+    input_digests = ctx.actions.declare_file(plans.name + ".export_inputs.json")
+    arguments = driver_arguments(ctx, "export")
+    arguments.add(plans.export)
+    arguments.add_all(inputs.sources, map_each = _source_argument)
+    arguments.add_all(inputs.data, map_each = _data_argument)
+    arguments.add(input_digests, format = "--inputs=%s")
+    for method, exported in exported_methods.items():
+        arguments.add(exported, format = "--method={}=%s".format(method))
+    arguments.add_all("-o", [directory], expand_directories = False)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
+        outputs = [directory, input_digests] + exported_methods.values(),
+        mnemonic = "ExecutorchExport",
+        progress = "Exporting",
+        torch = True,
+        worker = True,
+    )
+    return struct(directory = directory, exported_methods = exported_methods, input_digests = input_digests)
+
+def _lower_arguments(ctx, plan, export, methods, inputs):
+    """Returns the arguments that every ExecutorchLower has; `methods` are the names of those whose `.pt2` it reads."""
+    arguments = driver_arguments(ctx, "lower")
+    arguments.add(plan)
+    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
+    for method in methods:
+        arguments.add(export.exported_methods[method], format = "--exported={}=%s".format(method))
+    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add("--jobs=1")  # Bazel decides which actions run at the same time
+    return arguments
+
+def _lower_method(ctx, method, plans, export, inputs):
+    """Declares ExecutorchLower of one method, and returns the directory that it writes."""
+    plan = plans.method_plans[method]
+    lowered = ctx.actions.declare_directory("{}.lowered.{}".format(plans.name, method))
+    arguments = _lower_arguments(ctx, plan, export, [method], inputs)
+    arguments.add("--method=" + method)
+    arguments.add_all("-o", [lowered], expand_directories = False)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [plan, export.directory, export.exported_methods[method]] + _files(inputs.data + inputs.weights),
+        outputs = [lowered],
+        mnemonic = "ExecutorchLower",
+        progress = "Lowering {} of".format(method),
+        torch = True,
+        worker = True,
+    )
+    return lowered
+
+def lower_program(ctx, plans, inputs, export):
+    """Declares ExecutorchLower, which lowers the exported methods and writes the program.
+
+    If each method is lowered by itself, there is one action for each method and one that merges their results. Then an edit
+    to one method lowers only that method. The bytes are the same as when all methods are lowered together.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+
+    Returns:
+      struct with these fields:
+
+      - `pte`: File, the program.
+      - `named_data`: dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.
+      - `facts`: File, facts about the lowering as JSON, for the report.
+    """
+    name = plans.name
+    pte = ctx.actions.declare_file(name + ".pte")
+    named_data = {tag: ctx.actions.declare_file("{}.{}.ptd".format(name, tag)) for tag in plans.named_data}
+    named_data.update({
+        tag: ctx.actions.declare_directory("{}.{}".format(name, tag))
+        for tag in plans.sharded_named_data
+    })
+    facts = ctx.actions.declare_file(name + ".lowering.json")
+
+    lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
+    arguments = _lower_arguments(ctx, plans.lower, export, export.exported_methods, inputs)
+    for method, lowered in lowered_methods.items():
+        arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
+    arguments.add("-o", facts.dirname)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
+                 _files(inputs.data + inputs.weights),
+        outputs = [pte] + named_data.values() + [facts],
+        mnemonic = "ExecutorchLower",
+        progress = "Merging" if lowered_methods else "Lowering",
+        torch = True,
+        worker = True,
+    )
+    return struct(facts = facts, named_data = named_data, pte = pte)
+
+def verify_program(ctx, plans, inputs, lowered):
+    """Declares ExecutorchVerify, which builds the program a second time and fails if any byte differs.
+
+    It never runs in a worker: the second build needs processes with another environment than the first.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      lowered: the result of `lower_program`.
+
+    Returns:
+      File: an empty file. It exists only if nothing differs.
+    """
+    stamp = ctx.actions.declare_file(plans.name + ".verified")
+    first_build = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
+    arguments = driver_arguments(ctx, "verify")
+    arguments.add_all([plans.export, plans.lower])
+    arguments.add_all(inputs.sources, map_each = _source_argument)
+    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add_all(first_build, format_each = "--against=%s", expand_directories = False)
+    arguments.add(stamp, format = "--stamp=%s")
+    run_driver(
+        ctx,
+        arguments,
+        inputs = depset(
+            [plans.export, plans.lower] + _files(inputs.data + inputs.weights) + first_build,
+            transitive = [inputs.source_files],
+        ),
+        outputs = [stamp],
+        mnemonic = "ExecutorchVerify",
+        progress = "Building again and comparing",
+        torch = True,
+    )
+    return stamp
+
+def report_program(ctx, plans, export, lowered, required = []):
+    """Declares ExecutorchReport, which runs the checks of the manifest and writes the report and the index.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      export: the result of `export_program`.
+      lowered: the result of `lower_program`.
+      required: list of File that must exist before the report is written, such as the result of `verify_program`.
+
+    Returns:
+      struct with these fields:
+
+      - `index`: File, `NAME.index.json`.
+      - `report`: File, `NAME.report.json`.
+    """
+    index = ctx.actions.declare_file(plans.name + ".index.json")
+    report = ctx.actions.declare_file(plans.name + ".report.json")
+    arguments = driver_arguments(ctx, "report")
+    arguments.add(plans.whole)
+    arguments.add(export.input_digests, format = "--inputs=%s")
+    arguments.add(lowered.facts, format = "--lowering=%s")
+    arguments.add("-o", index.dirname)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [plans.whole, export.input_digests, lowered.facts] + required,
+        outputs = [index, report],
+        mnemonic = "ExecutorchReport",
+        progress = "Checking",
+    )
+    return struct(index = index, report = report)

@@ -1,0 +1,37 @@
+"""The project's Starlark, read without Bazel: its syntax is a part of Python's."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGES = ("rules", "rules/private", "toolchain")
+
+
+def bzl_files() -> list[str]:
+    """All .bzl files of the rules, as paths in the repository."""
+    return sorted(str(path.relative_to(REPOSITORY)) for name in PACKAGES for path in (REPOSITORY / name).glob("*.bzl"))
+
+
+def calls(path: str, function: str) -> Iterator[ast.Call]:
+    """The calls of a function that are statements of a file."""
+    for statement in ast.parse((REPOSITORY / path).read_text("utf-8")).body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            name = statement.value.func
+            if isinstance(name, ast.Name) and name.id == function:
+                yield statement.value
+
+
+def examples() -> dict[str, str]:
+    """The example in the documentation of each .bzl file that has one, by the path of that file."""
+    found = {}
+    for path in bzl_files():
+        blocks = re.findall(r"^( *```starlark\n.*?^ *```)$", (REPOSITORY / path).read_text("utf-8"), re.M | re.S)
+        assert len(blocks) <= 1, path
+        for block in blocks:
+            found[path] = "".join(textwrap.dedent(block).splitlines(keepends=True)[1:-1])
+    return found

@@ -1,0 +1,57 @@
+"""The Starlark's documentation has an example for each rule, and its libraries name all files that they load."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..starlark_files import REPOSITORY, bzl_files, calls, examples
+
+
+def path_of(label: str, package: str) -> str:
+    """The path of `//package:name` or `:name`, without an ending for a target."""
+    named, _, name = label.rpartition(":")
+    return f"{named.removeprefix('//') or package}/{name}"
+
+
+def libraries() -> dict[str, dict[str, Any]]:
+    """The arguments of each bzl_library, by its path."""
+    return {
+        f"{package}/{arguments['name']}": {
+            "srcs": [path_of(label if ":" in label else f":{label}", package) for label in arguments["srcs"]],
+            "deps": [path_of(label, package) for label in arguments.get("deps", [])],
+        }
+        for package in ("rules", "rules/private")
+        for call in calls(f"{package}/BUILD", "bzl_library")
+        for arguments in [{word.arg: ast.literal_eval(word.value) for word in call.keywords}]
+    }
+
+
+def test_each_file_is_in_one_library() -> None:
+    assert sorted(path for library in libraries().values() for path in library["srcs"]) == bzl_files()
+
+
+def test_a_library_depends_on_what_its_files_load() -> None:
+    known = libraries()
+    for name, library in known.items():
+        loaded = {
+            path_of(ast.literal_eval(call.args[0]), str(PurePosixPath(path).parent))
+            for path in library["srcs"]
+            for call in calls(path, "load")
+        }
+        assert loaded == {path for dep in library["deps"] for path in known[dep]["srcs"]}, name
+
+
+def test_no_package_that_every_build_reads_needs_skylib() -> None:
+    assert "bazel_skylib" not in (REPOSITORY / "toolchain/BUILD").read_text()
+
+
+def test_each_public_rule_has_an_example_with_its_load_line() -> None:
+    defs = (REPOSITORY / "rules/defs.bzl").read_text()
+    found = examples()
+    for path, name in re.findall(r'^load\("//([^"]+)", .*_(executorch_\w+) = ', defs, re.M):
+        example = found[path.replace(":", "/")]
+        assert re.search(rf'load\("@rules_executorch//rules:defs.bzl", .*"{name}"', example), name
+        assert f"{name}(" in example
