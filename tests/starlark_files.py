@@ -30,7 +30,8 @@ def examples() -> dict[str, str]:
     """The example in the documentation of each .bzl file that has one, by the path of that file."""
     found = {}
     for path in bzl_files():
-        blocks = re.findall(r"^( *```starlark\n.*?^ *```)$", (REPOSITORY / path).read_text("utf-8"), re.M | re.S)
+        text = (REPOSITORY / path).read_text("utf-8")
+        blocks = re.findall(r"^( *```starlark\n.*?^ *```)$", text, re.MULTILINE | re.DOTALL)
         assert len(blocks) <= 1, path
         for block in blocks:
             found[path] = "".join(textwrap.dedent(block).splitlines(keepends=True)[1:-1])

@@ -35,7 +35,7 @@ def documented(checkout: Workspace) -> Iterator[Workspace]:
         package = f"documented/{Path(path).stem}"
         for name in re.findall(r'"([\w.]+\.(?:py|yaml|safetensors))"', example):
             checkout.write(f"{package}/{name}", "")
-        rule = re.search(r"^(\w+) = rule\(", example, re.M)
+        rule = re.search(r"^(\w+) = rule\(", example, re.MULTILINE)
         if rule:
             checkout.write(f"{package}/example.bzl", example)
             checkout.write(f"{package}/net.yaml", MANIFEST)

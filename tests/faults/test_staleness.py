@@ -298,6 +298,10 @@ ROWS = {
         files=TABLE,
         edit={"table.txt": "3"},
     ),
+    "a file that is opened in another thread (`concurrent.futures`, `asyncio.to_thread`)": refused(
+        "import asyncio, pathlib\nVALUE = int(asyncio.run(asyncio.to_thread(pathlib.Path('table.txt').read_text)))",
+        TABLE,
+    ),
     "a file that is not there, and a default in its place": refused(
         "try:\n    VALUE = int(open('table.txt').read())\nexcept Exception:\n    VALUE = 2"
     ),
@@ -307,6 +311,9 @@ ROWS = {
     ),
     "the names in a directory (`os.listdir`, `glob`)": refused(
         "import glob\nVALUE = len(glob.glob('*.txt'))", TABLE, says="lists the directory"
+    ),
+    "the names in a directory, by a descriptor (`os.fwalk`)": refused(
+        "import os\nVALUE = len(next(os.fwalk('.'))[2])", TABLE, says="lists the directory"
     ),
     "whether a file is there, its size and time (`os.stat`)": unnoticed(
         "import os\nVALUE = 2 if os.path.exists('flag') else 3", change=lambda root: (root / "flag").touch()
@@ -364,6 +371,21 @@ ROWS = {
     "another process (`subprocess`, `os.system`)": Row(
         ANEW,
         "import subprocess\nVALUE = int(subprocess.check_output(['cat', 'table.txt']))",
+        TABLE,
+        {"table.txt": "3"},
+        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+    ),
+    "another process, by functions that fork (`os.spawnv`, `os.exec`)": Row(
+        ANEW,
+        "import os\nVALUE = os.spawnv(os.P_WAIT, '/bin/sh', ['sh', '-c', 'exit $(cat table.txt)'])",
+        TABLE,
+        {"table.txt": "3"},
+        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+    ),
+    "another process of Python (`multiprocessing` with `spawn`)": Row(
+        ANEW,
+        "import multiprocessing\npool = multiprocessing.get_context('spawn').Pool(1)\n"
+        "VALUE = pool.apply(eval, ['int(open(\"table.txt\").read())'])\npool.terminate()",
         TABLE,
         {"table.txt": "3"},
         says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
@@ -514,6 +536,40 @@ def take():
     for _ in range(2):
         assert project.build()[0] == 0
         assert "model.py:8, in take, reads the environment variable `STALE_VALUE`" in capfd.readouterr().err
+
+
+OPERATOR = """
+import os, torch
+
+library = torch.library.Library("stale", "FRAGMENT")
+if not hasattr(torch.ops.stale, "scale"):
+    library.define("scale(Tensor x) -> Tensor")
+library.impl("scale", lambda x: x * float(os.environ.get("STALE_DIR")), "CompositeImplicitAutograd")
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.stale.scale(x)
+
+    def other(self, x):
+        return torch.ops.stale.scale(x) + 1
+
+def create():
+    return Net()
+"""
+ONE = "forward: {example_inputs: [{shape: [2]}]}"
+TWO_METHODS = MANIFEST.replace(ONE, f"{ONE}, {ONE.replace('forward', 'other')}")
+
+
+def test_what_lowering_reads_in_processes_of_its_own_is_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are lowered one by one there. An operator that lowering takes apart reads a variable."""
+    project.write({"net.yaml": TWO_METHODS, "model.py": OPERATOR})
+    programs = []
+    for value in ("2", "3"):
+        monkeypatch.setenv("STALE_DIR", value)
+        code, program = project.build("--jobs", "2")
+        assert code == 0
+        programs.append(program)
+    assert programs[0] != programs[1]
 
 
 def test_what_the_model_puts_on_the_path_is_gone_with_it(project: Project) -> None:

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from etbuild.inputs import distributions
-from etbuild.processes.environment import FIXED, environment
+from etbuild.processes.environment import FIXED, environment, python_path
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -171,3 +172,43 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
     os.utime(module, (late, late))
     with pytest.raises(distributions.InputError, match=r"`edited.py` of the installed package `edited` was changed"):
         distributions.check_unedited.__wrapped__("edited")
+
+
+@pytest.mark.parametrize("below", ["", "/lib"])
+def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path: Path) -> None:
+    """Python would import from an archive, and from a directory in it. No key holds what is in it."""
+    archive = tmp_path / "packages.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        for prefix in ("", "lib/"):
+            opened.writestr(f"{prefix}yaml/__init__.py", "raise RuntimeError('this hides PyYAML')\n")
+    place = f"{archive}{below}"
+    assert python_path({"PYTHONPATH": f"{place}:{tmp_path / 'not_there'}"}) == [tmp_path / "not_there"]
+    done = etbuild("validate", manifest, PYTHONPATH=place)
+    assert done.returncode == 0, done.stderr
+    done = etbuild("build", manifest, "--no-cache", "--timeout", "0.01", "-o", tmp_path / "out", PYTHONPATH=place)
+    assert f"note: builds do not look into {place}, an entry of PYTHONPATH: it is no directory" in done.stderr
+
+
+GONE = "error: the current directory was removed\n    go to another directory\n"
+REMOVED = "import os, sys\nos.mkdir('gone'), os.chdir('gone'), os.rmdir('../gone')\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("validate MANIFEST", 0, ""),
+        ("validate model.yaml", 2, "error: model.yaml: cannot read the file: No such file or directory\n"),
+        ("cache info --cache-dir relative", 2, GONE),
+        ("build MANIFEST -o OUT", 2, GONE),
+        ("inspect OUT/net.pte", 2, GONE),
+    ],
+)
+def test_the_current_directory_was_removed(
+    arguments: str, code: int, said: str, manifest: Path, tmp_path: Path
+) -> None:
+    """PyTorch ends a process that imports it there."""
+    words = arguments.replace("MANIFEST", str(manifest)).replace("OUT", str(tmp_path)).split()
+    command = [sys.executable, "-c", f"{REMOVED}from etbuild.__main__ import main\nsys.exit(main())", *words]
+    given = {**os.environ, "PYTHONPATH": f"relative:{tmp_path}"}
+    done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, said)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from etbuild.worker import server
+from etbuild.worker.protocol import WorkRequest
 from tests.conftest import MANIFESTS
 from tests.worker_client import TYPES, Worker, alive, framed, varint, wait_until
 
@@ -121,6 +125,26 @@ def test_what_a_model_prints_is_no_response(worker: Worker, tmp_path: Path) -> N
     assert (response.exit_code, response.request_id) == (0, 5)
     for who in ("by Python", "to standard error", "to the descriptor", "by C"):
         assert f"said {who}" in response.output
+
+
+@pytest.mark.parametrize("failing", ["os.fork", "mmap.mmap"])
+def test_a_fork_that_fails_leaves_no_descriptors(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have no process or no memory for a moment. The worker answers, and goes on."""
+    requests, written = os.pipe()
+    answers, responses = os.pipe()
+    waker = server._Worker(lambda arguments: 0, requests, responses, os.pipe())
+    monkeypatch.setattr(server, "warm", lambda verb: None)
+
+    def fail(*arguments: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(failing, fail)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    waker._start(WorkRequest(("build",), request_id=7))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert b"cannot start a process: [Errno 11]" in os.read(answers, 4096)
+    for descriptor in (requests, written, answers, responses, *waker.wakeup):
+        os.close(descriptor)
 
 
 def test_very_much_output_is_cut(worker: Worker, tmp_path: Path) -> None:

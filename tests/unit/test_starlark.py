@@ -51,7 +51,7 @@ def test_no_package_that_every_build_reads_needs_skylib() -> None:
 def test_each_public_rule_has_an_example_with_its_load_line() -> None:
     defs = (REPOSITORY / "rules/defs.bzl").read_text()
     found = examples()
-    for path, name in re.findall(r'^load\("//([^"]+)", .*_(executorch_\w+) = ', defs, re.M):
+    for path, name in re.findall(r'^load\("//([^"]+)", .*_(executorch_\w+) = ', defs, re.MULTILINE):
         example = found[path.replace(":", "/")]
         assert re.search(rf'load\("@rules_executorch//rules:defs.bzl", .*"{name}"', example), name
         assert f"{name}(" in example

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing.resource_tracker
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from etbuild.errors import BuildError
 from etbuild.inputs import readable_places, undeclared
+from etbuild.processes import forked
 
 
 def module(directory: Path, name: str) -> Path:
@@ -169,6 +172,147 @@ def test_another_library_of_that_name_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     with pytest.raises(BuildError, match="loads the library libm"):
         run(tmp_path, "import ctypes\nctypes.CDLL('libm.so.6')")
+
+
+OTHER_THREADS = {
+    "a thread": "import threading\nthread = threading.Thread(target=Path(FILE).read_text)\n"
+    "thread.start()\nthread.join()",
+    "a timer": "import threading\ntimer = threading.Timer(0, Path(FILE).read_text)\ntimer.start()\ntimer.join()",
+    "a thread without a class": "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\n"
+    "_thread.start_new_thread(Path(FILE).read_text, ())\n"
+    "lock.acquire(timeout=0.1)",
+    "a pool": "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(1) as pool:\n"
+    "    pool.submit(Path(FILE).read_text)",
+    "a pool of multiprocessing": "from multiprocessing.pool import ThreadPool\nwith ThreadPool(1) as pool:\n"
+    "    pool.map(os.listdir, [os.path.dirname(FILE)])",
+    "an event loop": "import asyncio\nasyncio.run(asyncio.to_thread(Path(FILE).read_text))",
+    "a thread of a thread": "import threading\n"
+    "inner = threading.Thread(target=Path(FILE).read_text)\nouter = threading.Thread(target=inner.start)\n"
+    "outer.start()\nouter.join()\ninner.join()",
+    "a copy of a thread": "import multiprocessing, threading\n"
+    "process = multiprocessing.get_context('fork').Process(target=Path(FILE).read_text)\n"
+    "thread = threading.Thread(target=process.start)\nthread.start()\nthread.join()\nprocess.join()",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_THREADS)
+def test_what_another_thread_reads_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No line of a source is on the stack of that thread. The build says what is wrong, and the thread says nothing."""
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    code = f"import os\nfrom pathlib import Path\nFILE = '/etc/passwd'\n{OTHER_THREADS[name]}"
+    with pytest.raises(BuildError, match=r"model\.py:\d.*(opens|lists the directory) /etc"):
+        run(tmp_path, code)
+    if "process" not in code:
+        assert capfd.readouterr().err == ""
+
+
+def test_threads_of_a_package_may_read_what_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is imported may start threads, and what they read later is the package's business."""
+    file = module(tmp_path / "site", "package_with_thread")
+    (tmp_path / "table.json").write_text("2", "utf-8")
+    file.write_text(
+        "import threading\nfrom pathlib import Path\n"
+        f"thread = threading.Thread(target=Path({str(tmp_path / 'table.json')!r}).read_text)\nthread.start()\n"
+        "thread.join()\nerrors = []\n",
+        "utf-8",
+    )
+    monkeypatch.syspath_prepend(file.parent)
+    run(tmp_path, "import package_with_thread", "package_with_thread")
+
+
+def test_errors_of_threads_are_still_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    code = "import threading\nthread = threading.Thread(target=int, args=('x',))\nthread.start()\nthread.join()"
+    run(tmp_path, code)
+    assert "ValueError: invalid literal" in capfd.readouterr().err
+
+
+LISTINGS = {
+    "by a descriptor": "os.listdir(os.open(PLACE, os.O_RDONLY))",
+    "by a path of a descriptor": "os.listdir(f'/proc/self/fd/{os.open(PLACE, os.O_RDONLY)}')",
+    "by a scan": "list(os.scandir(os.open(PLACE, os.O_RDONLY)))",
+    "by a walk": "list(os.fwalk(PLACE))",
+    "by a pattern": "import glob\nlist(glob.iglob('*', root_dir=PLACE, dir_fd=os.open('/', os.O_RDONLY)))",
+    "below another place": "os.chdir(PLACE)\nos.listdir()",
+}
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_directory_that_is_listed_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "place").mkdir()
+    with pytest.raises(BuildError, match=r"lists the directory .*, whose files no key holds"):
+        run(tmp_path, f"import os\nPLACE = {str(tmp_path / 'place')!r}\n{LISTINGS[name]}")
+
+
+def test_its_own_directories_may_be_listed_and_removed_by_descriptors(tmp_path: Path) -> None:
+    code = "import os, shutil, tempfile\nd = tempfile.mkdtemp()\nos.makedirs(d + '/a/b')\n"
+    code += "assert len(list(os.fwalk(d))) == 3\nassert os.listdir(os.open(d, os.O_RDONLY)) == ['a']\nshutil.rmtree(d)"
+    run(tmp_path, code)
+    (tmp_path / "old/a").mkdir(parents=True)
+    run(tmp_path, f"import shutil\nshutil.rmtree({str(tmp_path / 'old')!r})")
+
+
+PROCESSES = {
+    "os.spawnv": "os.spawnv(os.P_WAIT, '/bin/true', ['true'])",
+    "os.spawnlp": "os.spawnlp(os.P_WAIT, 'true', 'true')",
+    "os.posix_spawnp": "os.waitpid(os.posix_spawnp('true', ['true'], {}), 0)",
+    "os.fork and os.execv": "pid = os.fork()\nif not pid:\n    os.execv('/bin/true', ['true'])\nos.waitpid(pid, 0)",
+    "os.popen": "os.popen('true').close()",
+    "pty.fork": "import pty\npid, _ = pty.fork()\nif not pid:\n    os.execv('/bin/true', ['true'])\nos.waitpid(pid, 0)",
+    "multiprocessing": "import multiprocessing\n"
+    "process = multiprocessing.get_context('spawn').Process(target=abs, args=(1,))\nprocess.start()\nprocess.join()",
+    "a thread": "import threading\nthread = threading.Thread(target=os.system, args=('true',))\n"
+    "thread.start()\nthread.join()",
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whichever function starts it. Two of them give one note."""
+    with undeclared.unkeyed() as found:
+        run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
+    assert "starts a process" in found
+    assert capfd.readouterr().err.count("in <module>, starts a process, which no key holds") == 1
+
+
+def test_another_interpreter_is_known(tmp_path: Path) -> None:
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    with undeclared.unkeyed() as found:
+        run(tmp_path, f"import {name} as interpreters\ninterpreters.destroy(interpreters.create())", name)
+    assert found == {"starts another interpreter"}
+
+
+def test_memory_that_processes_share_starts_none(tmp_path: Path) -> None:
+    """Python starts one that removes the memory if it is left."""
+
+    def task() -> set[str]:
+        multiprocessing.resource_tracker._resource_tracker._fd = None  # it was not started
+        with undeclared.unkeyed() as found:
+            code = "from multiprocessing.shared_memory import SharedMemory\nm = SharedMemory(create=True, size=9)\n"
+            run(tmp_path, code + "m.close()\nm.unlink()")
+        return found
+
+    assert forked.run({"task": task}, 1) == {"task": set()}
+
+
+def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lowering watches again in a process for each method. It finds there what the export has found already."""
+
+    def task() -> None:
+        run(tmp_path, "import os\nos.environ.get('HOME')")
+
+    with undeclared.unkeyed() as built:
+        with undeclared.unkeyed() as exported:
+            task()
+        with undeclared.unkeyed() as lowered, undeclared.refused({}, [], set()):
+            forked.run({"first": task, "second": task}, 1)
+    assert built == exported == lowered == {"reads the environment variable `HOME`"}
+    assert capfd.readouterr().err.count("note: ") == 1
 
 
 def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:

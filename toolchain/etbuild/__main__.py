@@ -16,7 +16,7 @@ _WORKER = ["--persistent_worker"]
 
 def main() -> int:
     """Runs the command line."""
-    if not os.environ.get("PYTHONSAFEPATH") and sys.path[0] in ("", str(Path.cwd())):
+    if not os.environ.get("PYTHONSAFEPATH") and sys.path[0] in ("", _current_directory()):
         del sys.path[0]  # `python -m` put it there
     if os.environ.get("PYTHONPATH"):
         _look_where_builds_look()
@@ -38,6 +38,14 @@ def main() -> int:
     return cli.main(arguments, lambda limit: _supervise(arguments, limit))
 
 
+def _current_directory() -> str:
+    """The current directory; empty if it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - the same path as in `sys.path`
+    except FileNotFoundError:
+        return ""
+
+
 def _supervise(arguments: list[str], limit: float | None) -> None:
     from etbuild.processes.supervisor import supervise
 
@@ -57,7 +65,7 @@ def _look_where_builds_look() -> None:
     from etbuild.processes import environment
 
     left = set(environment.python_path())
-    given = {Path(place).absolute() for place in os.environ["PYTHONPATH"].split(os.pathsep)}
+    given = set(environment.absolute_paths(os.environ["PYTHONPATH"].split(os.pathsep)))
     sys.path[:] = [place for place in sys.path if Path(place) not in given - left]
 
 

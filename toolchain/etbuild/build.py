@@ -215,6 +215,7 @@ class _Steps:
 
     def _lower_one_by_one(self, what: Lowering, directory: Path, methods: dict[str, str]) -> None:
         """Takes what it can from the cache method by method, lowers the others, and merges all."""
+        from etbuild.inputs.undeclared import unkeyed
         from etbuild.steps import lower as lowering
 
         assert self.cache is not None
@@ -226,10 +227,12 @@ class _Steps:
                 methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
             missing = {name: found[name] for name, how in methods.items() if how == "run"}
             if missing:
-                lowering.lower_methods(what, missing)
+                with unkeyed() as unknown:
+                    lowering.lower_methods(what, missing)
                 self.request.check_unchanged()
-            for name, path in missing.items():
-                self.cache.store("method", keys[name], path, _files_below(path))
+                if not unknown:
+                    for name, path in missing.items():
+                        self.cache.store("method", keys[name], path, _files_below(path))
             lowering.merge(what, found, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:

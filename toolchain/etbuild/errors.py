@@ -149,6 +149,18 @@ def system_error(error: Exception) -> BuildError | None:
     return None
 
 
+def check_current_directory() -> None:
+    """Looks for the current directory. PyTorch ends a process that imports it where that is missing.
+
+    Raises:
+        InputError: The directory was removed.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109 - this module does without pathlib
+    except FileNotFoundError:
+        raise InputError([Problem("the current directory was removed", hint="go to another directory")]) from None
+
+
 class Elsewhere(BaseException):
     """The command was run to its end by another process, with this exit code."""
 

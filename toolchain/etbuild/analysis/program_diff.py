@@ -14,7 +14,7 @@ from typing import Any
 from etbuild.analysis.find_index import read_index
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
-from etbuild.errors import InputError, Problem, format_path
+from etbuild.errors import InputError, Problem, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
 
 Facts = dict[str, Any]
@@ -38,6 +38,7 @@ def facts(path: Path) -> Facts:
 def _of_file(path: Path) -> Facts:
     from etbuild.processes.library_output import library_messages_off
 
+    check_current_directory()
     with library_messages_off():
         from etbuild.files import program_file
 

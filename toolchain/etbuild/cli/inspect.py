@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_parser
+from etbuild.errors import check_current_directory
 
 
 def add(verbs: Any) -> None:
@@ -24,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
     from etbuild.processes.library_output import library_messages_off
 
+    check_current_directory()
     with library_messages_off():
         from etbuild.analysis import inspection
         from etbuild.files import program_file

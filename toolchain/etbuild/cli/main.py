@@ -14,7 +14,16 @@ from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
+from etbuild.errors import (
+    INTERRUPTED,
+    BuildError,
+    Elsewhere,
+    EtbuildError,
+    InputError,
+    Problem,
+    check_current_directory,
+    system_error,
+)
 
 _VERBS = (
     "validate",
@@ -90,13 +99,23 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, OSError):
         if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
             return _lose_output(error)
-        known = system_error(error) or error
+        known = _removed_directory(error) or system_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
     from etbuild.cli.terminal import complain
 
     complain(known)
     return known.exit_code
+
+
+def _removed_directory(error: OSError) -> InputError | None:
+    """What is wrong if a relative path has no meaning."""
+    try:
+        if error.errno == errno.ENOENT and error.filename is None:
+            check_current_directory()
+    except InputError as removed:
+        return removed
+    return None
 
 
 def _lose_output(error: OSError) -> int:

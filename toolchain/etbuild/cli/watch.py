@@ -10,7 +10,7 @@ from typing import Any
 
 from etbuild.cli import build
 from etbuild.cli.options import add_parser, declared
-from etbuild.errors import EtbuildError, InputError, Problem, printable
+from etbuild.errors import EtbuildError, InputError, Problem, check_current_directory, printable
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
 
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.processes import forked
     from etbuild.worker.warm_up import warm
 
+    check_current_directory()
     changes = _changes(options)
     warm("build")
     try:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from etbuild.inputs.readable_places import DRIVER, python_directories
+from etbuild.inputs.thread_starters import starter
 
 # On the stack between a source and what it opens.
-_WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("native_readers", "undeclared", "user_code")}
+_WRAPPERS = {
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("native_readers", "thread_starters", "undeclared", "user_code")
+}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
@@ -19,6 +23,8 @@ _OPENERS = {
     *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
     *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
 }
+# Modules of Python's own that call, in another thread or process, what they are told to call.
+_CALLERS = {"asyncio", "concurrent", "multiprocessing", "threading"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,11 @@ known_sources: dict[str, str] = {}
 
 
 def author_of(frame: FrameType | None) -> Author | None:
-    """Who has called what a frame does; None: no source has, or a package has while it was imported."""
+    """Who has called what a frame of this thread does. If no source is on the stack: who started the thread.
+
+    Returns:
+        None if no source did, or if a package did while it was imported.
+    """
     direct, itself, importing, inner = True, True, False, False
     while frame is not None:
         file = frame.f_code.co_filename
@@ -61,7 +71,10 @@ def author_of(frame: FrameType | None) -> Author | None:
             direct = direct and _is_python(file)
             itself = itself and (file.startswith("<") or _is_opener(file))
         frame = frame.f_back
-    return None
+    started: Author | None = starter()
+    if started is None:
+        return None
+    return replace(started, direct=direct and started.direct, itself=itself and started.itself, importing=importing)
 
 
 def is_running(frame: FrameType | None, real: str) -> bool:
@@ -96,4 +109,4 @@ def _is_python(file: str) -> bool:
 def _is_opener(file: str) -> bool:
     libraries = python_directories("stdlib", "platstdlib")
     own = next((directory for directory in libraries if file.startswith(directory)), None)
-    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS
+    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS

@@ -10,6 +10,7 @@ opens files without telling Python; the functions of PyTorch and safetensors tha
 
 from __future__ import annotations
 
+import _posixsubprocess
 import contextlib
 import functools
 import importlib
@@ -36,6 +37,7 @@ from etbuild.inputs.readable_places import (
     real_path,
     source_of_bytecode,
 )
+from etbuild.inputs.thread_starters import starters_remembered
 from etbuild.patching import replaced
 from etbuild.processes import environment as settled
 from etbuild.processes.process_state import high_copy
@@ -43,6 +45,7 @@ from etbuild.processes.process_state import high_copy
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
+_DESCRIPTORS = "/proc/self/fd/"
 _TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
 
 _FILE = (
@@ -72,11 +75,15 @@ class _Told:
 
     def __init__(self) -> None:
         low = os.memfd_create("told")
-        self.file = high_copy(low)
-        os.close(low)
+        try:
+            self.file = high_copy(low)
+        finally:
+            os.close(low)
         self.process, self.own = os.getpid(), list[list[str]]()
 
     def append(self, *words: str) -> None:
+        if [*words] in self.rows():
+            return
         if os.getpid() == self.process:
             self.own.append([*words])
             return
@@ -114,7 +121,7 @@ class _Watch:
     told: _Told = field(default_factory=_Told)
 
 
-_watches: list[_Watch] = []  # a step in a forked process watches inside of another's
+_watches: list[_Watch] = []  # a step in a forked process watches inside of another's, which it tells at its end
 _unkeyed: list[set[str]] = []
 
 
@@ -147,8 +154,11 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
         raise
     finally:
         _watches.pop()
-        for found in _unkeyed:
-            found.update(words[0] for words in watch.told.rows() if len(words) == 1)
+        for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
+            for found in _unkeyed:
+                found.add(what)
+            if _watches:
+                _watches[-1].told.append(what)
         problems = _problems(watch)
         watch.told.close()
     if problems:
@@ -171,9 +181,11 @@ def unkeyed() -> Iterator[set[str]]:
 
 
 def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
-    if _unkeyed and what not in _unkeyed[0]:
+    if not _unkeyed:
+        return
+    if what not in _unkeyed[0] and [what] not in watch.told.rows():
         print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
-        watch.told.append(what)
+    watch.told.append(what)
     for found in _unkeyed:
         found.add(what)
 
@@ -264,13 +276,14 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 
 
 def _listed(watch: _Watch, path: Any = None) -> None:
-    real = real_path(os.curdir if path is None else path)
+    directory = os.curdir if path is None else f"{_DESCRIPTORS}{path}" if isinstance(path, int) else path
+    real = real_path(directory)
     frame = sys._getframe(2)
-    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
+    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, directory):
         return
     author = author_of(frame)
     if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
-        shown = os.fsdecode(os.curdir if path is None else path)
+        shown = real if isinstance(path, int) else os.fsdecode(directory)
         hint = "name the files in a source or in the `kwargs` of the model"
         _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
 
@@ -318,6 +331,24 @@ def _process_started(watch: _Watch, *arguments: Any) -> None:
         _note(watch, author.place, "starts a process", _OUTSIDE)
 
 
+def _told_fork_exec(*arguments: Any) -> Any:
+    """Starts a process as `multiprocessing` does, of which Python tells no hook. `subprocess` tells one itself."""
+    if _watches and not _is_tracker(sys._getframe(1)):
+        _process_started(_watches[-1])
+    return _own_fork_exec(*arguments)
+
+
+def _is_tracker(frame: FrameType) -> bool:
+    """Whether the process that is started only removes shared memory when others have ended."""
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "multiprocessing.resource_tracker"
+
+
+def _interpreter_started(watch: _Watch) -> None:
+    author = author_of(sys._getframe(2))
+    if author is not None:
+        _note(watch, author.place, "starts another interpreter", "call the code here: nobody sees what it reads there")
+
+
 def _asked(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
@@ -349,7 +380,9 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
     "builtins.input": _asked,
-    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "pty.spawn"), _process_started),
+    # `os.spawnv` and its like fork, and the copy goes on to another program by `os.exec`.
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn"), _process_started),
+    "cpython.PyInterpreterState_New": _interpreter_started,
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
     "urllib.Request": _connected,
 }
@@ -389,6 +422,8 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
+        stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
+        stack.enter_context(starters_remembered(lambda: author_of(sys._getframe(2)), Undeclared))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
         yield
@@ -407,6 +442,7 @@ def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
     return __import__(name, *arguments, **keywords)
 
 
+_own_fork_exec = _posixsubprocess.fork_exec
 _own_getitem = os._Environ.__getitem__
 _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
 

@@ -42,8 +42,12 @@ class Slate:
     def new(cls) -> Slate:
         """One of this process, which watches another that has not said anything yet."""
         descriptor = os.memfd_create("etbuild")
-        os.ftruncate(descriptor, _SLATE_BYTES)
-        slate = cls(descriptor)
+        try:
+            os.ftruncate(descriptor, _SLATE_BYTES)
+            slate = cls(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
         slate.write()
         return slate
 

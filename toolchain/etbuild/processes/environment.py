@@ -86,7 +86,7 @@ def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
 
     From others a module could hide an installed one, and no key would tell.
     """
-    return [place for place in _python_path(given) if _stranger(place) is None]
+    return [place for place in _python_path(given) if _why_not(place) is None]
 
 
 def check_packages() -> None:
@@ -98,22 +98,37 @@ def check_packages() -> None:
     found = importlib.util.find_spec("torch")
     torch = Path(found.origin).parent if found is not None and found.origin else None
     for place in _python_path(os.environ):
-        stranger = _stranger(place)
-        if stranger is None or _MAIN.is_relative_to(place):
+        why = _why_not(place)
+        if why is None or _MAIN.is_relative_to(place):
             continue
-        why = f"`{stranger}` there belongs to no installed package, so that no key holds its content"
         if torch is not None and torch.parent == place.resolve():
             hint = "install etbuild, torch and executorch together, such as into a virtual environment"
             raise InputError([Problem(f"builds do not look into {place}, a directory of PYTHONPATH: {why}", hint=hint)])
-        print(
-            f"note: builds do not look into {place}, a directory of PYTHONPATH: {why}. Sources are found with "
-            f"`--root {place}`",
-            file=sys.stderr,
-        )
+        kind, hint = ("a directory", f"Sources are found with `--root {place}`")
+        if not place.is_dir():
+            kind, hint = ("an entry", "Unpack it, and declare its sources or install it")
+        print(f"note: builds do not look into {place}, {kind} of PYTHONPATH: {why}. {hint}", file=sys.stderr)
 
 
 def _python_path(given: Mapping[str, str]) -> list[Path]:
-    return [Path(place).absolute() for place in given.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return absolute_paths(place for place in given.get("PYTHONPATH", "").split(os.pathsep) if place)
+
+
+def absolute_paths(places: Iterable[str]) -> list[Path]:
+    """The paths, made absolute. If the current directory was removed, relative ones lead nowhere and are left out."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return [Path(place) for place in places if Path(place).is_absolute()]
+    return [here / place for place in places]
+
+
+def _why_not(place: Path) -> str | None:
+    """Why builds do not look into a place; None: they do."""
+    if any(path.exists() and not path.is_dir() for path in (place, *place.parents)):
+        return "it is no directory, and no key holds the content of an archive"
+    stranger = _stranger(place)
+    return stranger and f"`{stranger}` there belongs to no installed package, so that no key holds its content"
 
 
 def _stranger(place: Path) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem, check_current_directory
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, in_words, work
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
 
     Raises:
         Elsewhere: The new process has reached the end.
-        InputError: It would not find PyTorch.
+        InputError: It would not find PyTorch, or the current directory was removed.
         BuildError: The process ended before the command did, or took too long.
         KeyboardInterrupt: A signal has ended it. The new process does not say so.
     """
@@ -89,6 +89,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     from etbuild.files.scratch import remove_left
     from etbuild.processes import environment, sandbox
 
+    check_current_directory()
     environment.check_packages()
     sys.stdout.flush()
     sys.stderr.flush()

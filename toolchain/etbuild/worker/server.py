@@ -172,9 +172,19 @@ class _Worker:
             self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
 
     def _fork(self, request: WorkRequest, view: Scratch | None) -> None:
-        parent, output, slate = os.getpid(), os.memfd_create("output"), Slate.new()
+        parent, output = os.getpid(), os.memfd_create("output")
+        try:
+            slate = Slate.new()
+        except OSError:
+            os.close(output)
+            raise
         with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.close(output)
+                slate.close()
+                raise
             if pid == 0:
                 self._work(request, view, parent, output, slate)
             with contextlib.suppress(OSError):  # whichever of the two comes first
