@@ -110,7 +110,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     venv.create(root, symlinks=True, with_pip=False)
     [place] = (root / "lib").glob("python*/site-packages")
     [tests] = [path for path in map(Path, sys.path) if path.name == "site-packages"]
-    (place / "packages.pth").write_text(f"{tests}\n{Path(distributions.__file__).parents[1]}\n")
+    (place / "packages.pth").write_text(f"{tests}\n{Path(distributions.__file__).parents[2]}\n")
     return place
 
 

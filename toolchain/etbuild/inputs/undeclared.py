@@ -30,8 +30,8 @@ from etbuild.patching import replaced
 from etbuild.processes import environment as settled
 from etbuild.processes.process_state import high_copy
 
-_HERE = str(Path(__file__).parent) + os.sep
-_WRAPPERS = {__file__, str(Path(__file__).with_name("sources.py"))}  # on the stack between a source and what it opens
+_HERE = str(Path(__file__).parents[1]) + os.sep
+_WRAPPERS = {__file__, str(Path(__file__).with_name("user_code.py"))}  # on the stack between a source and what it opens
 _MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 _FINDERS = (*_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
 # Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
