@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds until it is interrupted."""
-    from etbuild.cli.terminal import complain
+    from etbuild.cli.terminal import print_error
     from etbuild.processes import forked
     from etbuild.worker.warm_up import warm
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
                 try:
                     forked.run({f"building {manifest}": _task(options, manifest)}, 1)
                 except EtbuildError as error:  # it was killed
-                    complain(error)
+                    print_error(error)
                 except forked.ChildFailed as bug:
                     print(bug, file=sys.stderr)
             print("watching; Ctrl-C ends it", file=sys.stderr)
@@ -59,13 +59,13 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     }
 
     def task() -> None:
-        from etbuild.cli.terminal import complain
+        from etbuild.cli.terminal import print_error
 
         try:
             build.run(argparse.Namespace(**{**vars(options), **own}))
             sys.stdout.flush()
         except EtbuildError as error:
-            complain(error)
+            print_error(error)
 
     return task
 
@@ -82,7 +82,7 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
     directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
     missing = [path for path in (*directories, *files) if not path.exists()]
     if missing:
-        raise InputError([Problem(f"{missing[0]}: no such file or directory")])
+        raise InputError.of(f"{missing[0]}: no such file or directory")
 
     places = directories | {file.parent for file in files}
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places

@@ -15,11 +15,11 @@ from torch.export.graph_signature import TensorArgument
 
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.runtime_limits import Limit
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
-from etbuild.exception_text import hints, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import artifacts as files
 from etbuild.files import program_file
-from etbuild.inputs.user_code import SourceFinder, source_line
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
@@ -73,12 +73,8 @@ def emit(
     segments = named_data.program_alignment(edge, config.segment_alignment)
     dequantize.register_kernels(edge)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
-    try:
+    with wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)):
         manager = edge.to_executorch(replace(config, segment_alignment=segments))
-    except (BuildError, InputError):
-        raise
-    except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
-        raise _emission_error(error, lower_plan, edge, finder) from error
     if lower_plan["share_mutable_buffers"]:
         mutable_buffers.check_shared(manager)
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
@@ -137,14 +133,10 @@ def _check_names(edge: EdgeProgramManager) -> None:
             tensor = named_data.tensor(program, name)
             first, known = seen.setdefault(name, (method, tensor))
             if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
-                raise BuildError(
-                    [
-                        Problem(
-                            f"`{name}` has one content in `{first}` and another in `{method}`",
-                            ("methods", method),
-                            "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
-                        )
-                    ]
+                raise BuildError.at(
+                    ("methods", method),
+                    f"`{name}` has one content in `{first}` and another in `{method}`",
+                    "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
                 )
 
 
@@ -205,15 +197,13 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
 def _emission_error(
     error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
 ) -> BuildError:
-    path, hint = _to_blame(str(error), lower_plan, edge)
-    place = source_line(error, finder)
-    where = f" at {place}" if place else ""
-    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)}"
-    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+    path, hint = _place_and_hint(str(error), lower_plan, edge)
+    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
+    return from_exception(error, BuildError, path, action, hint)
 
 
-def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
-    """Where the manifest says what is to blame for ExecuTorch's message, and what to do."""
+def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    """The place in the manifest that caused ExecuTorch's message, and what to do."""
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
     if "without a name" in text:

@@ -69,7 +69,7 @@ def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> N
     }
     if not trained:
         hint = "a pass at `passes.aten` that calls `_export_forward_backward` makes a method that does"
-        raise BuildError([Problem("no method trains a weight", path, hint)])
+        raise BuildError.at(path, "no method trains a weight", hint)
     problems = [
         Problem(
             f"`{name}` is trained and would stay in the program",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import DocumentPath, InputError, did_you_mean
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Inputs:
         if found is not None and not is_file(found):
             there = os.path.lexists(found)
             message = f"`{name}` is declared as {found}, which is {'not a file' if there else 'not there'}"
-            raise InputError([Problem(message, path, "check the path after `=` of `--data`")])
+            raise InputError.at(path, message, "check the path after `=` of `--data`")
         if found is None:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; so too the weights of a model that is quantized"
@@ -52,7 +52,7 @@ class Inputs:
                 hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
             if "=" in name:
                 hint = "`--data NAME=FILE` cannot say this name: rename the file, or search its directory with `--root`"
-            raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
+            raise InputError.at(path, f"`{name}` is not a declared input", hint)
         return found
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:

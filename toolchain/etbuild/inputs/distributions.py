@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 
 _INSTALL_SECONDS = 2.0  # that an installer may take to write the last files, besides the precision of times
 _FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
@@ -70,7 +70,7 @@ def check_unedited(name: str) -> None:
             hint = (
                 f"install it again, or as an editable one; without `{name}-*.dist-info/RECORD` its files are digested"
             )
-            raise InputError([Problem(message, None, hint)])
+            raise InputError.of(message, hint)
 
 
 def _time_of(root: str, record: str) -> float:
@@ -147,7 +147,7 @@ def _files(name: str, distribution: Distribution) -> list[str]:
     ]
     if not rows:
         message = f"the package `{name}` is installed without a list of its files, and they are not found either"
-        raise InputError([Problem(message, None, "install it from a wheel: `pip install` without `--editable`")])
+        raise InputError.of(message, "install it from a wheel: `pip install` without `--editable`")
     return rows
 
 

@@ -523,7 +523,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         real = _real(file) if file else None
         if real is not None and real not in _known and not _may_read(watch, file) and not _is_editable(watch, real):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
-            raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
+            raise BuildError.at(("model", "factory"), message, _SOURCE)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +18,11 @@ from torch.export import ExportedProgram
 
 from etbuild import backends
 from etbuild.backends import Edge, recipes
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
-from etbuild.exception_text import hints, shortened, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import shortened, summary
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, source_line
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
@@ -61,7 +61,7 @@ def lower(
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     around = backends.around(plan_backends(lower_plan), made.lists)
     with (
-        _blame_lowering(methods, finder),
+        wrap_errors(lambda error: _lowering_error(error, methods, finder)),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
@@ -102,7 +102,7 @@ def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: Sour
     """
     methods, recipe = sorted(programs), _recipe(lower_plan, finder)
     config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])  # what a backend takes is there
-    with _blame_lowering(methods, finder):
+    with wrap_errors(lambda error: _lowering_error(error, methods, finder)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
         edge_passes = passes.edge(lower_plan, copies, finder, recipe)
         edge = exir.to_edge(copies, compile_config=config)
@@ -163,7 +163,7 @@ def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
             if "aten::convolution" in delegated.get("XnnpackBackend", {}):
                 path = ("methods", name, "partitioners", index, "options", option)
                 message = f"the program could not be loaded: `{option}` and a convolution in one method"
-                raise BuildError([Problem(message, path, "leave the option out for this method")])
+                raise BuildError.at(path, message, "leave the option out for this method")
 
 
 def _check_zero_points(edge: EdgeProgramManager) -> None:
@@ -254,16 +254,6 @@ _HINTS = (
 )
 
 
-@contextmanager
-def _blame_lowering(methods: list[str], finder: SourceFinder) -> Iterator[None]:
-    try:
-        yield
-    except (BuildError, InputError):
-        raise
-    except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
-        raise _lowering_error(error, methods, finder) from error
-
-
 def _lowering_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
     cause = error
     while cause.__cause__ is not None:
@@ -272,13 +262,11 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
     hint = next((hint for word, hint in _HINTS if word in text), None)
-    place = source_line(error, finder)
-    where = f" at {place}" if place else ""
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
-    message = f"lowering {', '.join(named or methods)} failed{where}: {why}"
-    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+    action = failed(f"lowering {', '.join(named or methods)}", error, finder)
+    return from_exception(error, BuildError, path, action, hint, said=why)
 
 
 def _why(error: BaseException) -> str:

@@ -114,14 +114,10 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
-        raise BuildError(
-            [
-                Problem(
-                    f"XNNPACK folds weights of different tags into one: {shown}",
-                    ("named_data",),
-                    "put all of them under one tag",
-                )
-            ]
+        raise BuildError.at(
+            ("named_data",),
+            f"XNNPACK folds weights of different tags into one: {shown}",
+            "put all of them under one tag",
         )
 
 
@@ -198,7 +194,7 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
     if tag in map(tag_of_shard, shards):
         message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by the names of weights"
         hint = "leave `shard_size` out for this tag"
-    raise BuildError([Problem(message, ("methods", method, "partitioners"), hint)])
+    raise BuildError.at(("methods", method, "partitioners"), message, hint)
 
 
 @contextmanager
@@ -330,22 +326,18 @@ def _check_alignments(asked: dict[str, list[_Request]]) -> None:
     if math.lcm(*askers) > _MOST_ALIGNMENT:
         said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
         message = f"named data of one file is wanted at alignments that have no common multiple up to 2 MiB: {said}"
-        raise BuildError([Problem(message, ("methods",), "powers of two go together")])
+        raise BuildError.at(("methods",), message, "powers of two go together")
 
 
 def _only_shard(claims: set[str | None], size: int) -> str | None:
     shards = sorted(shard for shard in claims if shard is not None)
     found = sorted({tag_of_shard(shard) for shard in shards})
     if len(found) > 1:
-        raise BuildError(
-            [
-                Problem(
-                    f"the tags {' and '.join(f'`{tag}`' for tag in found)} have a weight of the same content ({size} "
-                    "bytes; a bias of zeros?), and the runtime refuses a blob that is in two files",
-                    ("named_data", found[-1]),
-                    "leave that weight out of the patterns of one of them",
-                )
-            ]
+        raise BuildError.at(
+            ("named_data", found[-1]),
+            f"the tags {' and '.join(f'`{tag}`' for tag in found)} have a weight of the same content ({size} "
+            "bytes; a bias of zeros?), and the runtime refuses a blob that is in two files",
+            "leave that weight out of the patterns of one of them",
         )
     return shards[0] if shards else None
 
@@ -399,14 +391,10 @@ def _check_untagged(
     ]
     if len(keys) > len(untagged):
         shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
-        raise BuildError(
-            [
-                Problem(
-                    f"{delegate.backend_id} made constants of weights of {shown} that it does not say the tag of",
-                    ("methods", method),
-                    "put all weights that it folds into one another under one tag: `*` is all of them",
-                )
-            ]
+        raise BuildError.at(
+            ("methods", method),
+            f"{delegate.backend_id} made constants of weights of {shown} that it does not say the tag of",
+            "put all weights that it folds into one another under one tag: `*` is all of them",
         )
 
 

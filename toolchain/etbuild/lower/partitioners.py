@@ -14,9 +14,9 @@ from torch.export import ExportedProgram
 from etbuild import backends
 from etbuild.backends import Pairing, call_slots
 from etbuild.backends.call_slots import Item
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
 from etbuild.lower.separability import Claims, looks_at_all_methods
@@ -190,12 +190,12 @@ def _create(
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     name, program = method
-    with blame(path, f"making the partitioner of `{entry['backend']}`", finder):
+    with wrap_user_error(path, f"making the partitioner of `{entry['backend']}`", finder):
         create = backends.get(entry["backend"]).create
         assert create is not None
         with backends.options_at((*path, "options")):
             made = create(entry["options"], backends.Context(name, load, program))
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
-        raise BuildError([Problem(message, path)])
+        raise BuildError.at(path, message)
     return made

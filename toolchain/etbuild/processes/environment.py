@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 
 ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """PyTorch and MKL would choose by the processor: calibration and random weights would give other bytes elsewhere."""
@@ -104,7 +104,7 @@ def check_packages() -> None:
         why = f"`{stranger}` there belongs to no installed package, so that no key holds its content"
         if torch is not None and torch.parent == place.resolve():
             hint = "install etbuild, torch and executorch together, such as into a virtual environment"
-            raise InputError([Problem(f"builds do not look into {place}, a directory of PYTHONPATH: {why}", hint=hint)])
+            raise InputError.of(f"builds do not look into {place}, a directory of PYTHONPATH: {why}", hint)
         print(
             f"note: builds do not look into {place}, a directory of PYTHONPATH: {why}. Sources are found with "
             f"`--root {place}`",
