@@ -392,12 +392,12 @@ def test_dtypes_that_an_operator_does_not_take_are_named(build: Build) -> None:
 
 def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(x @ x.T)[0]"))
-    expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot take this operator apart")
+    expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot decompose this operator")
 
 
 def test_a_result_that_no_program_can_hold(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "x, 'hello'"))
-    message = "the method returns 'hello': no program returns a str"
+    message = "the method returns 'hello': a program cannot return a str"
     expect(outcome, 1, f"model.yaml:6:3: methods.forward.entry: {message}", "return tensors, numbers")
 
 

@@ -475,7 +475,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
         (tmp_path / "cache").write_text("in the way")
     with pytest.raises(InputError, match="cannot be used as a cache") as error:
         Cache(tmp_path / "cache")
-    assert "name a directory of yours with --cache-dir" in str(error.value)
+    assert "name a directory that you can write to with --cache-dir" in str(error.value)
 
 
 def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None:

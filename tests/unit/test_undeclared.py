@@ -151,7 +151,7 @@ def test_a_package_that_is_edited_beside_its_models_may_be_imported(editable: Pa
 
 @pytest.mark.parametrize("file", ["flat_proj/table.txt", "manifests/helper_of_proj.py"])
 def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
-    with pytest.raises(BuildError, match="is no declared file"):
+    with pytest.raises(BuildError, match="is not a declared file"):
         run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
 
 
@@ -172,5 +172,5 @@ def test_another_library_of_that_name_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"it is not there: create and declare it.*or leave the read out"):
+    with pytest.raises(BuildError, match=r"it does not exist: create and declare it.*or do not read it"):
         run(tmp_path, f"open({str(tmp_path / 'no_such_file')!r})")

@@ -44,8 +44,8 @@ def check() -> None:
         return
     if _numbers(release) < _numbers(SUPPORTED[0]):
         hint = f"supported: {', '.join(SUPPORTED)}; pip install executorch=={SUPPORTED[-1]}"
-        raise BuildError.of(f"ExecuTorch {release} is older than what can be built with", hint)
-    print(f"note: ExecuTorch {release} is none of those that are tested: {', '.join(SUPPORTED)}", file=sys.stderr)
+        raise BuildError.of(f"ExecuTorch {release} is too old", hint)
+    print(f"note: ExecuTorch {release} is untested (tested: {', '.join(SUPPORTED)})", file=sys.stderr)
 
 
 def _numbers(release: str) -> list[int]:

@@ -42,7 +42,7 @@ def _locate(path: Path) -> Path:
     if path.suffix in (".pte", ".ptd"):
         beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
         if not beside.exists():
-            raise InputError.of(f"{path}: its index {beside.name} is not beside it")
+            raise InputError.of(f"{path}: its index {beside.name} is not in the same directory")
         return beside
     if not path.exists():
         raise InputError.of(f"{path}: no such file or directory")
@@ -58,7 +58,7 @@ def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
     with temporary("index") as scratch:
         names = cache.fetch("program", key, scratch.path)
         if names is None:
-            raise InputError.of(f"{key}: no program of this key in the cache {cache.directory}")
+            raise InputError.of(f"{key}: the cache {cache.directory} has no program with this key")
         return read_index(scratch.path)[1]
 
 

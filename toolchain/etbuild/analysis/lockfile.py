@@ -61,8 +61,8 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
     found = json_file.read(path, "a lockfile", "lock", hint)
     lines = [_line(change) for change in _merged(changes(found, content))]
     if lines:
-        message = f"{path.name}: the program is not the one that is locked:"
-        raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if that is meant: {hint}")
+        message = f"{path.name}: the program differs from the lockfile:"
+        raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if this is intended: {hint}")
 
 
 def _merged(found: Iterator[Change]) -> Iterator[Change]:

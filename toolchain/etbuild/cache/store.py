@@ -99,7 +99,7 @@ class Cache:
                 pass
         except OSError as error:
             message = f"{directory}: cannot be used as a cache: {reason(error)}"
-            raise InputError.of(message, "name a directory of yours with --cache-dir") from error
+            raise InputError.of(message, "name a directory that you can write to with --cache-dir") from error
 
     def fetch(self, step: str, key: str, directory: Path) -> list[str] | None:
         """Copies the files of a key into a directory.

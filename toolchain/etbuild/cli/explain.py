@@ -43,7 +43,7 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
     if find_index.is_key(reference):
         kept = cache(options.cache_dir)
         if kept is None:
-            raise InputError.of(f"{reference}: there is no cache to look into")
+            raise InputError.of(f"{reference}: there is no cache to search")
         return find_index.index_of_key(reference, kept)
     path = Path(reference)
     if path.suffix in _MANIFESTS:

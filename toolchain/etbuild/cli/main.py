@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
         return int(options.run(options))
     except SystemExit as end:  # where a model's code is called by others than us
         message = f"something called `sys.exit({end.code!r})` while the command ran"
-        raise BuildError.of(message, "does the model do so?") from end
+        raise BuildError.of(message, "does the model call it?") from end
     except MemoryError as error:
         from etbuild.processes.build_status import out_of_memory
 

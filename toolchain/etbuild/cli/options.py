@@ -149,7 +149,7 @@ def declared(option: str, values: list[str]) -> dict[str, Path]:
         if not separator or not name or not path:
             raise InputError.of(f"{option} {value}: expected NAME=FILE")
         if name in found and found[name] != Path(path):
-            raise InputError.of(f"{option}: the name `{name}` stands for {found[name]} and for {path}")
+            raise InputError.of(f"{option}: the name `{name}` is given twice, for {found[name]} and for {path}")
         found[name] = Path(path)
     return found
 

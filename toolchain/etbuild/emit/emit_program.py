@@ -97,7 +97,7 @@ def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Pat
         raise BuildError(
             [
                 Problem(
-                    "no method reads a weight of this tag, so that its file would be empty",
+                    "no method reads a weight of this tag, so its file would be empty",
                     ("named_data", tag),
                     "remove the tag, or change its patterns",
                 )
@@ -135,8 +135,8 @@ def _check_names(edge: EdgeProgramManager) -> None:
             if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
                 raise BuildError.at(
                     ("methods", method),
-                    f"`{name}` has one content in `{first}` and another in `{method}`",
-                    "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
+                    f"`{name}` has different values in `{first}` and `{method}`",
+                    "named data finds weights by name: rename one, or remove it from `named_data`",
                 )
 
 
@@ -146,7 +146,7 @@ def _check_outputs(edge: EdgeProgramManager) -> None:
         Problem(
             "the method returns no tensor",
             ("methods", method, "entry"),
-            "return one: a number as torch.tensor(number); numbers that never change belong under `constant_methods`",
+            "return a number as torch.tensor(number); move numbers that never change to `constant_methods`",
         )
         for method in sorted(edge.methods)
         if not any(
@@ -170,11 +170,11 @@ def _check_keys(
         for delegate in named_data.delegates(edge.exported_program(method).graph_module):
             wanted.update(named_data.keys(delegate))
     problems = [
-        Problem(f"the program asks for the named data `{key}`, which no file has")
+        Problem(f"the program needs the named data `{key}`, but no file has it")
         for key in sorted(wanted - places.keys())
     ]
     problems += [
-        Problem(f"the named data `{key}` is in {' and in '.join(found)}, which the runtime refuses")
+        Problem(f"the named data `{key}` is in {' and in '.join(found)}, but the runtime accepts each key only once")
         for key, found in sorted(places.items())
         if len(found) > 1
     ]
@@ -185,7 +185,7 @@ def _check_keys(
 def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
     """Every tagged weight that a portable operator reads is in its tag's file."""
     problems = [
-        Problem(f"`{name}` did not reach the file of its tag `{tag}`", ("named_data", tag))
+        Problem(f"`{name}` is missing from the file of its tag `{tag}`", ("named_data", tag))
         for shard, names in expected.items()
         for tag in [tag_of_shard(shard)]
         for name in sorted(names - blobs.get(shard, {}).keys())
@@ -207,7 +207,7 @@ def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tu
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
     if "without a name" in text:
-        hint = "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`"
+        hint = "buffers without planned memory need names: write `executorch: {emit_mutable_buffer_names: true}`"
         return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
     return ("methods",), None
 
@@ -215,11 +215,11 @@ def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tu
 def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     if "torchao::" in text:
         calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
-        hint = "what is quantized so needs a backend that takes these layers, as `xnnpack`: name one in `partitioners`"
+        hint = "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
         return ("methods", *(calling[0] if calling else ())), hint
     if any(lower_plan["custom_ops"].values()):
         hint = (
-            "what registers these operators has to register an overload with `out` too, as in "
+            "register an overload with `out` for each of these operators, such as "
             "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
         )
         return ("custom_ops",), hint

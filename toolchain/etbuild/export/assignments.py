@@ -66,13 +66,13 @@ class Assigned:
         if problems:
             raise BuildError(problems)
         for name in names:
-            print(f"note: `{path[1]}` assigns to `{name}`: no later call finds it there", file=sys.stderr)
+            print(f"note: `{path[1]}` assigns to `{name}`: later calls do not see the value", file=sys.stderr)
 
     def _lost(self, name: str, path: DocumentPath) -> Problem:
-        message = f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned"
+        message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
-            return Problem(message, path, f"write into a buffer instead: `{name}.copy_(...)`")
-        return Problem(message, path, f"register it as a buffer, and write into it: `{name}.copy_(...)`")
+            return Problem(message, path, f"write to a buffer instead: `{name}.copy_(...)`")
+        return Problem(message, path, f"register it as a buffer, and write to it: `{name}.copy_(...)`")
 
 
 def _read(program: ExportedProgram) -> set[str | None]:

@@ -48,10 +48,10 @@ DTYPES = (
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
     if value.dtype not in DTYPES:
         dtype, known = _name(value.dtype), ", ".join(map(_name, DTYPES))
-        message = f"`{reference}` returned a tensor of {dtype}, which no program can hold"
+        message = f"`{reference}` returned a tensor of {dtype}, which a program cannot hold"
         raise BuildError.at(path, message, f"known: {known}")
     if value.is_meta or value.layout != torch.strided:
-        raise BuildError.at(path, f"`{reference}` returned a tensor that no program can hold")
+        raise BuildError.at(path, f"`{reference}` returned a tensor that a program cannot hold")
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -62,13 +62,13 @@ def _check_text(value: str, reference: str, path: DocumentPath) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        message = f"`{reference}` returned a string that is no Unicode text: {error.reason} at {error.start}"
+        message = f"`{reference}` returned a string that is not valid Unicode: {error.reason} at {error.start}"
         raise BuildError.at(path, message) from None
 
 
 def _check(value: Any, reference: str, path: DocumentPath) -> None:
     if isinstance(value, (list, tuple)) and not value:
-        hint = "a list has to have a number"
+        hint = "return at least one number"
         raise BuildError.at(path, f"`{reference}` returned an empty {type(value).__name__}", hint)
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if type(number) not in (bool, int, float):
@@ -80,7 +80,7 @@ def _check(value: Any, reference: str, path: DocumentPath) -> None:
         if isinstance(number, int) and not INT64[0] <= number <= INT64[1]:
             raise BuildError.at(path, f"`{reference}` returned {number}, which does not fit into 64 bits")
         if not math.isfinite(number):
-            raise BuildError.at(path, f"`{reference}` returned {number}, which no artifact can hold")
+            raise BuildError.at(path, f"`{reference}` returned {number}, which is not finite")
 
 
 def described(value: Any) -> Any:

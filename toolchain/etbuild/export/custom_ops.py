@@ -68,7 +68,7 @@ def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) 
         digest = file_digest(file)
         if digest in _loaded:
             continue
-        hint = "build it for this version of PyTorch; an operator must not be registered by two libraries"
+        hint = "build it for this version of PyTorch, and register each operator in one library only"
         with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint):
             torch.ops.load_library(file.absolute())
         _loaded.add(digest)

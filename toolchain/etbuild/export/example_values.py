@@ -83,15 +83,15 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
         return type(value)(_checked(part, what, path) for part in value)
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {key: _checked(part, what, path) for key, part in sorted(value.items())}
-    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of such"
+    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
     found = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
     if type(value) is dict:
         key = next(key for key in value if not isinstance(key, str))
-        found, hint = f"a dict with the key {key!r}", "the keys of a dict of inputs are strings"
+        found, hint = f"a dict with the key {key!r}", "use strings as keys"
     elif plain is not None:
-        found = f"{type(value).__name__}, a kind of {plain.__name__} of its own"
-        hint = f"have it return a plain {plain.__name__}"
+        found = f"{type(value).__name__}, a subclass of {plain.__name__}"
+        hint = f"return a plain {plain.__name__}"
     raise BuildError.at(path, f"{what} {found}", hint)
 
 
@@ -186,7 +186,7 @@ class DynamicShapes:
 
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
-        return InputError.at(path, message, "dynamic shapes have the form of their input")
+        return InputError.at(path, message, "write dynamic shapes in the structure of the input")
 
 
 def with_batch(shapes: Any, value: Any) -> Any:

@@ -115,7 +115,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         return ready
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
-        raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` takes no keyword inputs", hint)
+        raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
     return replace(ready, quantized=_quantized(ready, how))
 
 
@@ -221,7 +221,7 @@ def _quantization(ready: Ready) -> Quantization | None:
     if pt2e is not None and pt2e["quantizers"]:
         return from_plan(pt2e, wanted, inputs, finder)
     if of_recipe is None or not of_recipe.quantizers:
-        hint = "name a quantizer: `quantizers: [xnnpack]`"
+        hint = "add a quantizer: `quantizers: [xnnpack]`"
         raise InputError.at(wanted.path, "the recipe has no quantizers", hint)
     return from_recipe(of_recipe, wanted, inputs, finder)
 
@@ -361,8 +361,10 @@ def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) ->
     for spec in program.graph_signature.output_specs:
         value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
         if not isinstance(value, (bool, int, float, type(None))):
-            message = f"the method returns {shortened(repr(value), 80)}: no program returns a {type(value).__name__}"
-            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of such")
+            message = (
+                f"the method returns {shortened(repr(value), 80)}: a program cannot return a {type(value).__name__}"
+            )
+            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
 
 
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
@@ -372,7 +374,7 @@ def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hi
     """A weight of a class of its own has its tensors inside, and no bytes that could be compared or written."""
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if is_traceable_wrapper_subclass(tensor):
-            message = f"`{name}` is of the class `{type(tensor).__name__}`, and not a plain tensor"
+            message = f"`{name}` is a `{type(tensor).__name__}`, not a plain tensor"
             raise BuildError.at(path, message, hint)
 
 
@@ -396,7 +398,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
                     here,
-                    f"the model takes sizes {bounds.lower} to {bounds.upper} of `{dim.__name__}` only",
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
 

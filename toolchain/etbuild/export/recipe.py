@@ -35,8 +35,8 @@ def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
         message = f"`{recipe['name']}` returned {type(made).__name__}, not an ExportRecipe"
         raise BuildError.at(path, message)
     if made.pipeline_stages:
-        hint = "leave `pipeline_stages` out: the build has ExecuTorch's usual stages"
-        raise BuildError.at(path, f"the recipe `{recipe['name']}` has stages of its own", hint)
+        hint = "remove it: the build always runs ExecuTorch's usual stages"
+        raise BuildError.at(path, f"the recipe `{recipe['name']}` sets `pipeline_stages`", hint)
     return made
 
 

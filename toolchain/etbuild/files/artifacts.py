@@ -227,7 +227,7 @@ def write(
     except OSError as error:
         raise write_error(path, error) from error
     if digest != hashing.state.hexdigest():
-        raise BuildError.of(f"{path.name}: what was read back is not what was written", "is the disk sound?")
+        raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
     return Artifact(directory, file, kind, size, digest, tag)
 
 

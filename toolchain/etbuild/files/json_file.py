@@ -69,7 +69,7 @@ def check(
     wanted = json_schema.identifier(schema_name)
     if wanted is not None and said != wanted:
         found = said[:_QUOTED] if isinstance(said, str) else "none"
-        again = "make it again with this version of `etbuild`"
+        again = "create it again with this version of `etbuild`"
         hint = hint or (again if found.partition("/")[0] == wanted.partition("/")[0] else None)
         raise InputError.of(f"{path}: not {what}: its schema is {found}, not {wanted}", hint)
     wrong = json_schema.problems(schema_name, parsed, below, most=_NAMED)

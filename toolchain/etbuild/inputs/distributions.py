@@ -67,9 +67,7 @@ def check_unedited(name: str) -> None:
         same_size = not size or found.st_size == int(size)
         if not same_size or (found.st_mtime > written and _record_digest(Path(path)) != digest):
             message = f"`{file}` of the installed package `{name}` was changed after its installation"
-            hint = (
-                f"install it again, or as an editable one; without `{name}-*.dist-info/RECORD` its files are digested"
-            )
+            hint = f"reinstall it, or install it as editable; without `{name}-*.dist-info/RECORD` builds hash its files"
             raise InputError.of(message, hint)
 
 
@@ -146,7 +144,7 @@ def _files(name: str, distribution: Distribution) -> list[str]:
         for file, path in _files_of_modules(name, distribution)
     ]
     if not rows:
-        message = f"the package `{name}` is installed without a list of its files, and they are not found either"
+        message = f"the package `{name}` is installed without a list of its files, and the build cannot find them"
         raise InputError.of(message, "install it from a wheel: `pip install` without `--editable`")
     return rows
 

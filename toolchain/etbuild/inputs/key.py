@@ -93,7 +93,7 @@ def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Map
     for kind, digests in now.items():
         for name, digest in digests.items():
             if digest != read[kind][name]:
-                message = f"`{name}` was changed while the program was built"
+                message = f"`{name}` changed during the build"
                 raise BuildError.of(message, "build again")
 
 

@@ -73,7 +73,7 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
         elif importlib.util.find_spec(name) is not None:
             raise InputError.at(
                 ("model", "factory"),
-                f"the sources import `{name}`, which is installed without a version that the key could hold",
+                f"the sources import `{name}`, which is installed without a version for the key",
                 "declare it as a source, or install it as a distribution",
             )
     return found

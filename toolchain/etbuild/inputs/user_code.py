@@ -240,7 +240,7 @@ def _hint(error: BaseException) -> str | None:
     operator = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", str(error))
     if operator:
         name = "::".join(operator.groups())
-        return f"no operator `{name}` is registered: list the library or the module that does so under `custom_ops`"
+        return f"no operator `{name}` is registered: list the library or module that registers it under `custom_ops`"
     if isinstance(error, ModuleNotFoundError):
         return (
             f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "

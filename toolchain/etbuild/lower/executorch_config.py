@@ -162,7 +162,7 @@ def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Call
             sizes = function(*arguments)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
             hint = "return the size in bytes of each memory, as MemoryPlanningAlgorithmSuite of ExecuTorch does"
-            raise BuildError.at(path, f"`{reference}` returned {sizes!r}"[:200] + ", no list of sizes", hint)
+            raise BuildError.at(path, f"`{reference}` returned {sizes!r}"[:200] + ", not a list of sizes", hint)
         return list(sizes)
 
     return plan

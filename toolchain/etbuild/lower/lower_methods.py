@@ -143,7 +143,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         Problem(
             f"the method writes to the parameter `{name}`",
             ("methods", method, "entry"),
-            "register what a method writes to as a buffer",
+            "register it as a buffer: a method can write only to buffers",
         )
         for method in sorted(edge.methods)
         for name in sorted(edge.exported_program(method).graph_signature.parameters_to_mutate.values())
@@ -162,15 +162,15 @@ def _check_convolutions(lower_plan: Plan, edge: EdgeProgramManager) -> None:
             delegated = _operator_counts(edge.exported_program(name).graph_module)["delegated"]
             if "aten::convolution" in delegated.get("XnnpackBackend", {}):
                 path = ("methods", name, "partitioners", index, "options", option)
-                message = f"the program could not be loaded: `{option}` and a convolution in one method"
-                raise BuildError.at(path, message, "leave the option out for this method")
+                message = f"the runtime could not load the program: the method has `{option}` and a convolution"
+                raise BuildError.at(path, message, "remove the option from this method")
 
 
 def _check_zero_points(edge: EdgeProgramManager) -> None:
     """XNNPACK reads the scales of a weight's rows or groups, and takes their zero points for zero (ExecuTorch 1.5)."""
     problems = [
         Problem(
-            f"XNNPACK would leave out the zero points of the quantized weight `{name}`, and compute something else",
+            f"XNNPACK would ignore the zero points of the quantized weight `{name}` and compute wrong results",
             ("methods", method, "quantize"),
             "quantize weights symmetrically, as `8da4w` and `8da8w` do",
         )
@@ -233,23 +233,23 @@ _HINTS = (
     ),
     (
         "was not decomposed or delegated",
-        "the backend asked to keep this operator and did not take it, as XNNPACK does not inside torch.cond and map: "
-        "leave the backend out for this method",
+        "the backend asked to keep this operator but did not take it, as XNNPACK inside torch.cond and map: "
+        "remove the backend from this method",
     ),
-    ("is mutated in the forward method", "a method writes to a tensor that is no buffer: register it as one"),
+    ("is mutated in the forward method", "a method writes to a tensor that is not a buffer: register it as a buffer"),
     (
         "GuardOnDataDependent",
-        "a value of a tensor decides over a shape or an index: use torch._check, or tensor operations; for a model of "
-        "`huggingface` leave out `cache`, or write a factory",
+        "a shape or an index depends on the values of a tensor: use torch._check, or tensor operations; for a model of "
+        "`huggingface` remove `cache`, or write a factory",
     ),
     (
         "mismatched dtypes",
-        "convert the tensors in the model, as by `x.to(y.dtype)` or `x.float()`",
+        "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`",
     ),
     (
         "Core ATen opset",
-        "PyTorch cannot take this operator apart into those of core ATen: does a backend have to take it, or the model "
-        "to avoid it? `edge_compile: {core_aten_ops_exception_list: [...]}` allows it where a kernel is linked",
+        "PyTorch cannot decompose this operator into core ATen operators: use a backend that takes it, or avoid it in "
+        "the model. If the application links a kernel, write `edge_compile: {core_aten_ops_exception_list: [...]}`",
     ),
 )
 

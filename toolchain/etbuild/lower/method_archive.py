@@ -286,7 +286,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
     except InputError as error:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
-        raise InputError.at(("methods", name), f"not the lowered method: it is `{facts['name']}`")
+        raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
     claims = {key: set(shards) for key, shards in facts["claims"].items()}
     places = [weight_sharing.read(place) for place in facts["places"]]
     nodes = [(node, count) for node, count in facts["nodes"]]

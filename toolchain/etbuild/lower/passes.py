@@ -95,6 +95,6 @@ def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
         raise BuildError.at(path, message)
     strangers = [entry for entry in made if not callable(entry)]
     if strangers:
-        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which cannot be called"
+        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which is not callable"
         raise BuildError.at(path, message)
     return list(made)

@@ -66,7 +66,7 @@ def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
         raise InputError([_syntax_problem(error, name)]) from None
     except (ValueError, OverflowError):  # the number in an escape such as "\U00110000"
         position = Position(name, loader.line + 1, loader.column + 1)
-        raise InputError.at(position, "an escape stands for no character of Unicode") from None
+        raise InputError.at(position, "an escape is not a Unicode character") from None
     if node is None:
         hint = "a manifest starts with `schema: executorch-model/v1`"
         raise InputError.at(Position(name, 1, 1), "the file is empty", hint)
@@ -110,8 +110,8 @@ def _too_deep(position: Position) -> InputError:
 
 
 def _too_many(position: Position) -> InputError:
-    message = f"the file stands for more than {MAX_VALUES} values"
-    hint = "is an alias (`*name`) used inside what other aliases repeat?"
+    message = f"the file expands to more than {MAX_VALUES} values"
+    hint = "is an alias (`*name`) used inside a value that other aliases repeat?"
     return InputError.at(position, message, hint)
 
 

@@ -110,7 +110,7 @@ def _read(name: str, inputs: Inputs) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError.at(path, f"cannot read `{name}`: {error}") from None
     if not isinstance(content, dict):
-        raise InputError.at(path, f"`{name}` is no configuration: it holds no mapping")
+        raise InputError.at(path, f"`{name}` is not a configuration: it is not a JSON object")
     return {key: value for key, value in content.items() if key not in _OF_FILES}
 
 
@@ -191,7 +191,7 @@ def _plain_layer(layer: Any, max_length: int) -> Any:
     if type(layer) is StaticSlidingWindowLayer:
         return StaticLayer(max_length)
     if type(layer) is not StaticLayer:
-        message = f"the model has a layer that keeps something else than keys and values: {type(layer).__name__}"
+        message = f"a layer of the model caches something other than keys and values: {type(layer).__name__}"
         raise InputError.at((*_PATH, "cache"), message, "leave out `cache`, or write a factory for this model")
     return layer
 
@@ -199,7 +199,7 @@ def _plain_layer(layer: Any, max_length: int) -> Any:
 def _check_cache(model: Any, config: Any, max_length: int) -> None:
     path: DocumentPath = (*_PATH, "cache")
     if not model.can_generate() or config.is_encoder_decoder:
-        message = f"`{type(model).__name__}` is no decoder with a cache"
+        message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(path, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
     limits = {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     limits["sliding_window"] = getattr(config, "sliding_window", None)  # beyond it transformers moves what it holds

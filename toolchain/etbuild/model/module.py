@@ -62,7 +62,7 @@ def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Modul
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
-        hint = "return the module itself: torch.export takes no TorchScript"
+        hint = "return the original module: torch.export does not accept TorchScript"
         raise BuildError.at(path, f"`{model['factory']}` returned a module {child} TorchScript", hint)
     lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
     if lazy:

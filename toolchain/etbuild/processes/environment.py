@@ -101,13 +101,12 @@ def check_packages() -> None:
         stranger = _stranger(place)
         if stranger is None or _MAIN.is_relative_to(place):
             continue
-        why = f"`{stranger}` there belongs to no installed package, so that no key holds its content"
+        why = f"`{stranger}` there belongs to no installed package, so the key does not cover it"
         if torch is not None and torch.parent == place.resolve():
             hint = "install etbuild, torch and executorch together, such as into a virtual environment"
-            raise InputError.of(f"builds do not look into {place}, a directory of PYTHONPATH: {why}", hint)
+            raise InputError.of(f"builds ignore {place}, a directory of PYTHONPATH: {why}", hint)
         print(
-            f"note: builds do not look into {place}, a directory of PYTHONPATH: {why}. Sources are found with "
-            f"`--root {place}`",
+            f"note: builds ignore {place}, a directory of PYTHONPATH: {why}. Sources are found with `--root {place}`",
             file=sys.stderr,
         )
 

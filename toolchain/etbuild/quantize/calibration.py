@@ -49,13 +49,13 @@ class Batches:
         """Remembers the sizes of a batch's dimensions, by name; each has one."""
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
-                message = f"{what} has {size} for `{dim.__name__}`, and another input {settled[dim.__name__]}"
+                message = f"{what} has {size} for `{dim.__name__}`, but another input has {settled[dim.__name__]}"
                 hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
                 raise InputError.at(self.path, message, hint)
 
     def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
-        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
-        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
+        message = f"{what} is {_shown(value)}, but the method takes {_shown(wanted)}"
+        hint = "a batch is a tuple with one value for each input, of the dtype and shape in `example_inputs`"
         return InputError.at(self.path, message, hint)
 
 
@@ -104,7 +104,7 @@ def _batches_of_file(
     lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
-        raise InputError.at((*path, "file"), f"the tensors of `{name}` hold no equal number of batches: {shown}")
+        raise InputError.at((*path, "file"), f"the tensors of `{name}` have different numbers of batches: {shown}")
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 

@@ -144,11 +144,13 @@ def _ranges_with_recipe(
     said = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
     if recipe.is_qat:
         if said is not None:
-            hint = "its quantizers are for training: leave `calibration` out, or name quantizers of your own"
-            raise InputError.at((*wanted.path, "calibration"), "the recipe trains the method", hint)
+            hint = "remove `calibration`, or list quantizers of your own"
+            raise InputError.at(
+                (*wanted.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
+            )
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
-            raise BuildError.at(path, "the recipe has `is_qat` and no `train_fn`", hint)
+            raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
     if said is not None:
         return _batches(said, wanted, inputs, finder)
@@ -281,8 +283,8 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
     twice would lose what its few bits save."""
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
     if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
-        message = "nothing of the method is quantized: it has no operator that the quantizers choose"
-        hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        message = "the quantizers select no operator of the method, so nothing is quantized"
+        hint = "change their options, such as `modules`, or write `quantize: null` for this method"
         raise BuildError.at(path, message, hint)
     twice = [
         str(node.args[0].target).partition(".parametrizations.")[0]
@@ -290,8 +292,8 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
     ]
     if twice:
-        message = f"`{twice[0]}` is quantized twice: the quantizers choose a layer that `torchao` has quantized"
-        hint = "let one of them leave it out, as by the option `leave_out` of the quantizer"
+        message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
+        hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
         raise BuildError.at(path, message, hint)
 
 
@@ -304,8 +306,8 @@ def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
         if isinstance(module, (FakeQuantizeBase, ObserverBase))
     }
     if kinds and not any(kinds.values()):
-        message = f"the quantizers are for calibration, not for training: they want {', '.join(sorted(kinds))}"
-        hint = "take quantizers for training: `quantizers: [xnnpack]`, or those of a recipe of yours with `is_qat`"
+        message = f"the quantizers are for calibration, not for training: they use {', '.join(sorted(kinds))}"
+        hint = "use quantizers for training: `quantizers: [xnnpack]`, or your own recipe with `is_qat`"
         raise BuildError.at(path, message, hint)
 
 

@@ -77,9 +77,9 @@ class Quantized:
             BuildError: There is one, which would be lowered in fp32 without a word.
         """
         read = _by_memory({**program.state_dict, **program.constants})
-        hint = "read it from its layer whenever the method runs: something keeps a reference to the tensor"
+        hint = "read it from its layer on every call: some code keeps a reference to the old tensor"
         problems = [
-            Problem(f"`{name}` is quantized, and the method reads what it was before", self._path, hint)
+            Problem(f"`{name}` is quantized, but the method reads the tensor from before", self._path, hint)
             for memory, name in self._replaced.items()
             if any(_overlap(memory, other) for other in read)
         ]
@@ -248,9 +248,9 @@ def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
 
 def _check_layer(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
     if "weight" not in layer._parameters:
-        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or leave the layer out of `modules`"
-        raise InputError.at(path, f"`{name}` computes its weight: it has none that could be quantized", hint)
+        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
+        raise InputError.at(path, f"`{name}` computes its weight, so there is no weight to quantize", hint)
     size, row = entry.get("group_size"), int(layer.weight.shape[-1])
     if size is not None and row % size:
-        hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
-        raise InputError.at(path, f"`{name}` has rows of {row} weights, no multiple of {size}", hint)
+        hint = f"choose a size that divides {row}, or exclude the layer from `modules`"
+        raise InputError.at(path, f"`{name}` has rows of {row} weights, which is not a multiple of {size}", hint)
