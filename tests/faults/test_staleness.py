@@ -366,7 +366,7 @@ ROWS = {
         "import subprocess\nVALUE = int(subprocess.check_output(['cat', 'table.txt']))",
         TABLE,
         {"table.txt": "3"},
-        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+        says=r"note: model\.py:2, in <module>, starts a process, which the key does not cover",
     ),
     "the network": refused(
         "import socket\nVALUE = socket.create_connection(('127.0.0.1', 9))",

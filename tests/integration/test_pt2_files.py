@@ -235,7 +235,7 @@ def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp
 IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
     "expression": (lambda g, c: some_size(g, code(c)), "not an expression over sizes"),
     "expression_of_a_symbol": (lambda g, c: some_size(g, f"Symbol({code(c)})"), "not an expression over sizes"),
-    "expressions": (lambda g, c: some_size(g, [code(c)]), "`expr_str` is no str"),
+    "expressions": (lambda g, c: some_size(g, [code(c)]), "`expr_str` is not of type str"),
     "symbol": (lambda g, _: some_size(g, "Symbol('os')"), "is not the name of a size"),
     "bomb": (lambda g, _: some_size(g, "Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "not an expression over sizes"),
     "tower": (
@@ -244,19 +244,19 @@ IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
     ),
     "shift": (lambda g, _: some_size(g, "LShift(Integer(1), Integer(9999999999))"), "not an expression over sizes"),
     "system": (lambda g, _: node(g).update(target="torch.os.system"), "`torch.os.system`, which is not an operator"),
-    "load": (lambda g, _: node(g).update(target="torch.load"), "is no operator"),
-    "library": (lambda g, _: node(g).update(target="torch.ops.load_library"), "is no operator"),
-    "attribute": (lambda g, _: node(g).update(target="torch.ops.aten.__class__.__init__"), "is no operator"),
-    "caller": (lambda g, _: node(g).update(target="_operator.methodcaller"), "is no operator"),
-    "extension": (lambda g, _: node(g).update(target="#torchao:x"), "is no operator"),
+    "load": (lambda g, _: node(g).update(target="torch.load"), "is not an operator"),
+    "library": (lambda g, _: node(g).update(target="torch.ops.load_library"), "is not an operator"),
+    "attribute": (lambda g, _: node(g).update(target="torch.ops.aten.__class__.__init__"), "is not an operator"),
+    "caller": (lambda g, _: node(g).update(target="_operator.methodcaller"), "is not an operator"),
+    "extension": (lambda g, _: node(g).update(target="#torchao:x"), "is not an operator"),
     "higher_order": (
         lambda g, _: node(g).update(target="torch.ops.higher_order.triton_kernel_wrapper_mutation"),
-        "is no operator",
+        "is not an operator",
     ),
     "file": (lambda g, _: node(g).update(target="torch.ops.aten.from_file.default"), "which opens files"),
     "operator_argument": (
         lambda g, _: node(g)["inputs"].append({"name": "y", "arg": {"as_operator": "torch.os.system"}}),
-        "is no operator",
+        "is not an operator",
     ),
     "source": (
         lambda g, _: node(g)["metadata"].update(source_fn_stack="x,torch.__dict__"),
@@ -318,10 +318,10 @@ IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
         lambda g, _: g["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1}),
         "is not the name of a size",
     ),
-    "range": (lambda g, c: g["range_constraints"].update(s1={"min_val": code(c), "max_val": 1}), "is no int"),
+    "range": (lambda g, c: g["range_constraints"].update(s1={"min_val": code(c), "max_val": 1}), "is not of type int"),
     "two_kinds": (lambda g, _: node(g)["inputs"][0]["arg"].update(as_int=1), "2 kinds of Argument"),
     "unknown_kind": (lambda g, _: node(g)["inputs"][0].update(arg={"as_code": 1}), "unknown kind `as_code`"),
-    "no_mapping": (lambda g, _: g.update(graph_module=[]), "`graph_module` is no dict"),
+    "no_mapping": (lambda g, _: g.update(graph_module=[]), "`graph_module` is not of type dict"),
 }
 
 
@@ -399,7 +399,7 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] 
     "no_json": (lambda r: {**r, GRAPH: b"{"}, "is not JSON"),
     "deep": (lambda r: {**r, GRAPH: b"[" * 100_000}, "nested too deeply"),
     "long_number": (lambda r: {**r, GRAPH: b'{"verifiers": ' + b"9" * 5000 + b"}"}, "is not JSON"),
-    "list": (lambda r: {**r, GRAPH: b"[]"}, "`it` is no dict"),
+    "list": (lambda r: {**r, GRAPH: b"[]"}, "`it` is not of type dict"),
     "two_programs": (lambda r: {**r, "archive/models/other.json": r[GRAPH]}, "it holds 2 programs"),
     "no_program": (lambda r: {n: c for n, c in r.items() if n != GRAPH}, "it holds no exported program"),
     "old": (lambda _: {"version": b"8.8", "serialized_exported_program.json": b"{}"}, "save the program again"),

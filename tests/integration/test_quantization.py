@@ -520,7 +520,7 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
     for content in (b"no zip", state.getvalue()):
         made = build(text, files={"forward.pt2": content})
         assert made.code == 2
-        message = "model.yaml:3:30: methods.forward.program: `forward.pt2` is no file of torch.export.save"
+        message = "model.yaml:3:30: methods.forward.program: `forward.pt2` is not a file of torch.export.save"
         assert message in made.err
     archive = io.BytesIO()
     zipfile.ZipFile(archive, "w").close()

@@ -70,6 +70,16 @@ def test_different_dtypes_are_different_kinds() -> None:
     assert len(shown(problems)) == 2
 
 
+def test_notes_without_a_place_are_folded_too() -> None:
+    notes = [
+        Problem(f"the parameter `x{n}` has {n + 2:,} NaN of 4,096 elements; find what made them") for n in range(50)
+    ]
+    [note] = shown(notes)
+    assert note.startswith(
+        "the parameter `x0` has 2 NaN of 4,096 elements; find what made them\n    49 more such problems"
+    )
+
+
 def test_names_are_listed_with_the_number_of_the_others() -> None:
     assert listed(["a"]) == "`a`"
     assert listed(["a", "b", "c"]) == "`a`, `b` and `c`"

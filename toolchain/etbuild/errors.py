@@ -207,6 +207,15 @@ def listed(names: Sequence[str], most: int = _NAMED) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A problem to show. `rank` is its place in the order; `count` is the number of problems that it stands for."""
+
+    rank: int
+    problem: Problem
+    count: int
+
+
 def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
     """The problems to show, in their order.
 
@@ -214,26 +223,35 @@ def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
     are at one place, the first stands for all and names some of the others. Of one kind, ten are shown, and then how
     many more there are.
     """
-    by_place: dict[tuple[str, object], list[int]] = {}
-    for number, problem in enumerate(problems):
-        by_place.setdefault((_kind(problem.message), problem.position or problem.path), []).append(number)
-    rows: dict[str, list[tuple[int, Problem, int]]] = {}  # by kind: the rank, what to show, how many it stands for
-    for (kind, _), numbers in by_place.items():
-        alike = [problems[number] for number in numbers]
-        if len(alike) > _SHOWN_AT_ONE_PLACE:
-            rows.setdefault(kind, []).append((numbers[0], _first_of(alike), len(alike)))
-        else:
-            rows.setdefault(kind, []).extend((number, problems[number], 1) for number in numbers)
-    shown: list[tuple[int, Problem, int]] = []
-    for kind_rows in rows.values():
-        kind_rows.sort(key=lambda row: row[0])
-        shown += kind_rows[:_SHOWN]
-        if more := kind_rows[_SHOWN:]:
-            rank, first, _ = more[0]
-            count = sum(count for _, _, count in more)
-            message = f"{count} more such problem{'s' if count > 1 else ''}, the first of them here"
-            shown.append((rank, Problem(message, first.path, position=first.position), count))
-    yield from (problem for _, problem, _ in sorted(shown, key=lambda row: row[0]))
+    by_place: dict[tuple[str, object], list[_Row]] = {}
+    for rank, problem in enumerate(problems):
+        place = problem.position or problem.path
+        by_place.setdefault((_kind(problem.message), place), []).append(_Row(rank, problem, 1))
+    by_kind: dict[str, list[_Row]] = {}
+    for (kind, _), rows in by_place.items():
+        by_kind.setdefault(kind, []).extend(_fold_place(rows))
+    shown = [row for rows in by_kind.values() for row in _fold_kind(rows)]
+    yield from (row.problem for row in sorted(shown, key=lambda row: row.rank))
+
+
+def _fold_place(rows: list[_Row]) -> list[_Row]:
+    """The rows of one kind at one place; of many, one."""
+    if len(rows) <= _SHOWN_AT_ONE_PLACE:
+        return rows
+    return [_Row(rows[0].rank, _first_of([row.problem for row in rows]), len(rows))]
+
+
+def _fold_kind(rows: list[_Row]) -> list[_Row]:
+    """The rows of one kind; of many, the first ten and one that counts the others."""
+    rows = sorted(rows, key=lambda row: row.rank)
+    if len(rows) <= _SHOWN:
+        return rows
+    first, count = rows[_SHOWN], sum(row.count for row in rows[_SHOWN:])
+    message = f"{count} more such problem{'s' if count > 1 else ''}, the first of them here"
+    return [
+        *rows[:_SHOWN],
+        _Row(first.rank, Problem(message, first.problem.path, position=first.problem.position), count),
+    ]
 
 
 def _first_of(alike: Sequence[Problem]) -> Problem:

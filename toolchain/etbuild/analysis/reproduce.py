@@ -27,7 +27,7 @@ _SURROUNDINGS = {
 }
 _WORDS = "another directory, user, locale, time zone and umask, with one thread and without vector instructions"
 _HINT = (
-    f"it ran in {_WORDS}. What also differs each time, and no seed settles: `numpy.random.default_rng()` and "
+    f"it ran in {_WORDS}. These also differ each time, whatever the seed: `numpy.random.default_rng()` and "
     "`random.Random()` without a seed, `random.SystemRandom`, `torch.seed()`, `os.urandom`, `secrets`, `uuid.uuid4`, "
     "the time, process numbers, `id()`, and what the network answers"
 )

@@ -245,12 +245,12 @@ class Cache:
         """Drops an entry that is damaged, leaves one that cannot be read now, and says which it was."""
         what = f"{self.directory}: {cache_files.called(place)}"
         if not isinstance(error, Damaged):
-            return f"{what} cannot be read, and is left as it is: {reason(error)}"
+            return f"{what} cannot be read and is kept: {reason(error)}"
         try:
             cache_files.remove(root, place)
         except OSError as obstacle:
             return f"{what} was damaged, and cannot be removed ({reason(obstacle)}): {error}"
-        return f"{what} was damaged and is dropped: {error}"
+        return f"{what} was damaged and is removed: {error}"
 
     def _find(self, root: Folder) -> dict[str, list[str]]:
         """The places of the cache's files, by kind. Says what else there is."""
@@ -258,7 +258,7 @@ class Cache:
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             listed = ", ".join(map(ascii, others[:3]))
-            self.report(f"{self.directory}: not made by the cache, and left alone: {listed}{more}")
+            self.report(f"{self.directory}: not made by the cache, so it is kept: {listed}{more}")
         return ours
 
     def _sized(self, root: Folder, place: str) -> Iterator[_Sized]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from etbuild.cli import build
 from etbuild.cli.options import add_parser, declared
-from etbuild.errors import EtbuildError, InputError, Problem, printable
+from etbuild.errors import EtbuildError, InputError, printable
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may lie beside what they are made from
 
@@ -75,8 +75,8 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
     try:
         from watchfiles import watch
     except ImportError:
-        problem = Problem("`etbuild watch` needs the package `watchfiles`", hint="pip install 'etbuild[watch]'")
-        raise InputError([problem]) from None
+        hint = "pip install 'etbuild[watch]'"
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", hint) from None
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
     directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}

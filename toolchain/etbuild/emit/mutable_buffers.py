@@ -17,8 +17,8 @@ from etbuild.model.method_tensors import original_name
 from etbuild.model.weights_files import equal, form
 
 _LEAVE_ALONE = {
-    "CoreMLBackend": "write `take_over_mutable_buffer: false` into the options of `coreml`",
-    "QnnBackend": "write `skip_mutable_buffer: true` into the options of `qualcomm`",
+    "CoreMLBackend": "set `take_over_mutable_buffer: false` in the options of `coreml`",
+    "QnnBackend": "set `skip_mutable_buffer: true` in the options of `qualcomm`",
 }
 """By ExecuTorch's name of a backend: how it leaves buffers that methods write to out of its delegates."""
 

@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath, Problem, folded
 
 _OF_EXPORT = "The tensor attribute"
 _OF_DYNAMO = "While compiling, we found certain side effects"
@@ -65,8 +65,9 @@ class Assigned:
         problems = [self._lost(name, path) for name in names if name in read]
         if problems:
             raise BuildError(problems)
-        for name in names:
-            print(f"note: `{path[1]}` assigns to `{name}`: later calls do not see the value", file=sys.stderr)
+        notes = [Problem(f"`{path[1]}` assigns to `{name}`: later calls do not see the value") for name in names]
+        for note in folded(notes):
+            print(f"note: {note}", file=sys.stderr)
 
     def _lost(self, name: str, path: DocumentPath) -> Problem:
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"

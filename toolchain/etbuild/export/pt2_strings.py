@@ -94,7 +94,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
 
 def _of_type(kind: type, value: Any, field: str) -> Any:
     if type(value) is not kind:
-        raise Refused(f"`{field or 'it'}` is not a {kind.__name__}")
+        raise Refused(f"`{field or 'it'}` is not of type {kind.__name__}")
     return value
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 _SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
-_WRITTEN = "operators are written `namespace::name` or `namespace::name.overload`, as in `aten::add.Tensor`"
+_WRITTEN = "write operators as `namespace::name` or `namespace::name.overload`, such as `aten::add.Tensor`"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 
 

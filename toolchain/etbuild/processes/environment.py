@@ -103,10 +103,10 @@ def check_packages() -> None:
             continue
         why = f"`{stranger}` there belongs to no installed package, so the key does not cover it"
         if torch is not None and torch.parent == place.resolve():
-            hint = "install etbuild, torch and executorch together, such as into a virtual environment"
+            hint = "install etbuild, torch and executorch together, for example in a virtual environment"
             raise InputError.of(f"builds ignore {place}, a directory of PYTHONPATH: {why}", hint)
         print(
-            f"note: builds ignore {place}, a directory of PYTHONPATH: {why}. Sources are found with `--root {place}`",
+            f"note: builds ignore {place}, a directory of PYTHONPATH: {why}. For sources there, pass `--root {place}`",
             file=sys.stderr,
         )
 
