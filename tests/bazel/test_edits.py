@@ -157,7 +157,7 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, cac
     try:
         said = net.run("test", *test, expect=3).out
         assert "net.pte: " in said
-        assert "if that is meant: bazel run //edits:update" in said
+        assert "if this is intended: bazel run //edits:update" in said
     finally:
         net.edit("edits/net.yaml", "[2, 8]", "[1, 8]")
         lock.unlink()

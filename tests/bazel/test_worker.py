@@ -94,7 +94,7 @@ def test_a_worker_outlives_what_fails_in_it(served: Workspace, mode: str) -> Non
     started = []
     for edit, message in (
         ("    raise RuntimeError('no such luck')\n", "RuntimeError: no such luck"),
-        ("    import os; os.kill(os.getpid(), 9)\n", "killed by SIGKILL"),
+        ("    import os; os.kill(os.getpid(), 9)\n", "ended with SIGKILL"),
         (f"    # {mode}\n", "Build completed successfully"),
     ):
         served.edit("net/model.py", "    return", edit + "    return")

@@ -70,7 +70,10 @@ def test_a_store_that_a_backend_adds_to_twice_keeps_all_alignments(lower: Lower)
     ("other", "message"),
     [
         ("key 0", "AligningBackend of `scaled` asks for named data `key` at an alignment of 0 bytes"),
-        ("key 4093", "no common multiple up to 2 MiB: 4093 by AligningBackend of `scaled`, 4096 by AligningBackend"),
+        (
+            "key 4093",
+            "without a common multiple up to 2 MiB: 4093 by AligningBackend of `scaled`, 4096 by AligningBackend",
+        ),
     ],
 )
 def test_an_alignment_that_cannot_be_is_refused(lower: Lower, road: list[str], other: str, message: str) -> None:
@@ -101,7 +104,7 @@ def test_a_tag_that_is_split_is_not_a_backends_to_choose(lower: Lower) -> None:
     split = 'named_data: {weights: {parameters: ["*"], shard_size: 16}}\n'
     outcome, _ = lower(asking("key 16", "key 16", "weights") + split, MODEL)
     assert (outcome.code, outcome.files) == (1, [])
-    assert "under the tag `weights`, which is split into shards by the names of weights" in outcome.err
+    assert "under the tag `weights`, which is split into shards by weight names" in outcome.err
 
 
 def test_a_clash_of_one_method_with_itself_is_named_too(build: Build, road: list[str]) -> None:

@@ -17,24 +17,24 @@ def tail(damage: str) -> str:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("nothing", "methods: DamagedBackend returned None for all methods, and no results"),
-        ("a list", "methods: DamagedBackend returned `list` for all methods, and no results"),
-        ("no list", "methods.a.partitioners: DamagedBackend returned None for the method, and no list of results"),
+        ("nothing", "methods: DamagedBackend returned None, not a dict of results"),
+        ("a list", "methods: DamagedBackend returned `list`, not a dict of results"),
+        ("no list", "methods.a.partitioners: DamagedBackend returned None for the method, not a list of results"),
         ("fewer", "methods.a.partitioners: DamagedBackend returned 1 result for 2 partitions"),
         ("more", "methods.a.partitioners: DamagedBackend returned 3 results for 2 partitions"),
         ("a method less", "methods.a.partitioners: DamagedBackend returned None for the method"),
         ("a method more", "methods: DamagedBackend returned results for `elsewhere`, which it was not given"),
         (
             "no result",
-            "methods.a.partitioners: DamagedBackend returned None for partition 0, and no `PreprocessResult`",
+            "methods.a.partitioners: DamagedBackend returned None for partition 0, not a `PreprocessResult`",
         ),
         (
             "text",
-            "methods.a.partitioners: DamagedBackend returned `str` as what it compiled of partition 0, and no bytes",
+            "methods.a.partitioners: DamagedBackend returned `str` as the compiled partition 0, not bytes",
         ),
         ("a store", "DamagedBackend returned `NamedDataStore` as the named data of partition 0"),
         ("no blob", "DamagedBackend returned named data for partition 0 that has keys without a blob"),
-        ("a blob of text", "DamagedBackend returned named data for partition 0 that has `str` where `bytes` belong"),
+        ("a blob of text", "DamagedBackend returned named data for partition 0 that has `str` instead of `bytes`"),
     ],
 )
 def test_a_damaged_result_names_the_backend(lower: Lower, damage: str, message: str) -> None:

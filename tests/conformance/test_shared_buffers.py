@@ -74,9 +74,9 @@ def test_core_ml_says_what_helps_and_then_shares(lower: Lower) -> None:
     taken = COREML.format("")
     outcome, _ = lower(tail(prefill=taken, decode=taken, peek=""), MODEL)
     assert (outcome.code, outcome.files) == (1, [])
-    told = "methods.decode.partitioners: CoreMLBackend keeps `cache` inside its delegate, and `peek` and `prefill`"
+    told = "methods.decode.partitioners: CoreMLBackend keeps `cache` inside its delegate, so `peek` and `prefill`"
     assert told in outcome.err
-    assert "write `take_over_mutable_buffer: false` into the options of `coreml`" in outcome.err
+    assert "set `take_over_mutable_buffer: false` in the options of `coreml`" in outcome.err
     left = COREML.format(", take_over_mutable_buffer: false")
     shared = places(lower(tail(prefill=left, decode=left, peek=""), MODEL)[0])
     assert shared == {method: [(2, 0)] for method in ("decode", "peek", "prefill")}
@@ -93,7 +93,7 @@ def test_a_buffer_inside_a_delegate_is_not_shared(
         monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
     outcome, _ = lower(tail(decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
     assert (outcome.code, outcome.files) == (1, [])
-    told = f": SingleBackend keeps `cache` inside its delegate, and `{method}` cannot share it"
+    told = f": SingleBackend keeps `cache` inside its delegate, so `{method}` cannot share it"
     assert f"methods.decode.partitioners{told}" in outcome.err
     assert "lowered together" not in outcome.err
 

@@ -113,7 +113,7 @@ def test_weights_that_are_packed_to_another_size_are_shared(lower: Lower) -> Non
 def test_lost_sharing_fails_the_build(lower: Lower) -> None:
     lost, _ = lower(tail("[]", "[xnnpack]", limit=WEIGHT + BIAS - 1), MODEL)
     assert (lost.code, lost.files) == (3, [])
-    assert "checks.max_duplicate_bytes: 1,088 bytes hold weights that are there already, at most 1,087" in lost.err
+    assert "checks.max_duplicate_bytes: duplicate weights take 1,088 bytes; the limit is 1,087" in lost.err
     assert "`linear.weight` is held by XnnpackBackend of `decode` and by portable operators of `prefill`" in lost.err
     assert lower(tail("[]", "[xnnpack]", limit=WEIGHT + BIAS), MODEL)[0].code == 0
     assert lower(tail("[xnnpack]", "[xnnpack]", limit=0), MODEL)[0].code == 0
@@ -179,15 +179,18 @@ def two(partitioners: str) -> str:
 def test_other_partition_counts_are_refused_before_the_backend_is_called(lower: Lower) -> None:
     outcome, calls = lower(two(pairing("sin", equal=True)), MODEL)
     assert (outcome.code, calls) == (1, [])
-    assert "methods.short.partitioners[0]: PairingBackend needs as many partitions of each method" in outcome.err
-    assert "and would get 2 of `long`, 1 of `short`" in outcome.err
+    assert (
+        "methods.short.partitioners[0]: PairingBackend needs the same number of partitions in each method"
+        in outcome.err
+    )
+    assert "but would get 2 of `long`, 1 of `short`" in outcome.err
     assert "`long` has `aten::exp`, which it leaves out; `short` has `aten::cos`, which it leaves out" in outcome.err
-    assert f"{WEIGHT + BIAS:,} bytes of weights that several methods read are at stake" in outcome.err
+    assert f"{WEIGHT + BIAS:,} bytes of weights are read by several methods" in outcome.err
 
 
 def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin, addmm, permute_copy", equal=True)), MODEL)
-    assert "and would get 3 of `long`, 1 of `plain`, 2 of `short`" in outcome.err
+    assert "but would get 3 of `long`, 1 of `plain`, 2 of `short`" in outcome.err
     assert "`long` has `aten::sigmoid` of `front.1`, which it leaves out; `plain` has `aten::cos`" in outcome.err
 
 

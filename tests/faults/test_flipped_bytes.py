@@ -88,7 +88,7 @@ def test_a_build_over_damage_is_right_says_so_and_mends_it(
     run: Callable[[], int] = lambda: main.main(["build", str(filled.manifest), "-o", str(tmp_path), *where])  # noqa: E731
     assert run() == 0
     printed = capsys.readouterr()
-    assert printed.err.count("was damaged and is dropped") >= 3
+    assert printed.err.count("was damaged and is removed") >= 3
     assert json.loads(printed.out)["steps"] == {"export": "run", "lower": "run", "report": "run"}
     assert artifacts(tmp_path) == filled.program
     assert run() == 0

@@ -77,10 +77,10 @@ HARMLESS = {
 }
 # What no build can go on after, and what it says.
 DEADLY = {
-    "os._exit(0)": "ended with exit code 0 {where}, before its work was done",
-    "os._exit(9)": "ended with exit code 9 {where}, before its work was done",
+    "os._exit(0)": "ended with exit code 0 {where}, before its work was complete",
+    "os._exit(9)": "ended with exit code 9 {where}, before its work was complete",
     "os.abort()": "ended with SIGABRT {where}",
-    "os.kill(os.getpid(), 9)": "ended with SIGKILL {where}\n    a process is mostly killed by SIGKILL when",
+    "os.kill(os.getpid(), 9)": "ended with SIGKILL {where}\n    the system usually sends SIGKILL when",
     "os.kill(os.getpid(), 11)": "ended with SIGSEGV {where}",
     "__import__('ctypes').string_at(0)": "ended with SIGSEGV {where}",
     "__import__('threading').Thread(target=os._exit, args=(0,)).start(); time.sleep(60)": "with exit code 0 {where}",
@@ -150,7 +150,7 @@ def test_what_ends_a_build_is_named(does: str, worker: Worker, tmp_path: Path) -
 def test_an_exit_inside_of_forward(worker: Worker, tmp_path: Path) -> None:
     response = worker.ask(*arguments(write(tmp_path / "in", in_forward="os._exit(0)"), tmp_path / "out"))
     assert response.exit_code == 1
-    assert "ended with exit code 0 in the stage `export forward`, before its work was done" in response.output
+    assert "ended with exit code 0 in the stage `export forward`, before its work was complete" in response.output
 
 
 @pytest.mark.parametrize("does", ["os._exit(0)", "os.kill(os.getpid(), 11)", "os.closerange(0, 4000); os._exit(0)"])
@@ -181,7 +181,7 @@ def test_a_model_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> N
     does += f"pathlib.Path({str(pid)!r}).write_text(str(p.pid)); signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     done = etbuild(*arguments(write(tmp_path / "in", does), tmp_path / "out"), "--timeout", 6)
     assert done.returncode == 1
-    said = r"error: the build took longer than 6 s, the limit of `--timeout`: it was ended in the stage `(.*)`"
+    said = r"error: the build took longer than 6 s, the limit of `--timeout`, and was stopped in the stage `(.*)`"
     stage = re.search(said, done.stderr)
     assert stage, done.stderr
     assert "Traceback" not in done.stderr
@@ -199,7 +199,7 @@ def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     command = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
     done = etbuild(*command, env={**os.environ, "MY_SCALE": "2"})
     assert done.returncode == 1
-    assert "`MY_SCALE`, which is set, and builds do not see it" in done.stderr
+    assert "`MY_SCALE`, which is set, but builds do not see it" in done.stderr
     assert "`kwargs`" in done.stderr
     done = etbuild(*command)
     assert (done.returncode, done.stderr) == (0, "")
@@ -210,7 +210,7 @@ def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
     done = etbuild(*arguments(write(tmp_path / "in", "time.sleep(600)"), tmp_path / "out"), "--timeout", 3)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith("error: the build took longer than 3 s, the limit of `--timeout`: it was ended")
+    assert line.startswith("error: the build took longer than 3 s, the limit of `--timeout`, and was stopped")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -226,10 +226,10 @@ ROWS = {
     "an installed package, by a computed name": refused(
         "import importlib\nVALUE = importlib.import_module('stale_' + 'package').VALUE",
         prepare=install,
-        says="by a name that is computed.*\n.*write `import stale_package`",
+        says="by a computed name.*\n.*write `import stale_package`",
     ),
     "an installed package, by `__import__` and a computed name": refused(
-        "VALUE = __import__('stale_' + 'package').VALUE", prepare=install, says="by a name that is computed"
+        "VALUE = __import__('stale_' + 'package').VALUE", prepare=install, says="by a computed name"
     ),
     "a package that another one has imported, out of `sys.modules`": unnoticed(
         "import sys\nVALUE = len(sys.modules['yaml'].__version__)"
@@ -373,14 +373,14 @@ ROWS = {
         "import subprocess\nVALUE = int(subprocess.check_output(['cat', 'table.txt']))",
         TABLE,
         {"table.txt": "3"},
-        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+        says=r"note: model\.py:2, in <module>, starts a process, which the key does not cover",
     ),
     "another process, by functions that fork (`os.spawnv`, `os.exec`)": Row(
         ANEW,
         "import os\nVALUE = os.spawnv(os.P_WAIT, '/bin/sh', ['sh', '-c', 'exit $(cat table.txt)'])",
         TABLE,
         {"table.txt": "3"},
-        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+        says=r"note: model\.py:2, in <module>, starts a process, which the key does not cover",
     ),
     "another process of Python (`multiprocessing` with `spawn`)": Row(
         ANEW,
@@ -388,13 +388,13 @@ ROWS = {
         "VALUE = pool.apply(eval, ['int(open(\"table.txt\").read())'])\npool.terminate()",
         TABLE,
         {"table.txt": "3"},
-        says=r"note: model\.py:2, in <module>, starts a process, which no key holds",
+        says=r"note: model\.py:2, in <module>, starts a process, which the key does not cover",
     ),
     "the network": refused(
         "import socket\nVALUE = socket.create_connection(('127.0.0.1', 9))",
-        says=r"uses the network: no key holds what that gives\n",
+        says=r"uses the network: the key does not cover its answers\n",
     ),
-    "the standard input, by `input`": refused("VALUE = int(input())", says="asks for input: no key holds"),
+    "the standard input, by `input`": refused("VALUE = int(input())", says="asks for input: the key does not cover"),
     "an environment variable": Row(
         ANEW,
         "import os\nVALUE = int(os.environ.get('STALE_VALUE', '3'))",
@@ -433,7 +433,7 @@ def test_what_a_model_reads(name: str, project: Project, capfd: pytest.CaptureFi
     row.prepare(project.root)
     code, before = project.build(*row.options)
     said = capfd.readouterr().err
-    assert ("which no key holds, so that the result is not cached" in said) == (row.happens == ANEW)
+    assert ("which the key does not cover, so the result is not cached" in said) == (row.happens == ANEW)
     if row.happens in (REFUSED, ANEW):
         assert re.search(row.says, said), said
     if row.happens == REFUSED:
@@ -496,7 +496,7 @@ def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, cap
     assert project.build()[0] == 0
     project.write({"model.py": ALLOWED[name] + NET + "# edited"})
     assert project.build()[0] == 1
-    assert "opens made/a, which is no declared file" in capfd.readouterr().err
+    assert "opens made/a, which is not a declared file" in capfd.readouterr().err
 
 
 def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
@@ -518,7 +518,7 @@ VALUE = next(iter(DataLoader([0], num_workers=1, collate_fn=read)))
     project.write({"net.yaml": MANIFEST, "model.py": model + NET, **TABLE})
     assert project.build()[0] == 1
     said = capfd.readouterr().err
-    assert "model.py:5, in read, opens table.txt, which is no declared file" in said
+    assert "model.py:5, in read, opens table.txt, which is not a declared file" in said
 
 
 def test_what_lowering_reads_is_built_each_time_too(project: Project, capfd: pytest.CaptureFixture[str]) -> None:

@@ -139,8 +139,8 @@ def test_a_blob_that_cannot_be_read_stays(kept: Kept, tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", blob], check=True)
     reason = os.strerror(errno.EIO)
-    assert kept.said[0].endswith(f"cannot be read, and is left as it is: a blob: {reason}")
-    assert [line.endswith(f"cannot be read, and is left as it is: {reason}") for line in found] == [True]
+    assert kept.said[0].endswith(f"cannot be read and is kept: a blob: {reason}")
+    assert [line.endswith(f"cannot be read and is kept: {reason}") for line in found] == [True]
     assert kept.fetch(tmp_path / "out") == FILES
 
 

@@ -123,13 +123,13 @@ def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.
     ("factory", "message"),
     [
         ("huge", "`constants:huge` returned 9223372036854775808, which does not fit into 64 bits"),
-        ("infinite", "`constants:infinite` returned inf, which no artifact can hold"),
+        ("infinite", "`constants:infinite` returned inf, which is not finite"),
         ("mapping", "`constants:mapping` returned dict"),
         ("names", "`constants:names` returned list with str"),
-        ("complex_numbers", "`constants:complex_numbers` returned a tensor of complex64, which no program can hold"),
-        ("unsigned", "`constants:unsigned` returned a tensor of uint64, which no program can hold"),
+        ("complex_numbers", "`constants:complex_numbers` returned a tensor of complex64, which a program cannot hold"),
+        ("unsigned", "`constants:unsigned` returned a tensor of uint64, which a program cannot hold"),
         ("nothing", "`constants:nothing` returned an empty list"),
-        ("no_text", "`constants:no_text` returned a string that is no Unicode text: surrogates not allowed at 3"),
+        ("no_text", "`constants:no_text` returned a string that is not valid Unicode: surrogates not allowed at 3"),
     ],
 )
 def test_what_is_no_constant_is_an_error(build: Build, factory: str, message: str) -> None:

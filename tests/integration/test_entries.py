@@ -246,14 +246,14 @@ def test_what_would_be_lost_is_refused(what: str, strict: bool, build: Build) ->
     model = model.replace("self.linear = shared", "self.linear = shared; self.register_buffer('state', torch.ones(1))")
     made = build(HEAD + method("lose", strict), model=model)
     assert made.code == 1
-    assert f"the method reads `{named}` and assigns to it, and torch.export loses what is assigned" in made.err
+    assert f"the method reads `{named}` and assigns to it, but torch.export loses the assignment" in made.err
     assert made.files == []
 
 
 def test_what_strict_export_would_lose_is_refused(build: Build) -> None:
     made = build(HEAD + method("assigning", True), model=MODEL)
     assert made.code == 1
-    assert "the method reads `count` and assigns to it, and torch.export loses what is assigned" in made.err
+    assert "the method reads `count` and assigns to it, but torch.export loses the assignment" in made.err
 
 
 def test_what_nothing_reads_may_be_assigned(build: Build) -> None:
@@ -295,7 +295,7 @@ def test_a_cast_of_something_else_is_refused(more: str, build: Build) -> None:
     made = build(HEAD + method("lose", False), model=model)
     assert made.code == 1
     assert "the method reads `idx` and assigns to it" in made.err
-    assert "register it as a buffer, and write into it" in made.err
+    assert "register it as a buffer, and write to it" in made.err
 
 
 def test_a_run_that_looks_for_assignments_leaves_no_trace() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_weights_name_each_parameter_that_does_not_fit(build: Build) -> None:
         2,
         "model.yaml:5:12: model.weights",
         "parameter `linear.bias` float32[4] is missing in `net.safetensors`",
-        "`net.safetensors` has `linear.bais`, which is no parameter of the module",
+        "`net.safetensors` has `linear.bais`, which is not a parameter or buffer of the module",
         "did you mean `linear.bias`?",
         "parameter `linear.weight` is float32[4, 8] in the module and float32[4, 9] in `net.safetensors`",
     )
@@ -42,7 +43,65 @@ def test_weights_name_each_parameter_that_does_not_fit(build: Build) -> None:
 def test_weights_of_another_dtype_are_refused(build: Build) -> None:
     state = {"linear.weight": torch.zeros(4, 8).half(), "linear.bias": torch.zeros(4)}
     outcome = build(WITH_WEIGHTS, files={"net.safetensors": save(state)})
-    expect(outcome, 2, "float32[4, 8] in the module and float16[4, 8]")
+    expect(
+        outcome,
+        2,
+        "parameter `linear.weight` is float32 in the module and float16 in `net.safetensors`",
+        ".to(torch.float16)",
+    )
+
+
+TALL = MODEL.replace("Linear(8, 4)", "Sequential(*(torch.nn.Linear(8, 8) for _ in range(150)))")
+"""A module with 300 parameters."""
+
+
+def tall(change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> bytes:
+    """The file with the weights of `TALL`, each changed."""
+    shapes = {f"linear.{n}.{part}": size for n in range(150) for part, size in (("weight", (8, 8)), ("bias", (8,)))}
+    return save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
+
+
+@pytest.mark.parametrize(
+    ("change", "problems", "fragments"),
+    [
+        (
+            lambda name, tensor: (name, tensor.bfloat16()),
+            1,
+            ("is float32 in the module and bfloat16 in", "`tensor.to(torch.float32)`", "299 more such problems here"),
+        ),
+        (
+            lambda name, tensor: (name, torch.zeros([size + 1 for size in tensor.shape])),
+            1,
+            ("`linear.0.bias` is float32[8] in the module and float32[9]", "299 more such problems here"),
+        ),
+        (
+            lambda name, tensor: (f"model.{name}", tensor),
+            2,
+            (
+                "is missing",
+                "has `model.linear.0.bias`",
+                "names in the file start with `model.`, the names in the module",
+            ),
+        ),
+        (
+            lambda name, tensor: (name.removeprefix("linear."), tensor),
+            2,
+            ("is missing", "has `0.bias`", "names in the module start with `linear.`, the names in the file"),
+        ),
+        (lambda name, tensor: (name.replace("linear", "other"), tensor), 2, ("is missing", "has `other.0.bias`")),
+    ],
+    ids=["bfloat16", "other shapes", "prefix in the file", "prefix in the module", "other names"],
+)
+def test_a_checkpoint_that_does_not_fit_gives_one_problem_of_each_kind(
+    build: Build,
+    change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]],
+    problems: int,
+    fragments: tuple[str, ...],
+) -> None:
+    outcome = build(WITH_WEIGHTS, model=TALL, files={"net.safetensors": tall(change)})
+    expect(outcome, 2, *fragments, f"{300 * problems} errors\n")
+    assert outcome.err.count("error: ") == problems
+    assert outcome.err.count("\n") <= 3 * problems + 1
 
 
 def test_weights_in_two_files_must_not_overlap(build: Build) -> None:
@@ -185,7 +244,7 @@ def test_pattern_that_matches_nothing(build: Build) -> None:
 
 def test_parameter_of_two_tags(build: Build) -> None:
     outcome = build(TAGGED + "  all: {parameters: ['*']}\n")
-    expect(outcome, 2, "`linear.*` matches `linear.weight`, which belongs to the tag `all` already")
+    expect(outcome, 2, "`linear.*` matches `linear.weight`, which already belongs to the tag `all`")
 
 
 def custom(source: str) -> tuple[str, str]:
@@ -333,12 +392,12 @@ def test_dtypes_that_an_operator_does_not_take_are_named(build: Build) -> None:
 
 def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(x @ x.T)[0]"))
-    expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot take this operator apart")
+    expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot decompose this operator")
 
 
 def test_a_result_that_no_program_can_hold(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "x, 'hello'"))
-    message = "the method returns 'hello': no program returns a str"
+    message = "the method returns 'hello': a program cannot return a str"
     expect(outcome, 1, f"model.yaml:6:3: methods.forward.entry: {message}", "return tensors, numbers")
 
 

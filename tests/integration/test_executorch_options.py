@@ -126,7 +126,7 @@ def test_an_algorithm_that_fails_is_named_with_its_line(make: Any) -> None:
     ("name", "message"),
     [
         ("Roomy", "`model:Roomy` failed: TypeError: "),
-        ("three", "`model:three` returned 3, no list of sizes"),
+        ("three", "`model:three` returned 3, not a list of sizes"),
         ("there", "`model` has no `there`"),
     ],
 )

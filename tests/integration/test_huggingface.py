@@ -171,7 +171,7 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build,
         ({"class": "BertModel", "config": "no.json"}, "model.huggingface.config: `no.json` is not a declared input"),
         (
             {"class": "BertModel", "config": TINY, "cache": {"max_length": 8}},
-            "model.huggingface.cache: `BertModel` is no decoder with a cache",
+            "model.huggingface.cache: `BertModel` is not a decoder with a cache",
         ),
         (
             {
@@ -179,7 +179,7 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build,
                 "config": {**TINY, "model_type": "bert", "is_decoder": True},
                 "cache": {"max_length": 8},
             },
-            "for a model of `huggingface` leave out `cache`, or write a factory",
+            "for a model of `huggingface` remove `cache`, or write a factory",
         ),
         (
             {"class": "LlamaForCausalLM", "config": TINY, "cache": {"max_length": 17}},
@@ -216,7 +216,7 @@ def test_a_class_that_cannot_be_exported_is_named(build):
 def test_a_configuration_that_is_no_mapping_is_named(build):
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2
-    assert "model.huggingface.config: `list.json` is no configuration" in outcome.err
+    assert "model.huggingface.config: `list.json` is not a configuration" in outcome.err
 
 
 def test_what_to_install_without_transformers(tmp_path):

@@ -164,12 +164,12 @@ def test_keyword_inputs_may_be_all_inputs(build: Build) -> None:
         (
             "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
             '{factory: "model:wrong", kwargs: {kind: keys}}',
-            "`model:wrong` returned a dict with the key 7\n    the keys of a dict of inputs are strings",
+            "`model:wrong` returned a dict with the key 7\n    use strings as keys",
         ),
         (
             "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",
             '{factory: "model:wrong", kwargs: {kind: pair}}',
-            "`model:wrong` returned Pair, a kind of tuple of its own\n    have it return a plain tuple",
+            "`model:wrong` returned Pair, a subclass of tuple\n    return a plain tuple",
         ),
         (
             "list: [{shape: [2, 8]}, {tuple: [{shape: [2, 8]}, {shape: [2, 8]}]}]",

@@ -129,7 +129,7 @@ def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Buil
     """
     made = build(manifest + "defaults: {partitioners: {read: [xnnpack]}}\n", "--jobs", jobs, model=model)
     assert made.code == 1
-    message = "methods.read.partitioners: XnnpackBackend took `table` for a constant, which `write` writes to"
+    message = "methods.read.partitioners: XnnpackBackend treats `table` as a constant, but `write` writes to it"
     assert message in made.err
     run = Loaded(build(manifest, model=model), "write", "read")
     run.methods["write"].execute([torch.full((2, 4), 5.0)])
@@ -156,7 +156,7 @@ def exported(rows: int = 1, start: float = 0.0) -> bytes:
     ("other", "message"),
     [
         ({"rows": 2}, "`cache` is float32[2, 4], and float32[1, 4] in `first`"),
-        ({"start": 5.0}, "`cache` starts with other values than in `first`"),
+        ({"start": 5.0}, "`cache` has other initial values than in `first`"),
     ],
 )
 def test_buffers_of_one_name_that_differ_are_an_error(

@@ -184,7 +184,7 @@ def test_equal_weights_of_two_tags_are_refused(build: Build) -> None:
     )
     outcome = build(MANIFEST + '  head: {parameters: ["head.*"]}\n', model=model)
     assert outcome.code == 1
-    assert "the tags `backbone` and `head` have a weight of the same content (32 bytes" in outcome.err
+    assert "the tags `backbone` and `head` have weights with the same content (32 bytes" in outcome.err
     assert build(MANIFEST + '  head: {parameters: ["head.weight"]}\n', model=model).code == 0
 
 

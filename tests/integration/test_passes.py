@@ -141,7 +141,7 @@ def test_another_result_is_an_error(make: Any, hook: str, wanted: str) -> None:
 def test_what_is_no_pass_and_what_fails_is_named(make: Any) -> None:
     made = make(passes(edge=["strangers"]))
     assert made.code == 1
-    assert "passes.edge[0]: `passes:strangers` returned int among its passes, which cannot be called" in made.err
+    assert "passes.edge[0]: `passes:strangers` returned int among its passes, which is not callable" in made.err
     made = make(passes(executorch=["failing"]))
     assert made.code == 1
     assert "passes.executorch[0]: `passes:failing` failed at passes.py:45, in failing: ValueError" in made.err

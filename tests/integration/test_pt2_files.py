@@ -179,7 +179,7 @@ def test_a_dimension_of_another_one_is_named(tmp_path: Path) -> None:
     size, file = torch.export.Dim("n", min=2, max=20), tmp_path / "net.pt2"
     shapes = ({0: size + 1}, {0: size})
     torch.export.save(torch.export.export(Shifted(), (torch.ones(6), torch.ones(5)), dynamic_shapes=shapes), file)
-    with pytest.raises(Refused, match=r"worked out from another one .* give it a `Dim` of its own"):
+    with pytest.raises(Refused, match=r"computed from another one .* give it a `Dim` of its own"):
         pt2_file.load(file)
 
 
@@ -233,41 +233,44 @@ def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp
 
 
 IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
-    "expression": (lambda g, c: some_size(g, code(c)), "no expression over sizes"),
-    "expression_of_a_symbol": (lambda g, c: some_size(g, f"Symbol({code(c)})"), "no expression over sizes"),
-    "expressions": (lambda g, c: some_size(g, [code(c)]), "`expr_str` is no str"),
-    "symbol": (lambda g, _: some_size(g, "Symbol('os')"), "is no name of a size"),
-    "bomb": (lambda g, _: some_size(g, "Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "no expression over sizes"),
+    "expression": (lambda g, c: some_size(g, code(c)), "not an expression over sizes"),
+    "expression_of_a_symbol": (lambda g, c: some_size(g, f"Symbol({code(c)})"), "not an expression over sizes"),
+    "expressions": (lambda g, c: some_size(g, [code(c)]), "`expr_str` is not of type str"),
+    "symbol": (lambda g, _: some_size(g, "Symbol('os')"), "is not the name of a size"),
+    "bomb": (lambda g, _: some_size(g, "Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "not an expression over sizes"),
     "tower": (
         lambda g, _: some_size(g, "Pow(Pow(Pow(Integer(9), Integer(64)), Integer(64)), Integer(64))"),
-        "no expression over sizes",
+        "not an expression over sizes",
     ),
-    "shift": (lambda g, _: some_size(g, "LShift(Integer(1), Integer(9999999999))"), "no expression over sizes"),
-    "system": (lambda g, _: node(g).update(target="torch.os.system"), "`torch.os.system`, which is no operator"),
-    "load": (lambda g, _: node(g).update(target="torch.load"), "is no operator"),
-    "library": (lambda g, _: node(g).update(target="torch.ops.load_library"), "is no operator"),
-    "attribute": (lambda g, _: node(g).update(target="torch.ops.aten.__class__.__init__"), "is no operator"),
-    "caller": (lambda g, _: node(g).update(target="_operator.methodcaller"), "is no operator"),
-    "extension": (lambda g, _: node(g).update(target="#torchao:x"), "is no operator"),
+    "shift": (lambda g, _: some_size(g, "LShift(Integer(1), Integer(9999999999))"), "not an expression over sizes"),
+    "system": (lambda g, _: node(g).update(target="torch.os.system"), "`torch.os.system`, which is not an operator"),
+    "load": (lambda g, _: node(g).update(target="torch.load"), "is not an operator"),
+    "library": (lambda g, _: node(g).update(target="torch.ops.load_library"), "is not an operator"),
+    "attribute": (lambda g, _: node(g).update(target="torch.ops.aten.__class__.__init__"), "is not an operator"),
+    "caller": (lambda g, _: node(g).update(target="_operator.methodcaller"), "is not an operator"),
+    "extension": (lambda g, _: node(g).update(target="#torchao:x"), "is not an operator"),
     "higher_order": (
         lambda g, _: node(g).update(target="torch.ops.higher_order.triton_kernel_wrapper_mutation"),
-        "is no operator",
+        "is not an operator",
     ),
     "file": (lambda g, _: node(g).update(target="torch.ops.aten.from_file.default"), "which opens files"),
     "operator_argument": (
         lambda g, _: node(g)["inputs"].append({"name": "y", "arg": {"as_operator": "torch.os.system"}}),
-        "is no operator",
+        "is not an operator",
     ),
-    "source": (lambda g, _: node(g)["metadata"].update(source_fn_stack="x,torch.__dict__"), "no name of a function"),
-    "node": (lambda g, c: node(g).update(name=f"x\n{code(c)}"), "is no identifier"),
-    "input": (lambda g, c: rename_input(g, f"unused={code(c)}"), "is no identifier"),
+    "source": (
+        lambda g, _: node(g)["metadata"].update(source_fn_stack="x,torch.__dict__"),
+        "not the name of a function",
+    ),
+    "node": (lambda g, c: node(g).update(name=f"x\n{code(c)}"), "is not an identifier"),
+    "input": (lambda g, c: rename_input(g, f"unused={code(c)}"), "is not an identifier"),
     "keyword": (
         lambda g, c: node(g)["inputs"][0].update(name=f"a={code(c)}, b", kind=2),
-        "is no identifier",
+        "is not an identifier",
     ),
     "names_of_arguments": (
         lambda g, c: signature(g).update(forward_arg_names=["x", f"y={code(c)}"]),
-        "is no identifier",
+        "is not an identifier",
     ),
     "keyword_of_the_tree": (
         lambda g, c: signature(g).update(
@@ -285,13 +288,13 @@ IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
                 ]
             )
         ),
-        "is no identifier",
+        "is not an identifier",
     ),
     "weight": (
         lambda g, c: g["graph_module"]["signature"]["input_specs"][0]["parameter"].update(
             parameter_name=f'a"+{code(c)}+"'
         ),
-        "no name of a weight",
+        "names of weights and modules cannot have",
     ),
     "enumeration": (
         lambda g, _: signature(g).update(
@@ -303,22 +306,22 @@ IN_GRAPHS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
         lambda g, _: signature(g).update(
             out_spec=tree("collections.defaultdict", {"default_factory_module": "antigravity"})
         ),
-        "`collections.defaultdict`, which is none that can be read",
+        "`collections.defaultdict`, which cannot be read",
     ),
     "verifiers": (lambda g, _: g.update(verifiers=[]), "it names no dialect"),
-    "dialect": (lambda g, _: g.update(verifiers=["EDGE"]), "of the dialect `EDGE`"),
+    "dialect": (lambda g, _: g.update(verifiers=["EDGE"]), "its dialect is `EDGE`"),
     "object": (
         lambda g, _: g["graph_module"]["graph"]["inputs"].append({"as_custom_obj": {"name": "o", "class_fqn": "a.B"}}),
-        "an object of a class of its own",
+        "an object of its own class",
     ),
     "counter": (
         lambda g, _: g["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1}),
-        "is no name of a size",
+        "is not the name of a size",
     ),
-    "range": (lambda g, c: g["range_constraints"].update(s1={"min_val": code(c), "max_val": 1}), "is no int"),
+    "range": (lambda g, c: g["range_constraints"].update(s1={"min_val": code(c), "max_val": 1}), "is not of type int"),
     "two_kinds": (lambda g, _: node(g)["inputs"][0]["arg"].update(as_int=1), "2 kinds of Argument"),
     "unknown_kind": (lambda g, _: node(g)["inputs"][0].update(arg={"as_code": 1}), "unknown kind `as_code`"),
-    "no_mapping": (lambda g, _: g.update(graph_module=[]), "`graph_module` is no dict"),
+    "no_mapping": (lambda g, _: g.update(graph_module=[]), "`graph_module` is not of type dict"),
 }
 
 
@@ -393,13 +396,13 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] 
     "sparse": (of_weight(layout=1), "the form of"),
     "without_content": (lambda r: {**r, "archive/data/weights/weight_0": b""}, "has no content"),
     "without_table": (lambda r: {n: c for n, c in r.items() if n != WEIGHTS}, "it has no record"),
-    "no_json": (lambda r: {**r, GRAPH: b"{"}, "is no JSON"),
+    "no_json": (lambda r: {**r, GRAPH: b"{"}, "is not JSON"),
     "deep": (lambda r: {**r, GRAPH: b"[" * 100_000}, "nested too deeply"),
-    "long_number": (lambda r: {**r, GRAPH: b'{"verifiers": ' + b"9" * 5000 + b"}"}, "is no JSON"),
-    "list": (lambda r: {**r, GRAPH: b"[]"}, "`it` is no dict"),
+    "long_number": (lambda r: {**r, GRAPH: b'{"verifiers": ' + b"9" * 5000 + b"}"}, "is not JSON"),
+    "list": (lambda r: {**r, GRAPH: b"[]"}, "`it` is not of type dict"),
     "two_programs": (lambda r: {**r, "archive/models/other.json": r[GRAPH]}, "it holds 2 programs"),
     "no_program": (lambda r: {n: c for n, c in r.items() if n != GRAPH}, "it holds no exported program"),
-    "old": (lambda _: {"version": b"8.8", "serialized_exported_program.json": b"{}"}, "save the program anew"),
+    "old": (lambda _: {"version": b"8.8", "serialized_exported_program.json": b"{}"}, "save the program again"),
 }
 
 
@@ -416,7 +419,7 @@ def test_the_tricks_of_archives(records: dict[str, bytes], tmp_path: Path) -> No
     good = file.read_bytes()
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr(GRAPH, b"{}")
-    with pytest.raises(Refused, match="two records of it have one name"):
+    with pytest.raises(Refused, match="two of its records have the same name"):
         pt2_file.load(file)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:  # 20 MB in 20 kB
         archive.writestr(GRAPH, b"[" + b"0," * 10_000_000 + b"0]")
@@ -488,7 +491,7 @@ def test_a_build_names_the_file_and_what_is_wrong_with_it(
     made = build(text, files={"net.pt2": content})
     assert made.code == 2
     assert "model.yaml:3:30: methods.forward.program: cannot read `net.pt2`: `__import__(" in made.err
-    assert "is no expression over sizes, and would be run as Python code" in made.err
+    assert "is not an expression over sizes: it would run as Python code" in made.err
     assert made.files == []
     assert not canary.exists()
 
@@ -518,5 +521,5 @@ def test_a_weight_of_a_class_of_its_own_is_named(saved: bool, build: Build, tmp_
     files = {"net.pt2": (tmp_path / "net.pt2").read_bytes()} if saved else None
     failed = build(manifest, model=QUANTIZED, files=files)
     assert failed.code == 1
-    assert "`0.weight` is of the class `Int8Tensor`" in failed.err
+    assert "`0.weight` is a `Int8Tensor`" in failed.err
     assert "torchao.utils.unwrap_tensor_subclass(module)" in failed.err

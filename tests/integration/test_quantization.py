@@ -401,7 +401,7 @@ def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_pa
     assert made.code == 0, made.err
     assert error_of(made, tmp_path) < 0.1
     made = build(text.replace("(7, 128)", "(9, 128)"), model=MODEL)
-    assert "batch 0, input [0] is float32 [9, 128], and the method takes float32 [2, 128]" in made.err
+    assert "batch 0, input [0] is float32 [9, 128], but the method takes float32 [2, 128]" in made.err
 
 
 def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
@@ -415,7 +415,7 @@ def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     assert build(text, model=model).code == 0
     made = build(text.replace("(3, 128), ", "(1, 128), "), model=model)
     assert made.code == 2
-    assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, and another input 1" in made.err
+    assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, but another input has 1" in made.err
 
 
 def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path) -> None:
@@ -473,7 +473,10 @@ def batches(batch: str) -> str:
     ("quantize", "message"),
     [
         ("{torchao: [{config: 8da4w, modules: [hed]}]}", "no linear layer matches hed"),
-        ("{torchao: [{config: 8da4w, group_size: 48}]}", "`body.0` has rows of 128 weights, no multiple of 48"),
+        (
+            "{torchao: [{config: 8da4w, group_size: 48}]}",
+            "`body.0` has rows of 128 weights, which is not a multiple of 48",
+        ),
         ('{torchao: [{config: "model:batches"}]}', "returned list, not a configuration of torchao"),
         (
             '{pt2e: {quantizers: [{backend: custom, options: {factory: "model:create"}}], qat: "model:train"}}',
@@ -494,12 +497,12 @@ def batches(batch: str) -> str:
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
         (
             STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"),
-            "pt2e.calibration: batch 0, input [0] is float32 [5], and the method takes float32 [2, 128]",
+            "pt2e.calibration: batch 0, input [0] is float32 [5], but the method takes float32 [2, 128]",
         ),
         (batches("torch.zeros(7, 128)"), "batch 0, input [0] is float32 [7, 128], and"),
         (batches("torch.zeros(2, 128).double()"), "batch 0, input [0] is float64 [2, 128], and"),
-        (batches("([torch.zeros(2, 128)],)"), "batch 0 is ([float32 [2, 128]],), and the method takes (float32 [2"),
-        (batches("(torch.zeros(2, 128), 3)"), "batch 0 is (float32 [2, 128], 3), and the method takes (float32 [2"),
+        (batches("([torch.zeros(2, 128)],)"), "batch 0 is ([float32 [2, 128]],), but the method takes (float32 [2"),
+        (batches("(torch.zeros(2, 128), 3)"), "batch 0 is (float32 [2, 128], 3), but the method takes (float32 [2"),
     ],
 )
 def test_refused(quantize: str, message: str, build: Build) -> None:
@@ -517,7 +520,7 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
     for content in (b"no zip", state.getvalue()):
         made = build(text, files={"forward.pt2": content})
         assert made.code == 2
-        message = "model.yaml:3:30: methods.forward.program: `forward.pt2` is no file of torch.export.save"
+        message = "model.yaml:3:30: methods.forward.program: `forward.pt2` is not a file of torch.export.save"
         assert message in made.err
     archive = io.BytesIO()
     zipfile.ZipFile(archive, "w").close()
@@ -566,11 +569,11 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> N
     [
         (
             "weight = net.body[0].weight\n    net.features = lambda x: torch.nn.functional.linear(x, weight)",
-            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, but the method reads the tensor from",
         ),
         (
             "last = net.body[0].weight[64:]\n    net.features = lambda x: x @ last.T",
-            "methods.features.quantize.torchao: `body.0.weight` is quantized, and the method reads what it was before",
+            "methods.features.quantize.torchao: `body.0.weight` is quantized, but the method reads the tensor from",
         ),
         ("torch.nn.utils.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
         ("torch.nn.utils.parametrizations.weight_norm(net.head)", "torchao[0]: `head` computes its weight"),
@@ -590,5 +593,5 @@ def test_layers_that_no_backend_takes(build: Build) -> None:
     made = build(text.replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, "), model=MODEL)
     assert made.code == 1
     assert "methods.forward.quantize: emitting features, forward failed" in made.err
-    assert "needs a backend that takes these layers, as `xnnpack`" in made.err
+    assert "these quantized layers need a backend that takes them, such as `xnnpack`" in made.err
     assert "custom_ops" not in made.err

@@ -241,11 +241,11 @@ def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Buil
 @pytest.mark.parametrize(
     ("recipe", "method", "message"),
     [
-        ('"recipe:to_train"', "", "model.yaml:4:9: recipe: the recipe has `is_qat` and no `train_fn`"),
+        ('"recipe:to_train"', "", "model.yaml:4:9: recipe: the recipe has `is_qat` but no `train_fn`"),
         (
             '"recipe:trained"',
             ", quantize: {pt2e: {calibration: example_inputs}}",
-            "methods.forward.quantize.pt2e.calibration: the recipe trains the method",
+            "methods.forward.quantize.pt2e.calibration: the recipe trains the method, so `calibration` has no effect",
         ),
         (
             '"recipe:create"',
@@ -257,7 +257,7 @@ def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Buil
             OWN_STEPS,
             "methods.forward.quantize.pt2e.qat: the quantizers are for calibration, not for training",
         ),
-        ('"recipe:misfit"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], and the method takes"),
+        ('"recipe:misfit"', "", "model.yaml:4:9: recipe: batch 0, input [0] is float32 [5, 128], but the method takes"),
         ('"recipe:batched"', "", "model.yaml:4:9: recipe: `dynamic_batch_size` of the recipe does not suit"),
     ],
 )
@@ -278,7 +278,7 @@ def test_a_recipe_that_does_not_quantize(recipe: str, method: str, message: str,
         ("{name: coreml_fp32, kwargs: {minimum_deployment_target: iOS99}}", "Core ML has no target `iOS99`"),
         ("qnn_fp16", "needs Qualcomm's"),
         ("android-arm64-snapdragon-fp16", "needs Qualcomm's"),
-        ('"recipe:staged"', "has stages of its own"),
+        ('"recipe:staged"', "sets `pipeline_stages`"),
         ('"recipe:nothing"', "returned NoneType, not an ExportRecipe"),
     ],
 )

@@ -89,7 +89,7 @@ def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
 
 
 LIMITS = [
-    ("sort", [4], "it has no kernel for `aten::sort.values`; the application has to bring one"),
+    ("sort", [4], "it has no kernel for `aten::sort.values`; link one into the application"),
     ("wrap", [4], "its kernel of `aten::remainder.Scalar_out` gives a wrong result for integers of different signs"),
     ("read", [4], "its kernel of `dim_order_ops::_to_dim_order_copy.out` does not take uint16"),
     ("join", [4], "its kernel of `aten::cat.out` does not take uint16"),
@@ -101,7 +101,7 @@ LIMITS = [
 def test_a_limit_of_the_runtime_is_noted(build: Build, method: str, shape: list[int], message: str) -> None:
     made = build(manifest(method, shape), model=MODEL)
     assert made.code == 0, made.err
-    assert f"note: ExecuTorch's own runtime cannot do all of `{method}`: {message}" in made.err
+    assert f"note: ExecuTorch's runtime cannot run all of `{method}`: {message}" in made.err
     [note] = made.json("net.report.json")["notes"]
     assert message in note
     assert not agrees(made, method, torch.ones(shape)), "ExecuTorch has mended this: take it out of `runtime_limits`"
@@ -144,7 +144,7 @@ def test_a_program_whose_constants_are_all_empty_cannot_be_loaded_from_a_file(
 def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: Build) -> None:
     made = build(manifest("sort", [4], "checks: {runtime: true}\n"), model=MODEL)
     assert (made.code, made.files) == (3, [])
-    assert "model.yaml:6:19: checks.runtime: ExecuTorch's own runtime cannot do all of `sort`" in made.err
+    assert "model.yaml:6:19: checks.runtime: ExecuTorch's runtime cannot run all of `sort`" in made.err
 
 
 @pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
@@ -159,7 +159,7 @@ def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
     refused = build(manifest("find", [2, 2]), model=MODEL)
     assert (refused.code, refused.files) == (1, [])
     assert (
-        "model.yaml:5:3: methods.find: ExecuTorch's own runtime cannot do all of `find`: its kernel of "
+        "model.yaml:5:3: methods.find: ExecuTorch's runtime cannot run all of `find`: its kernel of "
         "`aten::nonzero.out` gives wrong indices for a tensor of 2 dimensions" in refused.err
     )
     made = build(manifest("find", [2, 2], ALLOWED), model=MODEL)
@@ -264,4 +264,4 @@ def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) ->
     code = f"import sys\nfrom etbuild.emit import runtime_limits as r\n{spoil[missing]}\n{called}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("note: kernels of the runtime are not looked at") == 1
+    assert ran.stderr.count("note: the kernels of the runtime are not checked") == 1

@@ -242,7 +242,7 @@ def test_tied_weights_that_differ_in_the_file_are_refused(build: Build) -> None:
     torch.save(content, file)
     made = build(WITH_WEIGHTS.replace("w.safetensors", "w.pt"), model=model, files={"w.pt": file.getvalue()})
     assert made.code == 2
-    assert "are one parameter of the module, and differ in `w.pt`" in made.err
+    assert "are one tied parameter of the module, but they differ in `w.pt`" in made.err
 
 
 def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_digest(tmp_path: Path) -> None:

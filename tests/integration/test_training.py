@@ -75,7 +75,7 @@ def test_a_device_trains_the_weights_of_named_data(build: Build) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("linear.*", "linear.weight", "`linear.bias` is trained and would stay in the program"),
+        ("linear.*", "linear.weight", "`linear.bias` is trained but has no tag, so it would stay in the program"),
         ('passes: {aten: ["model:joint"]}', "", "no method trains a weight"),
     ],
 )

@@ -158,7 +158,7 @@ def test_very_much_output_is_cut(worker: Worker, tmp_path: Path) -> None:
 def test_a_request_that_kills_itself_is_answered(worker: Worker, tmp_path: Path) -> None:
     response = worker.ask(*build(project(tmp_path / "in", SUICIDE), tmp_path / "out"))
     assert response.exit_code == 1
-    assert "killed by SIGKILL" in response.output
+    assert "ended with SIGKILL" in response.output
     assert not list((tmp_path / "out").glob(".etbuild-*"))
     assert worker.ask("validate", MANIFESTS["mlp"]).exit_code == 0
 

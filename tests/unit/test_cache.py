@@ -100,7 +100,7 @@ def test_a_damaged_blob_is_dropped_reported_and_stored_again(kept: Kept, damage:
         blob.write_bytes(changed[damage])
     assert kept.fetch() is None
     assert len(kept.said) == 1
-    assert "is dropped: the blob" in kept.said[0]
+    assert "is removed: the blob" in kept.said[0]
     assert not blob.exists()
     kept.store()
     assert kept.fetch() == FILES
@@ -162,7 +162,7 @@ def test_what_has_its_own_digest_and_is_no_record(kept: Kept, body: bytes) -> No
     kept.store()
     kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     assert kept.fetch() is None
-    assert "it is no record" in kept.said[0]
+    assert "it is not a record" in kept.said[0]
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
@@ -432,7 +432,7 @@ def test_what_the_cache_has_not_made_is_left_alone_and_said_once(kept: Kept) -> 
         kept.said.clear()
         work()
         assert [line.partition(": ")[2] for line in kept.said] == [
-            f"not made by the cache, and left alone: 'blobs/00/{OTHER}', 'blobs/README', 'blobs/ff/orphan' and 3 more"
+            f"not made by the cache, so it is kept: 'blobs/00/{OTHER}', 'blobs/README', 'blobs/ff/orphan' and 3 more"
         ]
     assert all((kept.root / "cache" / name).read_text() == "mine" for name in mine)
 
@@ -462,7 +462,7 @@ def test_a_strange_record_is_damage_and_no_bug(kept: Kept, content: str) -> None
         content = json.dumps({**whole, **json.loads(content)})
     kept.record().write_bytes(hashlib.sha256(content.encode()).hexdigest().encode() + b"\n" + content.encode())
     assert kept.fetch() is None
-    assert "was damaged and is dropped" in kept.said[0]
+    assert "was damaged and is removed" in kept.said[0]
 
 
 @pytest.mark.parametrize("obstacle", ["", "records"])
@@ -475,7 +475,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
         (tmp_path / "cache").write_text("in the way")
     with pytest.raises(InputError, match="cannot be used as a cache") as error:
         Cache(tmp_path / "cache")
-    assert "name a directory of yours with --cache-dir" in str(error.value)
+    assert "name a directory that you can write to with --cache-dir" in str(error.value)
 
 
 def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None:
@@ -521,7 +521,7 @@ def test_the_verbs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no damage\n"
     kept.blobs()[0].write_bytes(b"damage")
     assert main.main(["cache", "verify", *where]) == 1
-    assert "was damaged and is dropped" in capsys.readouterr().out
+    assert "was damaged and is removed" in capsys.readouterr().out
     assert main.main(["cache", "gc", *where, "--max-size", "1.5 kB", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["size"] <= 1500
     assert main.main(["cache", "gc", *where, "--max-size", "lots"]) == 2

@@ -61,26 +61,26 @@ def planned(**sections: Any) -> Any:
 @pytest.mark.parametrize(
     ("wanted", "kept", "message"),
     [
-        ({"max_program_bytes": 999}, {"max_program_bytes": 1000}, "the program has 1,000 bytes, at most 999"),
-        ({"max_named_data_bytes": 699}, {"max_named_data_bytes": 700}, "the named data has 700 bytes, at most 699"),
+        ({"max_program_bytes": 999}, {"max_program_bytes": 1000}, "the program has 1,000 bytes; the limit is 999"),
+        ({"max_named_data_bytes": 699}, {"max_named_data_bytes": 700}, "the named data has 700 bytes; the limit is"),
         (
             {"max_named_data_bytes": {"weights": 1}},
             {"max_named_data_bytes": {"weights": 700}},
-            "checks.max_named_data_bytes.weights: the named data `weights` has 700 bytes, at most 1",
+            "checks.max_named_data_bytes.weights: the named data `weights` has 700 bytes; the limit is 1",
         ),
         (
             {"max_duplicate_bytes": 599},
             {"max_duplicate_bytes": 600},
-            "600 bytes hold weights that are there already, at most 599 are allowed",
+            "duplicate weights take 600 bytes; the limit is 599",
         ),
-        ({"max_memory_bytes": 99}, {"max_memory_bytes": 100}, "`prefill` plans 100 bytes of memory, at most 99"),
+        ({"max_memory_bytes": 99}, {"max_memory_bytes": 100}, "`prefill` plans 100 bytes of memory; the limit is 99"),
         (
             {"max_memory_bytes": {"decode": 29}},
             {"max_memory_bytes": {"decode": 30}},
-            "checks.max_memory_bytes.decode: `decode` plans 30 bytes of memory, at most 29",
+            "checks.max_memory_bytes.decode: `decode` plans 30 bytes of memory; the limit is 29",
         ),
-        ({"min_delegated": 0.8}, {"min_delegated": 0.75}, "take 0.75 of the operators of `decode`, at least 0.8"),
-        ({"min_delegated": {"decode": 0.9}}, {"min_delegated": {"prefill": 1}}, "of the operators of `decode`"),
+        ({"min_delegated": 0.8}, {"min_delegated": 0.75}, "`decode`: 75 % of the operators are delegated; "),
+        ({"min_delegated": {"decode": 0.9}}, {"min_delegated": {"prefill": 1}}, "`min_delegated` requires 90 %"),
     ],
 )  # fmt: skip
 def test_a_bound_is_kept_or_named(wanted: dict[str, Any], kept: dict[str, Any], message: str) -> None:
@@ -146,7 +146,7 @@ def found(**facts: Any) -> dict[str, Any]:
         (
             "runtime",
             {"runtime_limits": [MISSING]},
-            "ExecuTorch's own runtime cannot do all of `decode`: it has no kernel for `aten::sort.values`",
+            "ExecuTorch's runtime cannot run all of `decode`: it has no kernel for `aten::sort.values`",
         ),
     ],
 )

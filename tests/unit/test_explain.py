@@ -156,7 +156,7 @@ def test_a_key_names_a_program_in_the_cache(tmp_path: Path, capsys: pytest.Captu
     Cache(tmp_path / "cache").store("program", BEFORE["key"], tmp_path / "made", ["net.index.json"])
     where = ["--cache-dir", tmp_path / "cache"]
     assert "the same key" in run(capsys, BEFORE["key"], tmp_path / "made", *where)
-    assert "no program of this key in the cache" in run(capsys, "0" * 64, *where, expect=2)
+    assert "has no program with this key" in run(capsys, "0" * 64, *where, expect=2)
 
 
 def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         (None, "no such file or directory"),
         ("{", "not an index"),
         ("[]", "its schema is none, not executorch-index/v2"),
-        ('{"schema": "executorch-index/v1"}', "make it again with this version of `etbuild`"),
+        ('{"schema": "executorch-index/v1"}', "create it again with this version of `etbuild`"),
         ('{"schema": "executorch-index/v2"}', "the key `name` is missing"),
     ],
 )
@@ -191,4 +191,4 @@ def test_a_directory_has_to_hold_one_index(tmp_path: Path, capsys: pytest.Captur
     for name in ("a", "b"):
         write(tmp_path, BEFORE, name)
     assert "found: a.index.json, b.index.json" in run(capsys, tmp_path, expect=2)
-    assert "its index net.index.json is not beside it" in run(capsys, tmp_path / "net.pte", expect=2)
+    assert "its index net.index.json is not in the same directory" in run(capsys, tmp_path / "net.pte", expect=2)

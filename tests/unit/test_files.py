@@ -67,7 +67,7 @@ def test_a_writer_that_swallows_its_error_is_found_out(tmp_path: Path) -> None:
         file.file.seek(0)  # type: ignore[attr-defined]
         file.file.truncate()  # type: ignore[attr-defined]
 
-    with pytest.raises(BuildError, match="what was read back is not what was written"):
+    with pytest.raises(BuildError, match="the file has other content than was written"):
         artifacts.write(tmp_path, "a", "x", lose)
 
 

@@ -53,13 +53,13 @@ def test_everything_that_changed_is_said(locked: list[str], capsys: pytest.Captu
     capsys.readouterr()
     assert main.main(["lock", *locked, "--hint", "bazel run //net:update"]) == 3
     assert capsys.readouterr().err == (
-        "error: net.lock.json: the program is not the one that is locked:\n"
+        "error: net.lock.json: the program differs from the lockfile:\n"
         "    methods: [decode, prefill] -> [decode, embed, prefill]\n"
         "    versions.etbuild: 0.2.0 -> 0.3.0\n"
         "    net.more.ptd: added, 9 B\n"
         "    net.pte: 1.0 kB -> 1.5 kB (+500 bytes)\n"
         f"    net.weights.ptd: the same size, other content: {sha256('ptd')[:16]} -> {sha256('retrained')[:16]}\n"
-        "    if that is meant: bazel run //net:update\n"
+        "    if this is intended: bazel run //net:update\n"
     )
     assert main.main(["lock", *locked, "--update"]) == 0
     assert main.main(["lock", *locked]) == 0

@@ -154,7 +154,7 @@ def test_a_package_that_is_edited_beside_its_models_may_be_imported(editable: Pa
 
 @pytest.mark.parametrize("file", ["flat_proj/table.txt", "manifests/helper_of_proj.py"])
 def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
-    with pytest.raises(BuildError, match="is no declared file"):
+    with pytest.raises(BuildError, match="is not a declared file"):
         run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
 
 
@@ -245,7 +245,7 @@ LISTINGS = {
 def test_a_directory_that_is_listed_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "place").mkdir()
-    with pytest.raises(BuildError, match=r"lists the directory .*, whose files no key holds"):
+    with pytest.raises(BuildError, match=r"lists the directory .*, whose files the key does not hold"):
         run(tmp_path, f"import os\nPLACE = {str(tmp_path / 'place')!r}\n{LISTINGS[name]}")
 
 
@@ -277,7 +277,7 @@ def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: py
     with undeclared.unkeyed() as found:
         run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
     assert "starts a process" in found
-    assert capfd.readouterr().err.count("in <module>, starts a process, which no key holds") == 1
+    assert capfd.readouterr().err.count("in <module>, starts a process, which the key does not cover") == 1
 
 
 def test_another_interpreter_is_known(tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: 
 
 
 def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"it is not there: create and declare it.*or leave the read out"):
+    with pytest.raises(BuildError, match=r"it does not exist: create and declare it.*or do not read it"):
         run(tmp_path, f"open({str(tmp_path / 'no_such_file')!r})")

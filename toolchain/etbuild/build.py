@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts as files
 from etbuild.files.digests import digest, file_digest
@@ -140,8 +140,8 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
         artifacts = [files.Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(files.Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
         if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
-            message = f"the cache holds other files under the key {request.key[:16]} than its index lists"
-            raise BuildError([Problem(message, hint="build with `--no-cache`, and remove that cache")])
+            message = f"the cache entry {request.key[:16]} has other files than its index lists"
+            raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
         return Built(request.key, files.publish(artifacts, directory), {"program": "cached"})
 
 

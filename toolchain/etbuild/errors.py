@@ -1,14 +1,26 @@
-"""What goes wrong for a reason that a user can mend. Anything else is a bug of ours and keeps its traceback."""
+"""Errors that the user can fix. Any other exception is a bug of the driver and keeps its traceback.
+
+An error of one problem is raised with `at` or `of`:
+
+    raise InputError.at(("methods", "forward"), "what is wrong", "what to write instead")
+    raise BuildError.of("what is wrong", "what to do")  # it is not about a place in the manifest
+
+Code that finds several problems collects them first: `raise InputError(problems)`. `foreign_errors` turns exceptions of
+other people's code into these errors.
+"""
 
 from __future__ import annotations
 
 import difflib
-import errno
 import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
@@ -18,7 +30,9 @@ DocumentPath = tuple[str | int, ...]
 _COMPARED = 20  # of unknown words, so many are compared with all that are known
 _LISTED = 60  # of known words, so many are listed
 _LONG = 100  # of a key, so many characters are shown
-_ALIKE = 10  # of problems that differ in names and numbers alone, so many are shown
+_SHOWN = 10  # so many problems of one kind are shown
+_SHOWN_AT_ONE_PLACE = 3  # so many problems of one kind at one place are shown; of more, only the first
+_NAMED = 5  # so many of the others are named
 
 
 @dataclass(frozen=True)
@@ -34,9 +48,6 @@ class Position:
 
 
 Positions = Mapping[DocumentPath, Position]
-
-_COMMON: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
-"""By a key of a method: where the manifest says it for all methods."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,6 @@ class Problem:
         """The same problem with its position, looked up by path (or by the nearest enclosing one) unless it has one."""
         if self.position is not None or self.path is None:
             return self
-        common = _COMMON.get(self.path[2], ()) if self.path[:1] == ("methods",) and len(self.path) > 3 else ()
-        if common and self.path not in positions and (*common, *self.path[3:]) in positions:
-            return replace(self, path=(*common, *self.path[3:])).located(positions)
         for length in range(len(self.path), -1, -1):
             position = positions.get(self.path[:length])
             if position is not None:
@@ -89,11 +97,34 @@ class Problem:
 
 @dataclass
 class EtbuildError(Exception):
-    """Base of the errors that end a command without a traceback. `exit_code` is the process's."""
+    """Base of the errors that end a command without a traceback. `exit_code` is the exit code of the process."""
 
     problems: list[Problem] = field(default_factory=list)
 
     exit_code = 1
+
+    @classmethod
+    def at(cls, where: DocumentPath | Position, message: str, hint: str | None = None, *, at_key: bool = False) -> Self:
+        """An error of one problem at a place.
+
+        Args:
+            where: The path in the manifest, or the position in a text file where there is no path.
+            message: What is wrong.
+            hint: What to write instead.
+            at_key: The key at the path is wrong, not its value.
+        """
+        path, position = (None, where) if isinstance(where, Position) else (where, None)
+        return cls([Problem(message, path, hint, position, at_key)])
+
+    @classmethod
+    def of(cls, message: str, hint: str | None = None) -> Self:
+        """An error of one problem that is not about a place in the manifest.
+
+        Args:
+            message: What is wrong. It names the file or the option.
+            hint: What to do.
+        """
+        return cls([Problem(message, hint=hint)])
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
@@ -118,35 +149,9 @@ class BuildError(EtbuildError):
 
 
 class CheckError(EtbuildError):
-    """The program is sound, and breaks a bound that the manifest sets."""
+    """The program is correct, but it breaks a limit of the manifest's `checks`."""
 
     exit_code = 3
-
-
-_ROOM, _DESCRIPTORS = "is there room on the disk?", "`ulimit -n` tells how many files may be open, and sets it"
-_OF_SYSTEM = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
-    **dict.fromkeys((errno.EACCES, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
-}
-"""What no code of ours can cause, and what helps."""
-
-
-def system_error(error: Exception) -> BuildError | None:
-    """What a user can mend of the machine: a full disk, a limit, a permission. None: it may be a bug of ours.
-
-    Args:
-        error: An OSError; or that of a library which has put the system's words into its own.
-    """
-    if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
-        named = isinstance(error.filename, str | bytes)
-        what = os.fsdecode(error.filename) if named else "a file cannot be used"
-        return BuildError([Problem(f"{what}: {error.strerror}", hint=_OF_SYSTEM[error.errno])])
-    if isinstance(error, RuntimeError):
-        for number, hint in _OF_SYSTEM.items():
-            if os.strerror(number) in str(error):
-                return BuildError([Problem(str(error).partition("\n")[0], hint=hint)])
-    return None
 
 
 def check_current_directory() -> None:
@@ -158,7 +163,7 @@ def check_current_directory() -> None:
     try:
         os.getcwd()  # noqa: PTH109 - this module does without pathlib
     except FileNotFoundError:
-        raise InputError([Problem("the current directory was removed", hint="go to another directory")]) from None
+        raise InputError.of("the current directory was removed", "go to another directory") from None
 
 
 class Elsewhere(BaseException):
@@ -205,24 +210,83 @@ def _escape(code: int) -> str:
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
+def listed(names: Sequence[str], most: int = _NAMED) -> str:
+    """Names in backquotes for a message: "`a`, `b` and 5 more".
+
+    Args:
+        names: The names.
+        most: The number of names to show.
+    """
+    shown = [f"`{name}`" for name in names[:most]]
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A problem to show. `rank` is its place in the order; `count` is the number of problems that it stands for."""
+
+    rank: int
+    problem: Problem
+    count: int
+
+
 def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """The problems, in their order; of many that differ in names and numbers alone the first few, and how many more
-    there are."""
-    alike: dict[str, list[Problem]] = {}
-    for problem in problems:
-        alike.setdefault(_kind(problem.message), []).append(problem)
-    places = {id(problem): place for kind in alike.values() for place, problem in enumerate(kind)}
-    for problem in problems:
-        place, number = places[id(problem)], len(alike[_kind(problem.message)])
-        if place < _ALIKE:
-            yield problem
-        elif place == _ALIKE:
-            more = f"{number - _ALIKE} more such problem{'s' if number > _ALIKE + 1 else ''}, the first of them here"
-            yield Problem(more, problem.path, position=problem.position)
+    """The problems to show, in their order.
+
+    Problems are of one kind if their messages differ only in quoted names and in numbers. If more than three of a kind
+    are at one place, the first stands for all and names some of the others. Of one kind, ten are shown, and then how
+    many more there are.
+    """
+    by_place: dict[tuple[str, object], list[_Row]] = {}
+    for rank, problem in enumerate(problems):
+        place = problem.position or problem.path
+        by_place.setdefault((_kind(problem.message), place), []).append(_Row(rank, problem, 1))
+    by_kind: dict[str, list[_Row]] = {}
+    for (kind, _), rows in by_place.items():
+        by_kind.setdefault(kind, []).extend(_fold_place(rows))
+    shown = [row for rows in by_kind.values() for row in _fold_kind(rows)]
+    yield from (row.problem for row in sorted(shown, key=lambda row: row.rank))
+
+
+def _fold_place(rows: list[_Row]) -> list[_Row]:
+    """The rows of one kind at one place; of many, one."""
+    if len(rows) <= _SHOWN_AT_ONE_PLACE:
+        return rows
+    return [_Row(rows[0].rank, _first_of([row.problem for row in rows]), len(rows))]
+
+
+def _fold_kind(rows: list[_Row]) -> list[_Row]:
+    """The rows of one kind; of many, the first ten and one that counts the others."""
+    rows = sorted(rows, key=lambda row: row.rank)
+    if len(rows) <= _SHOWN:
+        return rows
+    first, count = rows[_SHOWN], sum(row.count for row in rows[_SHOWN:])
+    message = f"{count} more such problem{'s' if count > 1 else ''}, the first of them here"
+    return [
+        *rows[:_SHOWN],
+        _Row(first.rank, Problem(message, first.problem.path, position=first.problem.position), count),
+    ]
+
+
+def _first_of(alike: Sequence[Problem]) -> Problem:
+    """The first of several problems of one kind at one place, which names some of the others."""
+    first, *others = alike
+    own = set(_QUOTED.findall(first.message))
+    named = [next((name for name in _QUOTED.findall(other.message) if name not in own), "") for other in others]
+    names = list(dict.fromkeys(name.strip("`") for name in named if name))
+    count = f"{len(others)} more such problems here"
+    more = f"{count}: {listed(names)}" if len(names) == len(others) else count
+    return replace(first, hint=f"{first.hint}\n{more}" if first.hint else more)
+
+
+_QUOTED = re.compile(r"`[^`]*`")
 
 
 def _kind(message: str) -> str:
-    return re.sub(r"`[^`]*`|\"[^\"]*\"|[0-9]+", "", message)
+    """The message without what differs between problems of one kind: quoted names, lists, and numbers."""
+    return re.sub(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|\b\d[\d.,]*", "", message)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

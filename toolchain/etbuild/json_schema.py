@@ -75,7 +75,7 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
     del validator, schema
     if wanted and isinstance(instance, list) and len({canonical(entry) for entry in instance}) < len(instance):
-        yield ValidationError("an entry stands twice")
+        yield ValidationError("an entry is in the list twice")
 
 
 def canonical(value: Any) -> str:
@@ -129,7 +129,7 @@ class _Explainer:
             case "additionalProperties" if wanted is False:
                 known = schema.get("properties", {})
                 for key, hint in unknown(data, known):
-                    hint = hint if known else "there are no keys here"
+                    hint = hint if known else "no keys are allowed here"
                     yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
             case "required":
                 for key in wanted:
@@ -161,7 +161,7 @@ class _Explainer:
                 word = "at least" if keyword == "minimum" else "at most"
                 yield Problem(f"must be {word} {wanted}, got {show(data)}", path)
             case "uniqueItems":
-                yield Problem("an entry stands twice in the list", path, "remove one of them")
+                yield Problem("an entry is in the list twice", path, "remove one of them")
             case _:
                 yield Problem(error.message, path, hint)
 
@@ -204,7 +204,7 @@ def _one_of(data: dict[str, Any], keys: list[str], path: DocumentPath) -> Iterat
     if not given:
         yield Problem(f"one of the keys {listed} is missing", path)
     for key in given[1:]:
-        yield Problem(f"`{key}` beside `{given[0]}`", (*path, key), f"keep one of {listed}", at_key=True)
+        yield Problem(f"`{key}` does not go with `{given[0]}`", (*path, key), f"keep one of {listed}", at_key=True)
 
 
 def _type_names(wanted: str | list[str]) -> str:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -44,8 +44,8 @@ def check() -> None:
         return
     if _numbers(release) < _numbers(SUPPORTED[0]):
         hint = f"supported: {', '.join(SUPPORTED)}; pip install executorch=={SUPPORTED[-1]}"
-        raise BuildError([Problem(f"ExecuTorch {release} is older than what can be built with", hint=hint)])
-    print(f"note: ExecuTorch {release} is none of those that are tested: {', '.join(SUPPORTED)}", file=sys.stderr)
+        raise BuildError.of(f"ExecuTorch {release} is too old", hint)
+    print(f"note: ExecuTorch {release} is untested (tested: {', '.join(SUPPORTED)})", file=sys.stderr)
 
 
 def _numbers(release: str) -> list[int]:

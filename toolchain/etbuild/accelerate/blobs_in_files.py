@@ -16,7 +16,7 @@ from typing import Any
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError
 from etbuild.patching import replaced
 
 
@@ -36,7 +36,7 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
             unfinished.write_bytes(blob)
             unfinished.replace(path)
         except OSError as error:
-            raise BuildError([Problem(f"cannot write a blob of named data: {error.strerror}")]) from error
+            raise BuildError.of(f"cannot write a blob of named data: {error.strerror}") from error
     return FileBackedData(str(path), sha256=digest.digest())
 
 

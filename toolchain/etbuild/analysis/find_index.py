@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.scratch import temporary
 
@@ -26,7 +26,7 @@ def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
     try:
         found = _locate(path)
     except OSError as error:  # a name that is too long
-        raise InputError([Problem(f"{path.name[:100]}: {error.strerror}")]) from None
+        raise InputError.of(f"{path.name[:100]}: {error.strerror}") from None
     content = json_file.read(found, "an index", "index")
     json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
     return found, content
@@ -37,15 +37,15 @@ def _locate(path: Path) -> Path:
         found = sorted(path.glob("*.index.json"))
         if len(found) != 1:
             listing = ", ".join(file.name for file in found) or "it has no *.index.json"
-            raise InputError([Problem(f"{path}: name one index of the directory", hint=f"found: {listing}")])
+            raise InputError.of(f"{path}: name one index of the directory", f"found: {listing}")
         return found[0]
     if path.suffix in (".pte", ".ptd"):
         beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
         if not beside.exists():
-            raise InputError([Problem(f"{path}: its index {beside.name} is not beside it")])
+            raise InputError.of(f"{path}: its index {beside.name} is not in the same directory")
         return beside
     if not path.exists():
-        raise InputError([Problem(f"{path}: no such file or directory")])
+        raise InputError.of(f"{path}: no such file or directory")
     return path
 
 
@@ -58,7 +58,7 @@ def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
     with temporary("index") as scratch:
         names = cache.fetch("program", key, scratch.path)
         if names is None:
-            raise InputError([Problem(f"{key}: no program of this key in the cache {cache.directory}")])
+            raise InputError.of(f"{key}: the cache {cache.directory} has no program with this key")
         return read_index(scratch.path)[1]
 
 

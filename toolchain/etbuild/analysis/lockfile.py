@@ -9,7 +9,7 @@ from typing import Any
 
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
-from etbuild.errors import CheckError, Problem, format_path
+from etbuild.errors import CheckError, format_path
 from etbuild.files import artifacts, json_file
 
 _SCHEMA = "executorch-lock/v1"
@@ -57,14 +57,12 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
         InputError: It is no lockfile.
     """
     if not path.exists():
-        raise CheckError([Problem(f"{path.name}: there is no lockfile yet", hint=hint)])
+        raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
     found = json_file.read(path, "a lockfile", "lock", hint)
     lines = [_line(change) for change in _merged(changes(found, content))]
     if lines:
-        message = f"{path.name}: the program is not the one that is locked:"
-        raise CheckError(
-            [Problem("\n".join([message, *(f"    {line}" for line in lines)]), hint=f"if that is meant: {hint}")]
-        )
+        message = f"{path.name}: the program differs from the lockfile:"
+        raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if this is intended: {hint}")
 
 
 def _merged(found: Iterator[Change]) -> Iterator[Change]:

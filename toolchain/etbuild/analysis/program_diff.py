@@ -14,7 +14,7 @@ from typing import Any
 from etbuild.analysis.find_index import read_index
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
-from etbuild.errors import InputError, Problem, check_current_directory, format_path
+from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
 
 Facts = dict[str, Any]
@@ -135,7 +135,7 @@ def compare(before: Facts, after: Facts) -> list[Change]:
     """
     if before["of"] != after["of"]:
         message = f"{before['of']} cannot be compared with {after['of']}"
-        raise InputError([Problem(message, hint="name two files of one kind: .pte, .ptd, or indexes")])
+        raise InputError.of(message, "name two files of one kind: .pte, .ptd, or indexes")
     found: list[Change] = []
     for section in {**before, **after}:
         found += changes(before.get(section, {}), after.get(section, {}), (section,))

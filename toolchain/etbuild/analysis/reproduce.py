@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError
 from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
@@ -27,7 +27,7 @@ _SURROUNDINGS = {
 }
 _WORDS = "another directory, user, locale, time zone and umask, with one thread and without vector instructions"
 _HINT = (
-    f"it ran in {_WORDS}. What also differs each time, and no seed settles: `numpy.random.default_rng()` and "
+    f"it ran in {_WORDS}. These also differ each time, whatever the seed: `numpy.random.default_rng()` and "
     "`random.Random()` without a seed, `random.SystemRandom`, `torch.seed()`, `os.urandom`, `secrets`, `uuid.uuid4`, "
     "the time, process numbers, `id()`, and what the network answers"
 )
@@ -53,7 +53,7 @@ def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made
         for path in made:
             difference = first_difference(path, again / path.name)
             if difference is not None:
-                raise BuildError([Problem(f"a second build differs in {difference}", (), _HINT)])
+                raise BuildError.at((), f"a second build differs in {difference}", _HINT)
 
 
 def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used) -> Path:
@@ -78,4 +78,4 @@ def _run(root: Path, verb: str, *arguments: str) -> None:
     done = subprocess.run(command, cwd=root, env=environment, umask=0o077, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"a second build failed, in {_WORDS}:\n{done.stderr.strip()}"
-        raise BuildError([Problem(message)])
+        raise BuildError.of(message)

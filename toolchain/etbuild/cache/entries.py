@@ -133,7 +133,7 @@ def check_blob(root: Folder, place: str) -> None:
     try:
         with root.holder(place) as (folder, name), folder.open(name) as file:
             if _digest(file) != name:
-                raise Damaged("it has another content")
+                raise Damaged("its content was changed")
     except NotAFile as error:
         raise Damaged(reason(error)) from None
 
@@ -170,7 +170,7 @@ def copy_out(root: Folder, entry: Entry, directory: Path) -> None:
     if (sha256, size) != (entry.sha256, entry.size):
         with contextlib.suppress(OSError):
             remove(root, blob_place(entry.sha256))
-        raise Damaged(f"the blob {entry.sha256[:16]} has another content")
+        raise Damaged(f"the blob {entry.sha256[:16]} was changed")
 
 
 @contextlib.contextmanager

@@ -63,14 +63,14 @@ def read_record(data: bytes, step: str, key: str) -> Record:
     """
     digest, _, body = data.partition(b"\n")
     if digest != hashlib.sha256(body).hexdigest().encode():
-        raise Damaged("it does not have its own digest")
+        raise Damaged("its digest is wrong")
     try:
         content = json_file.parse(body)
     except ValueError as error:
-        raise Damaged(f"it is no record: {error}") from error
+        raise Damaged(f"it is not a record: {error}") from error
     wrong = json_schema.problems("step#record", content, most=1)
     if wrong:
-        raise Damaged(f"it is no record: {wrong[0].on_one_line()}")
+        raise Damaged(f"it is not a record: {wrong[0].on_one_line()}")
     if (content["step"], content["key"]) != (step, key):
         raise Damaged("it is the record of something else")
     files = [Entry(**entry) for entry in content["files"]]

@@ -29,7 +29,7 @@ from pathlib import Path
 from etbuild.cache import entries as cache_files
 from etbuild.cache.entries import reason
 from etbuild.cache.record import Damaged, Record, Unreadable, write_record
-from etbuild.errors import BuildError, InputError, Problem
+from etbuild.errors import BuildError, InputError
 from etbuild.files.directories import Folder, lock
 from etbuild.files.scratch import sweep_files
 
@@ -46,7 +46,7 @@ def default_directory() -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild"
     except RuntimeError as error:
-        raise InputError([Problem(f"no home directory: {error}", hint="name one with --cache-dir")]) from error
+        raise InputError.of(f"no home directory: {error}", "name one with --cache-dir") from error
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Cache:
                 pass
         except OSError as error:
             message = f"{directory}: cannot be used as a cache: {reason(error)}"
-            raise InputError([Problem(message, hint="name a directory of yours with --cache-dir")]) from error
+            raise InputError.of(message, "name a directory that you can write to with --cache-dir") from error
 
     def fetch(self, step: str, key: str, directory: Path) -> list[str] | None:
         """Copies the files of a key into a directory.
@@ -245,12 +245,12 @@ class Cache:
         """Drops an entry that is damaged, leaves one that cannot be read now, and says which it was."""
         what = f"{self.directory}: {cache_files.called(place)}"
         if not isinstance(error, Damaged):
-            return f"{what} cannot be read, and is left as it is: {reason(error)}"
+            return f"{what} cannot be read and is kept: {reason(error)}"
         try:
             cache_files.remove(root, place)
         except OSError as obstacle:
             return f"{what} was damaged, and cannot be removed ({reason(obstacle)}): {error}"
-        return f"{what} was damaged and is dropped: {error}"
+        return f"{what} was damaged and is removed: {error}"
 
     def _find(self, root: Folder) -> dict[str, list[str]]:
         """The places of the cache's files, by kind. Says what else there is."""
@@ -258,7 +258,7 @@ class Cache:
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             listed = ", ".join(map(ascii, others[:3]))
-            self.report(f"{self.directory}: not made by the cache, and left alone: {listed}{more}")
+            self.report(f"{self.directory}: not made by the cache, so it is kept: {listed}{more}")
         return ours
 
     def _sized(self, root: Folder, place: str) -> Iterator[_Sized]:
@@ -279,7 +279,7 @@ class Cache:
                 yield root
         except OSError as error:
             where = f" {error.filename}:" if error.filename else ""
-            raise BuildError([Problem(f"{self.directory}:{where} {reason(error)}")]) from error
+            raise BuildError.of(f"{self.directory}:{where} {reason(error)}") from error
 
     @contextlib.contextmanager
     def _lock(self, name: str, kind: int) -> Iterator[Folder]:

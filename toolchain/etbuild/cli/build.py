@@ -106,7 +106,9 @@ def run(options: argparse.Namespace) -> int:
         surroundings = Surroundings(Progress().stage, kept, options.settle, effort(options))
         built = build(plan, declared, options.directory, surroundings, options.verify_reproducible)
     except EtbuildError as error:
-        raise error.located(loaded.positions) from error
+        from etbuild.manifest.positions import located
+
+        raise located(error, loaded.positions) from error
     print(json.dumps(_facts(built), indent=2) if options.json else _table(built))
     return 0
 

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_cache_directory, add_parser
-from etbuild.errors import InputError, Problem, printable
+from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -83,5 +83,5 @@ def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text)
     units = {unit.lower(): factor for unit, factor in _UNITS.items()}
     if match is None or match[2].lower() not in units:
-        raise InputError([Problem(f"--max-size {text}: not a size", hint="write for example 500MB or 10GB")])
+        raise InputError.of(f"--max-size {text}: not a size", "write for example 500MB or 10GB")
     return int(float(match[1]) * units[match[2].lower()])

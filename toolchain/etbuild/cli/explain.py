@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_cache_directory, add_declared, add_parser, add_roots, cache, inputs
-from etbuild.errors import EtbuildError, InputError, Problem, printable
+from etbuild.errors import EtbuildError, InputError, printable
 
 _MANIFESTS = (".yaml", ".yml")
 
@@ -43,7 +43,7 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
     if find_index.is_key(reference):
         kept = cache(options.cache_dir)
         if kept is None:
-            raise InputError([Problem(f"{reference}: there is no cache to look into")])
+            raise InputError.of(f"{reference}: there is no cache to search")
         return find_index.index_of_key(reference, kept)
     path = Path(reference)
     if path.suffix in _MANIFESTS:
@@ -66,7 +66,9 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         weights = plans.weights_names(plans.lower_plan(plan)["weights"])
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
-        raise error.located(loaded.positions) from None
+        from etbuild.manifest.positions import located
+
+        raise located(error, loaded.positions) from None
     return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
-from etbuild.errors import EtbuildError, InputError, Problem
+from etbuild.errors import EtbuildError, InputError
 
 
 def add(verbs: Any) -> None:
@@ -61,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
             check_unchanged(read, read_from, used, names)
         artifacts.replace(options.inputs, digests.canonical_json(read))
     except EtbuildError as error:
-        raise error.located(positions_beside(options.plan)) from error
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 
@@ -72,7 +74,7 @@ def _move(export: Path, name: str, path: Path) -> None:
 
     found = ExportFiles.below(export)
     if not found.together and name not in found.methods:
-        raise InputError([Problem(f"--method {name}: the plan has no such method")])
+        raise InputError.of(f"--method {name}: the plan has no such method")
     if found.together:
         artifacts.replace(path, b"")
     else:

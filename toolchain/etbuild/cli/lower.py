@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_data, add_effort, add_step_parser, declared, effort, inputs, positions_beside
-from etbuild.errors import EtbuildError, InputError, Problem, did_you_mean
+from etbuild.errors import EtbuildError, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from etbuild.export.layout import ExportFiles
@@ -56,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
         backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
         _lower_method(options, plan) if options.method is not None else _lower(options, plan)
     except EtbuildError as error:
-        raise error.located(positions_beside(options.plan)) from error
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 
@@ -66,7 +68,7 @@ def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
 
     if options.method not in plan["methods"]:
         message = f"--method {options.method}: the plan has no such method"
-        raise InputError([Problem(message, hint=did_you_mean(options.method, plan["methods"]))])
+        raise InputError.of(message, did_you_mean(options.method, plan["methods"]))
     with files.whole_directory(options.directory) as made:
         lower.lower_method(_what(options, plan), options.method, made)
 
@@ -77,7 +79,7 @@ def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
 
     methods = declared("--lowered", options.lowered)
     if methods and methods.keys() != plan["methods"].keys():
-        raise InputError([Problem(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")])
+        raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")
     what = _what(options, plan)
     with files.staging(options.directory) as staged:
         artifacts = lower.merge(what, methods, staged) if methods else lower.lower(what, staged)

@@ -14,16 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import (
-    INTERRUPTED,
-    BuildError,
-    Elsewhere,
-    EtbuildError,
-    InputError,
-    Problem,
-    check_current_directory,
-    system_error,
-)
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, check_current_directory
 
 _VERBS = (
     "validate",
@@ -73,7 +64,7 @@ def main(
         Exception: A bug of the driver. Errors that a user can fix are printed, and become an exit code.
     """
     _mend_streams()
-    interrupts = _hear_interrupts()
+    interrupts = _catch_interrupts()
     try:
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
         options = _parser(_verbs(words)).parse_args(words)
@@ -99,12 +90,14 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, OSError):
         if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
             return _lose_output(error)
+        from etbuild.foreign_errors import system_error
+
         known = _removed_directory(error) or system_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
-    from etbuild.cli.terminal import complain
+    from etbuild.cli.terminal import print_error
 
-    complain(known)
+    print_error(known)
     return known.exit_code
 
 
@@ -130,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
         return int(options.run(options))
     except SystemExit as end:  # a library, not the driver, called the model's code
         message = f"something called `sys.exit({end.code!r})` while the command ran"
-        raise BuildError([Problem(message, hint="does the model do so?")]) from end
+        raise BuildError.of(message, "does the model call it?") from end
     except MemoryError as error:
         from etbuild.processes.build_status import out_of_memory
 
@@ -148,19 +141,19 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _hear_interrupts() -> list[int]:
+def _catch_interrupts() -> list[int]:
     """Makes signals end the command as Ctrl-C does, so that it can clean up. Returns a list that they are added to."""
-    heard: list[int] = []
+    received: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
-        heard.append(number)
+        received.append(number)
         raise KeyboardInterrupt
 
     if _in_main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, interrupt)
-    return heard
+    return received
 
 
 def _in_main_thread() -> bool:
@@ -176,7 +169,7 @@ def _expand(arguments: list[str]) -> list[str]:
     try:
         return [*arguments[:-1], *path.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError([Problem(f"{path}: cannot read the file of arguments: {error}")]) from None
+        raise InputError.of(f"{path}: cannot read the file of arguments: {error}") from None
 
 
 def _verbs(words: Sequence[str]) -> Sequence[str]:

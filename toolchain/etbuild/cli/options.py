@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import InputError, Positions, Problem
+from etbuild.errors import InputError, Positions
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -157,9 +157,9 @@ def declared(option: str, values: list[str]) -> dict[str, Path]:
     for value in values:
         name, separator, path = value.partition("=")
         if not separator or not name or not path:
-            raise InputError([Problem(f"{option} {value}: expected NAME=FILE")])
+            raise InputError.of(f"{option} {value}: expected NAME=FILE")
         if name in found and found[name] != Path(path):
-            raise InputError([Problem(f"{option}: the name `{name}` stands for {found[name]} and for {path}")])
+            raise InputError.of(f"{option}: the name `{name}` is given twice, for {found[name]} and for {path}")
         found[name] = Path(path)
     return found
 
@@ -174,7 +174,7 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
     for root in roots:
         if not root.is_dir():
-            raise InputError([Problem(f"--root {root}: not a directory")])
+            raise InputError.of(f"--root {root}: not a directory")
     sources = declared("--source", getattr(options, "source", []))
     return Inputs(sources, declared("--data", options.data), roots)
 

@@ -65,7 +65,9 @@ def run(options: argparse.Namespace) -> int:
         used = import_graph.used_sources(found, plans.export_plan(plan))
         described = key.describe_inputs(plan, found, used)
     except EtbuildError as error:
-        raise error.located(loaded.positions) from None
+        from etbuild.manifest.positions import located
+
+        raise located(error, loaded.positions) from None
     print(json.dumps({"key": digests.digest(described), "inputs": described}, indent=2, sort_keys=True))
     return 0
 

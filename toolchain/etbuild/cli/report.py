@@ -51,5 +51,7 @@ def run(options: argparse.Namespace) -> int:
             artifacts = report.check_and_report(plan, describe(plan, read), lowering, staged)
             files.publish(artifacts, options.directory)
     except EtbuildError as error:
-        raise error.located(positions_beside(options.plan)) from error
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.plan)) from error
     return 0

@@ -21,8 +21,8 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"{colour}{text}{RESET}"
 
 
-def complain(error: EtbuildError) -> None:
-    """Prints what is wrong to standard error, one problem after the other; of many of a kind the first few."""
+def print_error(error: EtbuildError) -> None:
+    """Prints the problems of an error to standard error. Many problems of one kind are folded."""
     for problem in folded(error.problems):
         head, _, hint = str(problem).partition("\n")
         mark = paint("error:", RED + BOLD, sys.stderr)

@@ -26,7 +26,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints every problem of every file."""
-    from etbuild.cli.terminal import complain
+    from etbuild.cli.terminal import print_error
     from etbuild.manifest import validate
     from etbuild.plan import plan
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([_problem_json(problem) for problem in problems], indent=2))
     elif problems:
-        complain(InputError(problems))
+        print_error(InputError(problems))
     else:
         print(f"{len(options.manifests)} manifest{'s' if len(options.manifests) > 1 else ''} checked: no errors")
     return InputError.exit_code if problems else 0

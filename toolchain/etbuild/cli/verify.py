@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
         used = used_sources(declared, export_plan)
         reproduce.verify(export_plan, lower_plan, declared, used, options.against)
     except EtbuildError as error:
-        raise error.located(positions_beside(options.export_plan)) from error
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.export_plan)) from error
     artifacts.replace(options.stamp, b"")
     return 0

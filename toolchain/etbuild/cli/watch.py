@@ -10,7 +10,7 @@ from typing import Any
 
 from etbuild.cli import build
 from etbuild.cli.options import add_parser, declared
-from etbuild.errors import EtbuildError, InputError, Problem, check_current_directory, printable
+from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
 
@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds until it is interrupted."""
-    from etbuild.cli.terminal import complain
+    from etbuild.cli.terminal import print_error
     from etbuild.processes import forked
     from etbuild.worker.warm_up import warm
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
                 try:
                     forked.run({f"building {manifest}": _task(options, manifest)}, 1)
                 except EtbuildError as error:  # the forked process was killed
-                    complain(error)
+                    print_error(error)
                 except forked.ChildFailed as bug:
                     print(bug, file=sys.stderr)
             print("watching; Ctrl-C ends it", file=sys.stderr)
@@ -65,13 +65,13 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     }
 
     def task() -> None:
-        from etbuild.cli.terminal import complain
+        from etbuild.cli.terminal import print_error
 
         try:
             build.run(argparse.Namespace(**{**vars(options), **own}))
             sys.stdout.flush()
         except EtbuildError as error:
-            complain(error)
+            print_error(error)
 
     return task
 
@@ -81,14 +81,14 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
     try:
         from watchfiles import watch
     except ImportError:
-        problem = Problem("`etbuild watch` needs the package `watchfiles`", hint="pip install 'etbuild[watch]'")
-        raise InputError([problem]) from None
+        hint = "pip install 'etbuild[watch]'"
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", hint) from None
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
     directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
     missing = [path for path in (*directories, *files) if not path.exists()]
     if missing:
-        raise InputError([Problem(f"{missing[0]}: no such file or directory")])
+        raise InputError.of(f"{missing[0]}: no such file or directory")
 
     places = directories | {file.parent for file in files}
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places

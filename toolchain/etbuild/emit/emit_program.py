@@ -15,11 +15,11 @@ from torch.export.graph_signature import TensorArgument
 
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.runtime_limits import Limit
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
-from etbuild.exception_text import hints, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import artifacts as files
 from etbuild.files import program_file
-from etbuild.inputs.user_code import SourceFinder, source_line
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
@@ -74,12 +74,8 @@ def emit(
     segments = named_data.program_alignment(edge, config.segment_alignment)
     dequantize.register_kernels(edge)
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
-    try:
+    with wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)):
         manager = edge.to_executorch(replace(config, segment_alignment=segments))
-    except (BuildError, InputError):
-        raise
-    except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
-        raise _emission_error(error, lower_plan, edge, finder) from error
     if lower_plan["share_mutable_buffers"]:
         mutable_buffers.check_shared(manager)
     program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
@@ -102,7 +98,7 @@ def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Pat
         raise BuildError(
             [
                 Problem(
-                    "no method reads a weight of this tag, so that its file would be empty",
+                    "no method reads a weight of this tag, so its file would be empty",
                     ("named_data", tag),
                     "remove the tag, or change its patterns",
                 )
@@ -138,14 +134,10 @@ def _check_names(edge: EdgeProgramManager) -> None:
             tensor = named_data.tensor(program, name)
             first, known = seen.setdefault(name, (method, tensor))
             if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
-                raise BuildError(
-                    [
-                        Problem(
-                            f"`{name}` has one content in `{first}` and another in `{method}`",
-                            ("methods", method),
-                            "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
-                        )
-                    ]
+                raise BuildError.at(
+                    ("methods", method),
+                    f"`{name}` has different values in `{first}` and `{method}`",
+                    "named data finds weights by name: rename one, or remove it from `named_data`",
                 )
 
 
@@ -155,7 +147,7 @@ def _check_outputs(edge: EdgeProgramManager) -> None:
         Problem(
             "the method returns no tensor",
             ("methods", method, "entry"),
-            "return one: a number as torch.tensor(number); numbers that never change belong under `constant_methods`",
+            "return a number as torch.tensor(number); move numbers that never change to `constant_methods`",
         )
         for method in sorted(edge.methods)
         if not any(
@@ -179,11 +171,11 @@ def _check_keys(
         for delegate in named_data.delegates(edge.exported_program(method).graph_module):
             wanted.update(named_data.keys(delegate))
     problems = [
-        Problem(f"the program asks for the named data `{key}`, which no file has")
+        Problem(f"the program needs the named data `{key}`, but no file has it")
         for key in sorted(wanted - places.keys())
     ]
     problems += [
-        Problem(f"the named data `{key}` is in {' and in '.join(found)}, which the runtime refuses")
+        Problem(f"the named data `{key}` is in {' and in '.join(found)}, but the runtime accepts each key only once")
         for key, found in sorted(places.items())
         if len(found) > 1
     ]
@@ -194,7 +186,7 @@ def _check_keys(
 def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
     """Every tagged weight that a portable operator reads is in its tag's file."""
     problems = [
-        Problem(f"`{name}` did not reach the file of its tag `{tag}`", ("named_data", tag))
+        Problem(f"`{name}` is missing from the file of its tag `{tag}`", ("named_data", tag))
         for shard, names in expected.items()
         for tag in [tag_of_shard(shard)]
         for name in sorted(names - blobs.get(shard, {}).keys())
@@ -206,19 +198,17 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
 def _emission_error(
     error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
 ) -> BuildError:
-    path, hint = _to_blame(str(error), lower_plan, edge)
-    place = source_line(error, finder)
-    where = f" at {place}" if place else ""
-    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)}"
-    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+    path, hint = _place_and_hint(str(error), lower_plan, edge)
+    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
+    return from_exception(error, BuildError, path, action, hint)
 
 
-def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
-    """Where the manifest says what is to blame for ExecuTorch's message, and what to do."""
+def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    """The place in the manifest that caused ExecuTorch's message, and what to do."""
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
     if "without a name" in text:
-        hint = "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`"
+        hint = "buffers without planned memory need names: write `executorch: {emit_mutable_buffer_names: true}`"
         return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
     return ("methods",), None
 
@@ -226,11 +216,11 @@ def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[Do
 def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     if "torchao::" in text:
         calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
-        hint = "what is quantized so needs a backend that takes these layers, as `xnnpack`: name one in `partitioners`"
+        hint = "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
         return ("methods", *(calling[0] if calling else ())), hint
     if any(lower_plan["custom_ops"].values()):
         hint = (
-            "what registers these operators has to register an overload with `out` too, as in "
+            "register an overload with `out` for each of these operators, such as "
             "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
         )
         return ("custom_ops",), hint

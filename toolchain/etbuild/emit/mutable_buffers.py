@@ -63,11 +63,11 @@ def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> N
         if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and spec.target is not None
     }
     if not trained:
-        hint = "a pass at `passes.aten` that calls `_export_forward_backward` makes a method that does"
-        raise BuildError([Problem("no method trains a weight", path, hint)])
+        hint = "add a pass to `passes.aten` that calls `_export_forward_backward`"
+        raise BuildError.at(path, "no method trains a weight", hint)
     problems = [
         Problem(
-            f"`{name}` is trained and would stay in the program",
+            f"`{name}` is trained but has no tag, so it would stay in the program",
             path,
             f"give it a tag, as in `named_data: {{weights: {{parameters: [{name}]}}}}`",
         )
@@ -138,13 +138,13 @@ def _taken(edge: EdgeProgramManager, written: dict[str, str], named: Collection[
         own = _written(program, edge.methods)
         for name in sorted(_used(program, edge.methods) & written.keys()):
             path, others = ("methods", method, "partitioners"), sorted(users[name] - {method})
-            without = "leave the backend out for this method, or `share_mutable_buffers`"
+            without = "remove the backend from this method, or remove `share_mutable_buffers`"
             if name not in own:
-                message = f"{delegate.backend_id} took `{name}` for a constant, which `{written[name]}` writes to"
+                message = f"{delegate.backend_id} treats `{name}` as a constant, but `{written[name]}` writes to it"
                 yield Problem(message, path, without)
             elif others:
                 message = (
-                    f"{delegate.backend_id} keeps `{name}` inside its delegate, and {_listed(others)} cannot share it"
+                    f"{delegate.backend_id} keeps `{name}` inside its delegate, so {_listed(others)} cannot share it"
                 )
                 yield Problem(message, path, backends.mutable_buffers_hint(delegate.backend_id, named) or without)
 
@@ -167,10 +167,10 @@ def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]
             if not equal(tensor, known):
                 here, there = form(tensor), form(known)
                 if here == there:
-                    message = f"`{name}` starts with other values than in `{other}`"
+                    message = f"`{name}` has other initial values than in `{other}`"
                 else:
                     message = f"`{name}` is {here}, and {there} in `{other}`"
-                hint = "methods share buffers by name: rename one, or leave out `share_mutable_buffers`"
+                hint = "methods share buffers by name: rename one, or remove `share_mutable_buffers`"
                 problems.append(Problem(message, ("methods", method), hint))
     return problems
 
@@ -196,7 +196,7 @@ def check_shared(manager: ExecutorchProgramManager) -> None:
         Problem(
             f"`{name}` is not one buffer of {_listed(list(of_methods))}: their memory plans give it different places",
             ("share_mutable_buffers",),
-            "plan the memory of all methods in one way, or leave `share_mutable_buffers` out",
+            "use the same memory planning for all methods, or remove `share_mutable_buffers`",
         )
         for name, of_methods in sorted(places.items())
         if len(of_methods) > 1 and (len(set(of_methods.values())) > 1 or None in next(iter(of_methods.values())))

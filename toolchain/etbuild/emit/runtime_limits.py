@@ -89,7 +89,7 @@ def _kernels() -> frozenset[str] | None:
 
             return frozenset(portable_lib._get_operator_names())
         except (ImportError, AttributeError) as error:  # other releases, and packages without the runtime
-            print(f"note: kernels of the runtime are not looked at: {summary(error)}", file=sys.stderr)
+            print(f"note: the kernels of the runtime are not checked: {summary(error)}", file=sys.stderr)
             return None
 
 
@@ -100,7 +100,7 @@ def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | Non
         if isinstance(call, KernelCall):
             operator, tensors = operator_name(plan, call.op_index), list(_tensors(plan, call.args))
             if kernels is not None and operator not in kernels:
-                yield Limit(plan.name, f"it has no kernel for `{operator}`", "the application has to bring one")
+                yield Limit(plan.name, f"it has no kernel for `{operator}`", "link one into the application")
             for check in _CHECKS:
                 yield from check(plan.name, operator, tensors)
 
@@ -119,8 +119,8 @@ def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit
     """exir's own verifier lets uint16 pass for many operators."""
     portable = operator.partition("::")[0] in _PORTABLE and operator not in _MOVES_UINT16
     if portable and any(tensor.scalar_type == ScalarType.UINT16 for tensor in tensors):
-        what = f"its kernel of `{operator}` does not take uint16, and the method fails when it runs"
-        yield Limit(method, what, "keep what is uint16 in another dtype, as int32")
+        what = f"its kernel of `{operator}` does not take uint16, so the method fails at run time"
+        yield Limit(method, what, "use another dtype than uint16, such as int32")
 
 
 def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
@@ -128,7 +128,7 @@ def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
     if operator == "aten::nonzero.out" and len(tensors[0].sizes) > 1:
         count = len(tensors[0].sizes)
         what = f"its kernel of `{operator}` gives wrong indices for a tensor of {count} dimensions"
-        hint = "look for them in one dimension, `x.flatten().nonzero()`, and work out the others by `//` and `%`"
+        hint = "use `x.flatten().nonzero()`, and compute the indices of each dimension with `//` and `%`"
         yield Limit(method, what, hint, wrong=True)
 
 
@@ -152,6 +152,6 @@ def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:
             info = tensor.extra_tensor_info
             if info is None or info.location == TensorDataLocation.SEGMENT:
                 what = f"a constant of shape {tensor.sizes} has no elements, and there is no other constant: "
-                hint = "leave it out of the model, or load the program from memory"
+                hint = "remove it from the model, or load the program from memory"
                 yield Limit(plan.name, f"{what}the method cannot be loaded from a file", hint)
                 return

@@ -24,13 +24,14 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
-from etbuild.errors import InputError, Problem
-from etbuild.exception_text import hints, summary, whole_error
+from etbuild.errors import InputError
+from etbuild.exception_text import summary
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
 from etbuild.files import artifacts as files
 from etbuild.files import json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.import_graph import Used, reached_sources
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
@@ -247,7 +248,7 @@ def read(export: ExportFiles) -> SavedExport:
     directory = export.directory
     what = "an export that `etbuild export` wrote"
     content = json_file.read(directory / _MODULE, what, "step#export")
-    try:
+    with wrap_library_errors(InputError, None, f"{directory}: not {what}"):
         root = directory / "sources"
         return SavedExport(
             export,
@@ -258,8 +259,6 @@ def read(export: ExportFiles) -> SavedExport:
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             json_file.read(directory / PLAN, "a plan", "plan#exportPlan") if export.together else None,
         )
-    except Exception as error:  # safetensors has errors of its own
-        raise InputError([Problem(f"{directory}: not {what}: {summary(error)}")]) from error
 
 
 def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
@@ -284,12 +283,9 @@ def load_methods(
     programs = {}
     for name in sorted(names):
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
-        try:
-            program = load_pt2(path).exported_programs["model"]  # torch.export.load says nothing of what went wrong
-        except Exception as error:  # torch's deserializer has no common base of its errors
-            message = f"what was exported of the method cannot be read again: {summary(error)}"
-            hint = "leave out of the method what its graph cannot hold, or remove a damaged export"
-            raise InputError([Problem(message, ("methods", name), hints(hint, whole_error(error, message)))]) from error
+        hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
+        with wrap_library_errors(InputError, ("methods", name), "cannot read the exported method back", hint):
+            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides the reason of a failure
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program
@@ -310,12 +306,9 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
     from safetensors.torch import load_file
 
     path = saved.files.directory / _MADE
-    try:
+    with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
         made = load_file(path) if path.exists() else {}
         return _content(saved, weights, made)
-    except Exception as error:  # safetensors and torch have errors of their own
-        message = f"{saved.files.directory}: the parameters and buffers cannot be read: {summary(error)}"
-        raise InputError([Problem(message)]) from error
 
 
 def _content(

@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath, Problem, folded
 
 _OF_EXPORT = "The tensor attribute"
 _OF_DYNAMO = "While compiling, we found certain side effects"
@@ -65,14 +65,15 @@ class Assigned:
         problems = [self._lost(name, path) for name in names if name in read]
         if problems:
             raise BuildError(problems)
-        for name in names:
-            print(f"note: `{path[1]}` assigns to `{name}`: no later call finds it there", file=sys.stderr)
+        notes = [Problem(f"`{path[1]}` assigns to `{name}`: later calls do not see the value") for name in names]
+        for note in folded(notes):
+            print(f"note: {note}", file=sys.stderr)
 
     def _lost(self, name: str, path: DocumentPath) -> Problem:
-        message = f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned"
+        message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
-            return Problem(message, path, f"write into a buffer instead: `{name}.copy_(...)`")
-        return Problem(message, path, f"register it as a buffer, and write into it: `{name}.copy_(...)`")
+            return Problem(message, path, f"write to a buffer instead: `{name}.copy_(...)`")
+        return Problem(message, path, f"register it as a buffer, and write to it: `{name}.copy_(...)`")
 
 
 def _read(program: ExportedProgram) -> set[str | None]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.errors import BuildError, DocumentPath
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.manifest.example_inputs import INT64
 from etbuild.model.module import row_major
 from etbuild.plan.plan import Plan
@@ -25,7 +25,7 @@ def compute(export_plan: Plan, finder: SourceFinder) -> dict[str, Any]:
     for name, entry in sorted(export_plan["constant_methods"].items()):
         path = ("constant_methods", name, "factory")
         factory = load_callable(entry["factory"], finder, path)
-        with blame(path, f"`{entry['factory']}`", finder):
+        with wrap_user_error(path, f"`{entry['factory']}`", finder):
             value = factory(**entry["kwargs"])
         if isinstance(value, torch.Tensor):
             _check_tensor(value, entry["factory"], path)
@@ -48,10 +48,10 @@ DTYPES = (
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
     if value.dtype not in DTYPES:
         dtype, known = _name(value.dtype), ", ".join(map(_name, DTYPES))
-        message = f"`{reference}` returned a tensor of {dtype}, which no program can hold"
-        raise BuildError([Problem(message, path, f"known: {known}")])
+        message = f"`{reference}` returned a tensor of {dtype}, which a program cannot hold"
+        raise BuildError.at(path, message, f"known: {known}")
     if value.is_meta or value.layout != torch.strided:
-        raise BuildError([Problem(f"`{reference}` returned a tensor that no program can hold", path)])
+        raise BuildError.at(path, f"`{reference}` returned a tensor that a program cannot hold")
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -62,25 +62,25 @@ def _check_text(value: str, reference: str, path: DocumentPath) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        message = f"`{reference}` returned a string that is no Unicode text: {error.reason} at {error.start}"
-        raise BuildError([Problem(message, path)]) from None
+        message = f"`{reference}` returned a string that is not valid Unicode: {error.reason} at {error.start}"
+        raise BuildError.at(path, message) from None
 
 
 def _check(value: Any, reference: str, path: DocumentPath) -> None:
     if isinstance(value, (list, tuple)) and not value:
-        hint = "a list has to have a number"
-        raise BuildError([Problem(f"`{reference}` returned an empty {type(value).__name__}", path, hint)])
+        hint = "return at least one number"
+        raise BuildError.at(path, f"`{reference}` returned an empty {type(value).__name__}", hint)
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if type(number) not in (bool, int, float):
             hint = "a constant is a number, a boolean, a string, a list of numbers and booleans, or a tensor"
             message = f"`{reference}` returned {type(value).__name__}" + (
                 f" with {type(number).__name__}" if number is not value else ""
             )
-            raise BuildError([Problem(message, path, hint)])
+            raise BuildError.at(path, message, hint)
         if isinstance(number, int) and not INT64[0] <= number <= INT64[1]:
-            raise BuildError([Problem(f"`{reference}` returned {number}, which does not fit into 64 bits", path)])
+            raise BuildError.at(path, f"`{reference}` returned {number}, which does not fit into 64 bits")
         if not math.isfinite(number):
-            raise BuildError([Problem(f"`{reference}` returned {number}, which no artifact can hold", path)])
+            raise BuildError.at(path, f"`{reference}` returned {number}, which is not finite")
 
 
 def described(value: Any) -> Any:

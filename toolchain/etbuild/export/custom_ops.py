@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.exception_text import summary
+from etbuild.errors import BuildError, DocumentPath
 from etbuild.files.digests import file_digest
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.user_code import SourceFinder, import_module
 
@@ -68,11 +68,9 @@ def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) 
         digest = file_digest(file)
         if digest in _loaded:
             continue
-        try:
+        hint = "build it for this version of PyTorch, and register each operator in one library only"
+        with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint):
             torch.ops.load_library(file.absolute())
-        except Exception as error:  # the loader's errors, and what the library's own code raises
-            hint = "it has to be built for this version of PyTorch, and to register operators that no other one does"
-            raise BuildError([Problem(f"cannot load `{name}`: {summary(error)}", path, hint)]) from error
         _loaded.add(digest)
     for index, name in enumerate(custom_ops["modules"]):
         _import(name, finder, ("custom_ops", "modules", index))

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.manifest import example_inputs
 from etbuild.model.weights_files import read_tensors
 
@@ -60,7 +60,7 @@ def make_one(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder
         return _tensor_from_file(example, path, inputs)
     dtype = getattr(torch, example["dtype"])
     shape, fill = example["shape"], example["fill"]
-    with blame(path, "making the example input", finder):
+    with wrap_user_error(path, "making the example input", finder):
         if fill == "arange":
             return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
         return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
@@ -69,7 +69,7 @@ def make_one(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder
 def _from_factory(example: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Any:
     path = (*path, "factory")
     factory = load_callable(example["factory"], finder, path)
-    with blame(path, f"`{example['factory']}`", finder):
+    with wrap_user_error(path, f"`{example['factory']}`", finder):
         return _checked(factory(**example["kwargs"]), f"`{example['factory']}` returned", path)
 
 
@@ -83,16 +83,16 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
         return type(value)(_checked(part, what, path) for part in value)
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {key: _checked(part, what, path) for key, part in sorted(value.items())}
-    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of such"
+    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
     found = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
     if type(value) is dict:
         key = next(key for key in value if not isinstance(key, str))
-        found, hint = f"a dict with the key {key!r}", "the keys of a dict of inputs are strings"
+        found, hint = f"a dict with the key {key!r}", "use strings as keys"
     elif plain is not None:
-        found = f"{type(value).__name__}, a kind of {plain.__name__} of its own"
-        hint = f"have it return a plain {plain.__name__}"
-    raise BuildError([Problem(f"{what} {found}", path, hint)])
+        found = f"{type(value).__name__}, a subclass of {plain.__name__}"
+        hint = f"return a plain {plain.__name__}"
+    raise BuildError.at(path, f"{what} {found}", hint)
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
@@ -106,14 +106,8 @@ def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Input
     tensors = read_tensors(example["file"], file, (*path, "file"))
     key = example.get("key", "")
     if key not in tensors:
-        raise InputError(
-            [
-                Problem(
-                    f"`{example['file']}` has no tensor `{key}`",
-                    (*path, "key" if key else "file"),
-                    did_you_mean(key, tensors),
-                )
-            ]
+        raise InputError.at(
+            (*path, "key" if key else "file"), f"`{example['file']}` has no tensor `{key}`", did_you_mean(key, tensors)
         )
     return tensors[key]
 
@@ -192,7 +186,7 @@ class DynamicShapes:
 
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
-        return InputError([Problem(message, path, "dynamic shapes have the form of their input")])
+        return InputError.at(path, message, "write dynamic shapes in the structure of the input")
 
 
 def with_batch(shapes: Any, value: Any) -> Any:
@@ -219,6 +213,6 @@ def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path
     unknown = [name for name in keywords if name not in parameters]
     if unknown and not takes_any:
         hint = did_you_mean(unknown[0], parameters)
-        raise InputError([Problem(f"the method has no parameter `{unknown[0]}`", (*path, unknown[0]), hint)])
+        raise InputError.at((*path, unknown[0]), f"the method has no parameter `{unknown[0]}`", hint)
     order = {name: index for index, name in enumerate(parameters)}
     return dict(sorted(keywords.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))

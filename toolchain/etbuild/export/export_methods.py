@@ -17,12 +17,13 @@ from torch.export.graph_signature import ConstantArgument
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.exception_text import hints, shortened, summary, whole_error
+from etbuild.exception_text import shortened, summary
 from etbuild.export import assignments, example_values, pt2_file, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
+from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable, source_line
+from etbuild.inputs.user_code import SourceFinder, failed, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors, row_major
 from etbuild.model.tied_weights import memory, untie
 from etbuild.plan.plan import Plan
@@ -104,7 +105,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
     method, path = what.plan["methods"][name], ("methods", name)
     seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
     arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
-    with blame((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
+    with wrap_user_error((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
         entry = _resolve(module, method["entry"], (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
@@ -114,7 +115,7 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         return ready
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
-        raise InputError([Problem("`quantize.pt2e` takes no keyword inputs", (*path, "example_kwargs"), hint)])
+        raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
     return replace(ready, quantized=_quantized(ready, how))
 
 
@@ -128,7 +129,7 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
         return _traced(ready, ready.shapes)
     dynamic_shapes = ready.shapes.for_export(ready.quantized.forward)
     path = (*ready.path, "quantize", "pt2e")
-    with torch.no_grad(), blame(path, "exporting the quantized method", ready.what.finder):
+    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", ready.what.finder):
         return torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
 
 
@@ -141,7 +142,7 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
             arguments, keywords = copy.deepcopy((ready.arguments, ready.keywords))
-            with blame(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
+            with wrap_user_error(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords)))
     assigned.check(program, entry)
     _check_results(program, entry)
@@ -163,7 +164,7 @@ def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict
     except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
         # What fails without being exported too is a matter of the inputs, or of the model alone.
         running = f"running `{ready.method['entry']}` on the example inputs"
-        with blame((*ready.path, "example_inputs"), running, ready.what.finder):
+        with wrap_user_error((*ready.path, "example_inputs"), running, ready.what.finder):
             root(*ready.arguments, **ready.keywords)
         raise _export_error(error, ready.name, ready.what) from error
     sys.stderr.write(printed.getvalue())
@@ -220,8 +221,8 @@ def _quantization(ready: Ready) -> Quantization | None:
     if pt2e is not None and pt2e["quantizers"]:
         return from_plan(pt2e, wanted, inputs, finder)
     if of_recipe is None or not of_recipe.quantizers:
-        hint = "name a quantizer: `quantizers: [xnnpack]`"
-        raise InputError([Problem("the recipe has no quantizers", wanted.path, hint)])
+        hint = "add a quantizer: `quantizers: [xnnpack]`"
+        raise InputError.at(wanted.path, "the recipe has no quantizers", hint)
     return from_recipe(of_recipe, wanted, inputs, finder)
 
 
@@ -243,20 +244,21 @@ def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.Ex
     """
     file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
     found = inputs.find_data(file, path)
-    try:
+    with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(found)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         return _bound(program)
-    except BuildError:
-        raise
-    except pt2_file.NotExported:
-        hint = f'`torch.export.save(torch.export.export(module, inputs), "{file}")` writes one'
-        raise InputError([Problem(f"`{file}` is no file of torch.export.save", path, hint)]) from None
-    except Refused as error:
-        raise InputError([Problem(f"cannot read `{file}`: {error}", path)]) from error
-    except Exception as error:  # torch's deserializer has no common base of its errors
-        hint = "operators that are not PyTorch's have to be registered: list what does so under `custom_ops`"
-        raise InputError([Problem(f"cannot read `{file}`: {summary(error)}", path, hint)]) from error
+
+
+def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:
+    """The error for a file of an exported program that cannot be read."""
+    if isinstance(error, pt2_file.NotExported):
+        hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
+        return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
+    if isinstance(error, Refused):
+        return InputError.at(path, f"cannot read `{file}`: {error}")
+    hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
+    return from_exception(error, InputError, path, f"cannot read `{file}`", hint)
 
 
 def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -283,11 +285,11 @@ def _settled(tensor: torch.Tensor) -> torch.Tensor:
 def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program after the passes over it: ExecuTorch's `aten_transform_passes`, those of the recipe first."""
     for reference, path, function in _aten_passes(what):
-        with blame(path, f"`{reference}` for the method `{name}`", what.finder):
+        with wrap_user_error(path, f"`{reference}` for the method `{name}`", what.finder):
             program = function(name, program)
         if not isinstance(program, torch.export.ExportedProgram):
             message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
-            raise BuildError([Problem(message, path)])
+            raise BuildError.at(path, message)
     return program
 
 
@@ -305,18 +307,12 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
         if not hasattr(value, part):
             known = [key for key in dir(type(value)) if not key.startswith("_") and not hasattr(torch.nn.Module, key)]
             children = [key for key, _ in value.named_children()] if isinstance(value, torch.nn.Module) else []
-            raise InputError(
-                [
-                    Problem(
-                        f"the module has no `{entry}`",
-                        path,
-                        did_you_mean(part, [*known, *children, "forward"]),
-                    )
-                ]
+            raise InputError.at(
+                path, f"the module has no `{entry}`", did_you_mean(part, [*known, *children, "forward"])
             )
         value = getattr(value, part)
     if not callable(value):
-        raise InputError([Problem(f"`{entry}` is neither a method nor a submodule", path)])
+        raise InputError.at(path, f"`{entry}` is neither a method nor a submodule")
     return value  # type: ignore[no-any-return]
 
 
@@ -365,8 +361,10 @@ def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) ->
     for spec in program.graph_signature.output_specs:
         value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
         if not isinstance(value, (bool, int, float, type(None))):
-            message = f"the method returns {shortened(repr(value), 80)}: no program returns a {type(value).__name__}"
-            raise BuildError([Problem(message, path, "return tensors, numbers, or tuples, lists and dicts of such")])
+            message = (
+                f"the method returns {shortened(repr(value), 80)}: a program cannot return a {type(value).__name__}"
+            )
+            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
 
 
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
@@ -376,8 +374,8 @@ def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hi
     """A weight of a class of its own has its tensors inside, and no bytes that could be compared or written."""
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if is_traceable_wrapper_subclass(tensor):
-            message = f"`{name}` is of the class `{type(tensor).__name__}`, and not a plain tensor"
-            raise BuildError([Problem(message, path, hint)])
+            message = f"`{name}` is a `{type(tensor).__name__}`, not a plain tensor"
+            raise BuildError.at(path, message, hint)
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
@@ -391,25 +389,17 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             size = values[name].shape[position]
             here = (*path, position)
             if isinstance(size, int):
-                raise BuildError(
-                    [
-                        Problem(
-                            f"the model fixes the dimension `{dim.__name__}` to {size}",
-                            here,
-                            "write `null`, or change the model",
-                        )
-                    ]
+                raise BuildError.at(
+                    here,
+                    f"the model fixes the dimension `{dim.__name__}` to {size}",
+                    "write `null`, or change the model",
                 )
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
-                raise BuildError(
-                    [
-                        Problem(
-                            f"the model takes sizes {bounds.lower} to {bounds.upper} of `{dim.__name__}` only",
-                            here,
-                            f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
-                        )
-                    ]
+                raise BuildError.at(
+                    here,
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
+                    f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
 
 
@@ -441,15 +431,14 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
     method, finder = what.plan["methods"][name], what.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
-    place = source_line(error, finder) or _quoted_line(str(error), finder)
-    where = f" at {place}" if place else ""
-    message = f"exporting `{method['entry']}` failed{where}: {_message(error)}"
+    action = failed(f"exporting `{method['entry']}`", error, finder, _quoted_line(str(error), finder))
+    path: DocumentPath = ("methods", name, part)
     huggingface = what.plan["model"]["huggingface"]
     if huggingface and part == "entry":  # the code is not the user's
         instead = "write a factory" if huggingface["cache"] is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface['class']}` cannot be exported as it is with this configuration: {instead}"
-        return BuildError([Problem(message, ("model", "huggingface"), hints(hint, whole_error(error, message)))])
-    return BuildError([Problem(message, ("methods", name, part), hints(hint, whole_error(error, message)))])
+        path = ("model", "huggingface")
+    return from_exception(error, BuildError, path, action, hint, said=_message(error))
 
 
 def _message(error: BaseException) -> str:

@@ -78,9 +78,9 @@ class _Records:
             raise Refused("it is an empty archive")
         self._root = entries[0].filename.partition("/")[0]
         if len(self._sizes) < len(entries):
-            raise Refused("two records of it have one name")
+            raise Refused("two of its records have the same name")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
-            raise Refused("its records are compressed or encrypted, which those of PyTorch are not")
+            raise Refused("its records are compressed or encrypted, which PyTorch never does")
         if sum(self._sizes.values()) > size:
             raise Refused("its records overlap")
 
@@ -91,7 +91,7 @@ class _Records:
         """The name of the record that is the graph."""
         if names.ARCHIVE_FORMAT_PATH not in self or self.read(names.ARCHIVE_FORMAT_PATH) != b"pt2":
             if "serialized_exported_program.json" in self._sizes:
-                raise Refused("a release before PyTorch 2.8 wrote it: save the program anew")
+                raise Refused("a release before PyTorch 2.8 wrote it: save the program again")
             raise NotExported
         prefix = f"{self._root}/{names.MODELS_DIR}"
         found = [name.removeprefix(f"{self._root}/") for name in self._sizes if name.startswith(prefix)]
@@ -142,7 +142,7 @@ def _table(form: Any, records: _Records, name: str) -> Any:
     try:
         content = json.loads(records.read(name))
     except ValueError as error:
-        raise Refused(f"its record `{name}` is no JSON: {error}") from error
+        raise Refused(f"its record `{name}` is not JSON: {error}") from error
     if isinstance(content, dict):
         content["guards_code"] = []  # PyTorch would run them as Python code
     check(form, content)
@@ -159,7 +159,7 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
     for name, entry in config.items():
         record = f"{directory}{entry.path_name}"
         if entry.tensor_meta is None:
-            raise Refused(f"its record `{record}` is an object that would be unpickled, which runs code of the file")
+            raise Refused(f"its record `{record}` is a pickled object: reading it would run code from the file")
         if entry.use_pickle:
             found[name] = _unpickled(records, record)
             continue
@@ -178,9 +178,11 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
             _Records(archive, len(content))
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # pickle and zip each have errors of their own
-        raise Refused(f"its record `{record}` could only be read by running code of it: {summary(error)}") from error
+        raise Refused(
+            f"its record `{record}` cannot be read without running code from the file: {summary(error)}"
+        ) from error
     if not isinstance(tensor, torch.Tensor):
-        raise Refused(f"its record `{record}` is no tensor")
+        raise Refused(f"its record `{record}` is not a tensor")
     return tensor
 
 

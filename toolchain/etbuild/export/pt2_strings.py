@@ -61,7 +61,7 @@ def check(form: Any, value: Any, field: str = "") -> None:
 
 def _check_object(form: Any, value: dict[str, Any]) -> None:
     if form is schema.CustomObjArgument:
-        raise Refused("it holds an object of a class of its own, which can only be read by running code of the file")
+        raise Refused("it holds an object of its own class: reading it would run code from the file")
     if issubclass(form, _Union) and len(value) != 1:
         raise Refused(f"it has {len(value)} kinds of {form.__name__} where one belongs")
     fields = _fields(form)
@@ -83,7 +83,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
         _STRINGS.get(field, rule)(_of_type(str, value, field))
     elif form is float:
         if not (type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN")):
-            raise Refused(f"`{field}` is no number")
+            raise Refused(f"`{field}` is not a number")
     elif form is bool:
         _of_type(bool, value, field)
     elif form is int or issubclass(form, Enum):
@@ -94,7 +94,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
 
 def _of_type(kind: type, value: Any, field: str) -> Any:
     if type(value) is not kind:
-        raise Refused(f"`{field or 'it'}` is no {kind.__name__}")
+        raise Refused(f"`{field or 'it'}` is not of type {kind.__name__}")
     return value
 
 
@@ -110,33 +110,33 @@ def _free(text: str) -> None:
 def _identifier(text: str) -> None:
     """A name that `torch.fx` writes into Python source."""
     if text and not text.isidentifier():
-        raise Refused(f"the name {_shown(text)} is no identifier, and would be run as Python code")
+        raise Refused(f"the name {_shown(text)} is not an identifier: it would run as Python code")
 
 
 def _path(text: str) -> None:
     """A dotted name, as of a weight; `torch.fx` writes it into strings and comments of Python source."""
     if not text.isprintable() or re.search(r"[\"'`\\{}]", text):
-        raise Refused(f"the name {_shown(text)} has characters that no name of a weight or module has")
+        raise Refused(f"the name {_shown(text)} has characters that names of weights and modules cannot have")
 
 
 def _symbol(text: str) -> None:
     """The name of a size; PyTorch counts up to its number."""
     if not re.fullmatch(r"[A-Za-z_]{1,20}\d{1,5}", text):
-        raise Refused(f"{_shown(text)} is no name of a size")
+        raise Refused(f"{_shown(text)} is not the name of a size")
 
 
 def _dimension(text: str) -> None:
     """What has a range: the name of a size, or what is worked out from one."""
     if not re.fullmatch(r"\w+", text) and re.fullmatch(r"[\w +*/()-]+", text, re.ASCII):
         hint = "cannot be lowered by ExecuTorch; give it a `Dim` of its own"
-        raise Refused(f"{_shown(text)}: a dimension that is worked out from another one {hint}")
+        raise Refused(f"{_shown(text)}: a dimension that is computed from another one {hint}")
     _symbol(text)
 
 
 def _verifier(text: str) -> None:
     """Edge programs and those of other dialects are not what a build starts from."""
     if text not in ("TRAINING", "ATEN"):
-        raise Refused(f"it is of the dialect {_shown(text)}, and not of torch.export.export")
+        raise Refused(f"its dialect is {_shown(text)}, not that of torch.export.export")
 
 
 _HIGHER_ORDER = {
@@ -161,16 +161,16 @@ def _operator(text: str) -> None:
         raise Refused(f"the graph calls {_shown(text)}: `associative_scan` and `torch.func` are not supported")
     parts = _OPERATOR.fullmatch(text)
     if parts is None or name != text:
-        raise Refused(f"the graph calls {_shown(text)}, which is no operator")
+        raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
     found: Any = torch.ops
     for part in parts.groups():
         found = getattr(found, part, None)
     if found is None:
         return  # PyTorch says so itself
     if not isinstance(found, torch._ops.OpOverload):
-        raise Refused(f"the graph calls {_shown(text)}, which is no operator")
+        raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
     if parts[1] in _NO_MODELS:
-        raise Refused(f"the graph calls {_shown(text)}: operators of `{parts[1]}` do not belong into a model")
+        raise Refused(f"the graph calls {_shown(text)}: a model cannot use operators of `{parts[1]}`")
     if not custom_ops.is_declared(found.name()) and any(map(_names_file, found._schema.arguments)):
         raise Refused(f"the graph calls {_shown(text)}, which opens files")
 
@@ -187,7 +187,7 @@ def _sources(text: str) -> None:
     for source in text.split(";"):
         name = source.partition(",")[2]
         if name.startswith(("torch", "_operator", "math", "#")) and ("__" in name or not re.fullmatch(r"[\w.]+", name)):
-            raise Refused(f"{_shown(name)} is no name of a function")
+            raise Refused(f"{_shown(name)} is not the name of a function")
 
 
 _PLAIN_TREES = (
@@ -205,7 +205,7 @@ def _tree(text: str) -> None:
         owner = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind) if isinstance(kind, str) else None
         of_others = owner is not None and owner.__module__.partition(".")[0] not in ("torch", "builtins", "collections")
         if kind not in _PLAIN_TREES and not of_others:
-            raise Refused(f"inputs or results are of the kind {_shown(str(kind))}, which is none that can be read")
+            raise Refused(f"inputs or results are of the kind {_shown(str(kind))}, which cannot be read")
         if "__enum__" in json.dumps(context):
             raise Refused("inputs or results name an enumeration, which PyTorch would import")
         nodes += _of_type(list, node.get("children_spec"), "children_spec")
@@ -244,7 +244,7 @@ _MAX_POWER = 4096  # of all powers around a number together: more digits than an
 
 def _expression(text: str) -> None:
     """An expression over sizes, as `sympy.srepr` writes it: calls of constructors, numbers, names of symbols."""
-    refused = Refused(f"{_shown(text)} is no expression over sizes, and would be run as Python code")
+    refused = Refused(f"{_shown(text)} is not an expression over sizes: it would run as Python code")
     if len(text) > 20_000 or not re.fullmatch(r"[\w(),=.' -]*", text, re.ASCII):
         raise refused
     try:

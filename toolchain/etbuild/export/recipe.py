@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from etbuild.backends.recipes import FAMILIES, TARGETS
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -25,17 +26,17 @@ def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
     """
     from executorch.export import ExportRecipe
 
-    from etbuild.inputs.user_code import blame
+    from etbuild.inputs.user_code import wrap_user_error
 
     path: DocumentPath = ("recipe",)
-    with blame(path, f"making the recipe `{recipe['name']}`", finder), _strict_about_kwargs(recipe):
+    with wrap_user_error(path, f"making the recipe `{recipe['name']}`", finder), _refuse_ignored_kwargs(recipe):
         made = _make(recipe, finder)
     if not isinstance(made, ExportRecipe):
         message = f"`{recipe['name']}` returned {type(made).__name__}, not an ExportRecipe"
-        raise BuildError([Problem(message, path)])
+        raise BuildError.at(path, message)
     if made.pipeline_stages:
-        hint = "leave `pipeline_stages` out: the build has ExecuTorch's usual stages"
-        raise BuildError([Problem(f"the recipe `{recipe['name']}` has stages of its own", path, hint)])
+        hint = "remove it: the build always runs ExecuTorch's usual stages"
+        raise BuildError.at(path, f"the recipe `{recipe['name']}` sets `pipeline_stages`", hint)
     return made
 
 
@@ -64,30 +65,36 @@ def _deployment_target(name: str) -> Any:
     known = [each for each in dir(target) if not each.startswith("_")]
     if name not in known:
         path = ("recipe", "kwargs", "minimum_deployment_target")
-        raise InputError([Problem(f"Core ML has no target `{name}`", path, did_you_mean(name, known))])
+        raise InputError.at(path, f"Core ML has no target `{name}`", did_you_mean(name, known))
     return target[name]
 
 
 @contextmanager
-def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
+def _refuse_ignored_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
     """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
-    import logging
-
-    heard: list[str] = []
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "unexpected parameters" in record.getMessage():
-                heard.append(record.getMessage())
-
-    root, ear, disabled = logging.getLogger(), Ear(logging.WARNING), logging.root.manager.disable
-    root.addHandler(ear)
+    recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
+    disabled = logging.root.manager.disable
+    root.addHandler(recorder)
     logging.disable(logging.NOTSET)
     try:
         yield
     finally:
         logging.disable(disabled)
-        root.removeHandler(ear)
-    # A target hands its arguments to the recipe of each of its backends, and one of them takes each.
-    if len(heard) >= len(TARGETS.get(recipe["name"], [""])):
-        raise InputError([Problem(heard[0].split(". ")[0], ("recipe", "kwargs"))])
+        root.removeHandler(recorder)
+    # A target passes its arguments to the recipes of all its backends, and only one of them takes each argument.
+    if len(recorder.messages) >= len(TARGETS.get(recipe["name"], [""])):
+        raise InputError.at(("recipe", "kwargs"), recorder.messages[0].split(". ")[0])
+
+
+class WarningRecorder(logging.Handler):
+    """Collects the logged warnings that contain a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+        self._text = text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the message of a record."""
+        if self._text in record.getMessage():
+            self.messages.append(record.getMessage())

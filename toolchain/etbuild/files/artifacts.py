@@ -15,10 +15,11 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, Problem, system_error
+from etbuild.errors import BuildError
 from etbuild.files.digests import file_digest
 from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
+from etbuild.foreign_errors import wrap_system_errors
 
 _INDEX_BYTES = 1 << 26  # of an index that is believed; a thousand times what a large one has
 
@@ -78,24 +79,8 @@ def _beside(directory: Path) -> Iterator[Path]:
         staged = Scratch(directory, HIDDEN)
     except OSError as error:
         raise write_error(directory, error) from error
-    with staged, system_errors():
+    with staged, wrap_system_errors():
         yield staged.path
-
-
-@contextlib.contextmanager
-def system_errors() -> Iterator[None]:
-    """Where a disk is full or a limit is reached, a build says that, whichever library meets it.
-
-    Raises:
-        BuildError: Something of the kind has happened.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        known = system_error(error)
-        if known is None:
-            raise
-        raise known from error
 
 
 @contextlib.contextmanager
@@ -161,7 +146,7 @@ def _turn(directory: Path, kind: int) -> Iterator[Folder]:
             raise
         except OSError as error:
             message = f"{directory}: cannot be locked against other builds: {error.strerror}"
-            raise BuildError([Problem(message, hint="write to a directory of a local file system")]) from error
+            raise BuildError.of(message, "write to a directory of a local file system") from error
         yield place
 
 
@@ -242,9 +227,7 @@ def write(
     except OSError as error:
         raise write_error(path, error) from error
     if digest != hashing.state.hexdigest():
-        raise BuildError(
-            [Problem(f"{path.name}: what was read back is not what was written", hint="is the disk sound?")]
-        )
+        raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
     return Artifact(directory, file, kind, size, digest, tag)
 
 

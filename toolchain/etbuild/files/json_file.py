@@ -35,7 +35,7 @@ def read(path: Path, what: str, schema_name: str, hint: str | None = None) -> An
     try:
         data = regular_files.read(path, MAX_BYTES)
     except OSError as error:
-        raise InputError([Problem(f"{path}: not {what}: {error.strerror}", hint=hint)]) from None
+        raise InputError.of(f"{path}: not {what}: {error.strerror}", hint) from None
     return content(data, path, what, schema_name, hint)
 
 
@@ -44,7 +44,7 @@ def content(data: bytes, path: Path, what: str, schema_name: str, hint: str | No
     try:
         parsed = parse(data)
     except ValueError as error:
-        raise InputError([Problem(f"{path}: not {what}: {error}", hint=hint)]) from None
+        raise InputError.of(f"{path}: not {what}: {error}", hint) from None
     check(parsed, path, what, schema_name, hint=hint)
     return parsed
 
@@ -69,9 +69,9 @@ def check(
     wanted = json_schema.identifier(schema_name)
     if wanted is not None and said != wanted:
         found = said[:_QUOTED] if isinstance(said, str) else "none"
-        again = "make it again with this version of `etbuild`"
+        again = "create it again with this version of `etbuild`"
         hint = hint or (again if found.partition("/")[0] == wanted.partition("/")[0] else None)
-        raise InputError([Problem(f"{path}: not {what}: its schema is {found}, not {wanted}", hint=hint)])
+        raise InputError.of(f"{path}: not {what}: its schema is {found}, not {wanted}", hint)
     wrong = json_schema.problems(schema_name, parsed, below, most=_NAMED)
     if wrong:
         problems = [Problem(f"{path}: not {what}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]]

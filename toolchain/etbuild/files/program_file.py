@@ -32,7 +32,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 from flatbuffers.number_types import Uint32Flags, Uint64Flags  # type: ignore[import-untyped]
 from flatbuffers.table import Table  # type: ignore[import-untyped]
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 from etbuild.files import regular_files
 from etbuild.patching import replaced
 
@@ -55,7 +55,7 @@ def describe(path: Path) -> dict[str, Any]:
         with regular_files.opened(path) as file:
             data = file.read()
     except OSError as error:
-        raise InputError([Problem(f"{path}: cannot read the file: {error.strerror}")]) from None
+        raise InputError.of(f"{path}: cannot read the file: {error.strerror}") from None
     facts = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     identifier = data[4:6]
     try:
@@ -64,14 +64,10 @@ def describe(path: Path) -> dict[str, Any]:
         if identifier == b"FT":
             return {"kind": "named_data", **facts, "named_data": _blob_sizes(data, len(data))}
     except Exception as error:  # flatbuffers and struct have no common base of their errors
-        raise InputError([Problem(f"{path}: the file is damaged, or of another version: {error}")]) from error
-    raise InputError(
-        [
-            Problem(
-                f"{path}: neither a .pte nor a .ptd",
-                hint="a program starts with the identifier ET12, named data with FT01, from the fifth byte on",
-            )
-        ]
+        raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
+    raise InputError.of(
+        f"{path}: neither a .pte nor a .ptd",
+        "a program starts with the identifier ET12, named data with FT01, from the fifth byte on",
     )
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError
 from etbuild.files.directories import Folder, NoLocks, lock
 
 HIDDEN = ".etbuild-"
@@ -114,7 +114,7 @@ def temporary(word: str) -> Scratch:
     try:
         place = Path(tempfile.gettempdir())
     except FileNotFoundError as error:  # nowhere can a file be written
-        raise BuildError([Problem(str(error.strerror), hint="name a directory that has room in TMPDIR")]) from error
+        raise BuildError.of(str(error.strerror), "name a directory that has room in TMPDIR") from error
     try:
         return Scratch(place, f"etbuild-{word}-")
     except OSError as error:
@@ -185,7 +185,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
     place = hidden[-1].parent if hidden else path.parent
     where = f"in {place.absolute()}"
     hint = f"is there room {where}?" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where
-    return BuildError([Problem(f"{path.name or path}: cannot write the file: {error.strerror or error}", hint=hint)])
+    return BuildError.of(f"{path.name or path}: cannot write the file: {error.strerror or error}", hint)
 
 
 def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import DocumentPath, InputError, did_you_mean
 
 
 @dataclass
@@ -42,17 +42,17 @@ class Inputs:
         found = self.find(name)
         if found is not None and not is_file(found):
             there = os.path.lexists(found)
-            message = f"`{name}` is declared as {found}, which is {'not a file' if there else 'not there'}"
-            raise InputError([Problem(message, path, "check the path after `=` of `--data`")])
+            message = f"`{name}` is declared as {found}, which {'is not a file' if there else 'does not exist'}"
+            raise InputError.at(path, message, "check the path after `=` of `--data`")
         if found is None:
             where = f"looked in: {', '.join(map(str, self.roots))}"
-            rule = "list it under `data` of the target; so too the weights of a model that is quantized"
+            rule = "list it under `data` of the target; weights of a quantized model belong there too"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
             if any(is_file(root / name) for root in self.roots):
-                hint = f"it is a link that leaves its directory: declare it with `--data {name}=FILE`"
+                hint = f"it is a link to a file outside its directory: declare it with `--data {name}=FILE`"
             if "=" in name:
-                hint = "`--data NAME=FILE` cannot say this name: rename the file, or search its directory with `--root`"
-            raise InputError([Problem(f"`{name}` is not a declared input", path, hint)])
+                hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
+            raise InputError.at(path, f"`{name}` is not a declared input", hint)
         return found
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 
 _INSTALL_SECONDS = 2.0  # that an installer may take to write the last files, besides the precision of times
 _FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
@@ -67,10 +67,8 @@ def check_unedited(name: str) -> None:
         same_size = not size or found.st_size == int(size)
         if not same_size or (found.st_mtime > written and _record_digest(Path(path)) != digest):
             message = f"`{file}` of the installed package `{name}` was changed after its installation"
-            hint = (
-                f"install it again, or as an editable one; without `{name}-*.dist-info/RECORD` its files are digested"
-            )
-            raise InputError([Problem(message, None, hint)])
+            hint = f"reinstall it, or install it as editable; without `{name}-*.dist-info/RECORD` builds hash its files"
+            raise InputError.of(message, hint)
 
 
 def _time_of(root: str, record: str) -> float:
@@ -146,8 +144,8 @@ def _files(name: str, distribution: Distribution) -> list[str]:
         for file, path in _files_of_modules(name, distribution)
     ]
     if not rows:
-        message = f"the package `{name}` is installed without a list of its files, and they are not found either"
-        raise InputError([Problem(message, None, "install it from a wheel: `pip install` without `--editable`")])
+        message = f"the package `{name}` is installed without a list of its files, and the build cannot find them"
+        raise InputError.of(message, "install it from a wheel: `pip install` without `--editable`")
     return rows
 
 

@@ -147,7 +147,7 @@ def _read(name: str, path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         message = f"cannot read the source `{name}` from {path}: {error.strerror}"
-        raise InputError([Problem(message, ("model", "factory"))]) from None
+        raise InputError.at(("model", "factory"), message) from None
 
 
 def _parse(content: bytes, name: str) -> ast.Module:
@@ -165,7 +165,7 @@ def _parse(content: bytes, name: str) -> ast.Module:
         why = str(error)
     except (RecursionError, MemoryError):  # so the parser says that its stack is full
         why, hint = "an expression or a chain of `elif` in it is too long for Python's parser", "split it"
-    raise InputError([Problem(f"the source `{name}` is not valid Python: {why}", ("model", "factory"), hint)])
+    raise InputError.at(("model", "factory"), f"the source `{name}` is not valid Python: {why}", hint)
 
 
 def _imports(content: bytes, name: str, package: list[str]) -> Iterator[str]:

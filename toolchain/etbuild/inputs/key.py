@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import file_digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used
@@ -93,8 +93,8 @@ def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Map
     for kind, digests in now.items():
         for name, digest in digests.items():
             if digest != read[kind][name]:
-                message = f"`{name}` was changed while the program was built"
-                raise BuildError([Problem(message, hint="build again")])
+                message = f"`{name}` changed during the build"
+                raise BuildError.of(message, "build again")
 
 
 def _digest_now(path: Path | None) -> str | None:
@@ -109,4 +109,4 @@ def _digest_of(name: str, path: Path, place: DocumentPath) -> str:
     try:
         return file_digest(path)
     except OSError as error:
-        raise InputError([Problem(f"cannot read `{name}` from {path}: {error.strerror}", place)]) from None
+        raise InputError.at(place, f"cannot read `{name}` from {path}: {error.strerror}") from None

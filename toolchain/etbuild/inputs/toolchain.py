@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild import __version__
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs import distributions as installed
 
@@ -71,14 +71,10 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
         if name in owners:
             found.update(_requirements(*owners[name]))
         elif importlib.util.find_spec(name) is not None:
-            raise InputError(
-                [
-                    Problem(
-                        f"the sources import `{name}`, which is installed without a version that the key could hold",
-                        ("model", "factory"),
-                        "declare it as a source, or install it as a distribution",
-                    )
-                ]
+            raise InputError.at(
+                ("model", "factory"),
+                f"the sources import `{name}`, which is installed without a version for the key",
+                "declare it as a source, or install it as a distribution",
             )
     return found
 

@@ -49,17 +49,17 @@ _DESCRIPTORS = "/proc/self/fd/"
 _TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
 
 _FILE = (
-    "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
+    "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
     "`--data {name}={path}`, in Bazel `data`"
 )
-_ABSENT = "it is not there: create and declare it (`--data {name}={path}`, in Bazel `data`), or leave the read out"
+_ABSENT = "it does not exist: create and declare it (`--data {name}={path}`, in Bazel `data`), or do not read it"
 _SOURCE = (
-    "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by its name there; a name that is "
-    "computed belongs into `model.modules`"
+    "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by that name; list a name that is "
+    "computed in `model.modules`"
 )
 _LIBRARY = "list it under `custom_ops.libraries`"
 _PLACE = ("model", "factory")
-_OUTSIDE = "do that before the build, and declare what it gives as a file"
+_OUTSIDE = "do that before the build, and declare the result as a file"
 
 
 class Undeclared(Exception):
@@ -184,7 +184,8 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
     if not _unkeyed:
         return
     if what not in _unkeyed[0] and [what] not in watch.told.rows():
-        print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+        note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
+        print(note, file=sys.stderr)
     watch.told.append(what)
     for found in _unkeyed:
         found.add(what)
@@ -207,7 +208,7 @@ def check_package(name: str) -> None:
         return
     author = author_of(sys._getframe(1))
     if author is not None and author.direct and not _in_key(top, watch.packages):
-        what = f"imports the package `{top}` by a name that is computed, so that no key holds its version"
+        what = f"imports the package `{top}` by a computed name, so the key does not hold its version"
         _refuse(watch, _problem(author, what, f"write `import {top}` in the source"))
 
 
@@ -256,9 +257,9 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     shown = os.fsdecode(path)
     if author.importing:
         shown = source_of_bytecode(shown)
-        _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
+        _refuse(watch, _problem(author, f"imports {shown}, which is not a declared source", _SOURCE))
     hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
-    _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
+    _refuse(watch, _problem(author, f"opens {shown}, which is not a declared file", hint))
 
 
 def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
@@ -285,7 +286,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
         shown = real if isinstance(path, int) else os.fsdecode(directory)
         hint = "name the files in a source or in the `kwargs` of the model"
-        _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
+        _refuse(watch, _problem(author, f"lists the directory {shown}, whose files the key does not hold", hint))
 
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
@@ -321,7 +322,7 @@ def _connected(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
     if author is not None:
-        _refuse(watch, _problem(author, "uses the network: no key holds what that gives", _OUTSIDE))
+        _refuse(watch, _problem(author, "uses the network: the key does not cover its answers", _OUTSIDE))
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
@@ -353,7 +354,7 @@ def _asked(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
     if author is not None:
-        _refuse(watch, _problem(author, "asks for input: no key holds the answer", "pass it in the `kwargs`"))
+        _refuse(watch, _problem(author, "asks for input: the key does not cover the answer", "pass it in the `kwargs`"))
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
@@ -413,7 +414,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
             and not _is_editable(watch, real)
         ):
             message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
-            raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
+            raise BuildError.at(("model", "factory"), message, _SOURCE)
 
 
 @contextlib.contextmanager
@@ -451,8 +452,8 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
     """A settled process sees few variables. One that it never sees, or that has one value, changes nothing."""
     if settled.is_settled():
         if name in settled.dropped() and not is_there:
-            message = f"{place}, reads the environment variable `{name}`, which is set, and builds do not see it"
-            hint = "hand the value over with the `kwargs` of the model, which are in the key"
+            message = f"{place}, reads the environment variable `{name}`, which is set, but builds do not see it"
+            hint = "pass the value in the `kwargs` of the model, which are in the key"
             _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
         if not (settled.stays_set(name) or name == "PYTHONPATH"):
             return

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.exception_text import hints, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.processes.process_state import undone
 
 if TYPE_CHECKING:
@@ -128,14 +128,10 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:
-        raise InputError(
-            [
-                Problem(
-                    f"the source `{min(hidden)}` hides an installed module of that name",
-                    ("model", "factory"),
-                    "rename the file or its directory",
-                )
-            ]
+        raise InputError.at(
+            ("model", "factory"),
+            f"the source `{min(hidden)}` hides an installed module of that name",
+            "rename the file or its directory",
         )
     sys.meta_path.insert(0, finder)
     path, bytecode = sys.path[:], sys.dont_write_bytecode
@@ -171,10 +167,10 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
     for part in attribute.split("."):
         if not hasattr(value, part):
             known = [name for name in dir(value) if not name.startswith("_")]
-            raise InputError([Problem(f"`{module_name}` has no `{attribute}`", path, did_you_mean(part, known))])
+            raise InputError.at(path, f"`{module_name}` has no `{attribute}`", did_you_mean(part, known))
         value = getattr(value, part)
     if not callable(value):
-        raise InputError([Problem(f"`{reference}` is not callable", path)])
+        raise InputError.at(path, f"`{reference}` is not callable")
     return value  # type: ignore[no-any-return]
 
 
@@ -184,26 +180,40 @@ def import_module(name: str, finder: SourceFinder, path: DocumentPath) -> Module
     Raises:
         BuildError: Importing it failed; names the source line.
     """
-    with blame(path, f"importing `{name}`", finder):
+    with wrap_user_error(path, f"importing `{name}`", finder):
         return importlib.import_module(name)
 
 
 @contextmanager
-def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[None]:
-    """Turns whatever user code raises inside into a BuildError that names the manifest's place and the source line.
+def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[None]:
+    """Turns every exception of user code inside into a BuildError that names the manifest's place and the source line.
 
-    An error that did not come through a declared source has no line to name; it is worded the same way, without one.
+    If the exception did not pass through a declared source, the message names no line.
+
+    Args:
+        path: The place in the manifest that names the code.
+        action: What the code does, such as "`model:create`".
+        finder: The declared sources.
     """
-    try:
-        with undone():
-            yield
-    except (BuildError, InputError, KeyboardInterrupt):
-        raise
-    except (Exception, SystemExit) as error:
-        place = source_line(error, finder)
-        where = f" at {place}" if place else ""
-        message = f"{action} failed{where}: {summary(error)}"
-        raise BuildError([Problem(message, path, hints(_hint(error), whole_error(error, message)))]) from error
+
+    def convert(error: BaseException) -> BuildError:
+        return from_exception(error, BuildError, path, failed(action, error, finder), _hint(error))
+
+    with wrap_errors(convert), undone():
+        yield
+
+
+def failed(action: str, error: BaseException, finder: SourceFinder, line: str | None = None) -> str:
+    """For a message: "ACTION failed at model.py:12, in forward".
+
+    Args:
+        action: What was done.
+        error: The exception.
+        finder: The declared sources.
+        line: The source line to name if the exception passed through none.
+    """
+    place = source_line(error, finder) or line
+    return f"{action} failed at {place}" if place else f"{action} failed"
 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:
@@ -230,7 +240,7 @@ def _hint(error: BaseException) -> str | None:
     operator = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", str(error))
     if operator:
         name = "::".join(operator.groups())
-        return f"no operator `{name}` is registered: list the library or the module that does so under `custom_ops`"
+        return f"no operator `{name}` is registered: list the library or module that registers it under `custom_ops`"
     if isinstance(error, ModuleNotFoundError):
         return (
             f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "

@@ -19,14 +19,14 @@ from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEv
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.plan import Plan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 _SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
-_WRITTEN = "operators are written `namespace::name` or `namespace::name.overload`, as in `aten::add.Tensor`"
+_WRITTEN = "write operators as `namespace::name` or `namespace::name.overload`, such as `aten::add.Tensor`"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 
 
@@ -158,11 +158,11 @@ def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Call
 
     @functools.wraps(function, updated=())
     def plan(*arguments: Any) -> list[int]:
-        with blame(path, f"`{reference}`", finder):
+        with wrap_user_error(path, f"`{reference}`", finder):
             sizes = function(*arguments)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
             hint = "return the size in bytes of each memory, as MemoryPlanningAlgorithmSuite of ExecuTorch does"
-            raise BuildError([Problem(f"`{reference}` returned {sizes!r}"[:200] + ", no list of sizes", path, hint)])
+            raise BuildError.at(path, f"`{reference}` returned {sizes!r}"[:200] + ", not a list of sizes", hint)
         return list(sizes)
 
     return plan

@@ -7,7 +7,6 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +18,11 @@ from torch.export import ExportedProgram
 
 from etbuild import backends
 from etbuild.backends import EdgeRequirements, recipes
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
-from etbuild.exception_text import hints, shortened, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import shortened, summary
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, source_line
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
@@ -61,7 +61,7 @@ def lower(
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     named = plan_backends(lower_plan)
     with (
-        _blame_lowering(methods, finder),
+        wrap_errors(lambda error: _lowering_error(error, methods, finder)),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
@@ -102,7 +102,7 @@ def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: Sour
     """
     methods, recipe = sorted(programs), _recipe(lower_plan, finder)
     config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])  # what a backend takes is there
-    with _blame_lowering(methods, finder):
+    with wrap_errors(lambda error: _lowering_error(error, methods, finder)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
         edge_passes = passes.edge(lower_plan, copies, finder, recipe)
         edge = exir.to_edge(copies, compile_config=config)
@@ -143,7 +143,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         Problem(
             f"the method writes to the parameter `{name}`",
             ("methods", method, "entry"),
-            "register what a method writes to as a buffer",
+            "register it as a buffer: a method can write only to buffers",
         )
         for method in sorted(edge.methods)
         for name in sorted(edge.exported_program(method).graph_signature.parameters_to_mutate.values())
@@ -174,7 +174,7 @@ def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
     """Looks for weights with zero points that a backend would take for zero."""
     problems = [
         Problem(
-            f"`{backend.name}` ignores the zero points of the quantized weight `{name}`: results would be wrong",
+            f"`{backend.name}` would ignore the zero points of the quantized weight `{name}` and compute wrong results",
             ("methods", method, "quantize"),
             "quantize weights symmetrically, as `8da4w` and `8da8w` do",
         )
@@ -236,35 +236,25 @@ _HINTS = (
     ),
     (
         "was not decomposed or delegated",
-        "the backend asked to keep this operator and did not take it, as XNNPACK does not inside torch.cond and map: "
-        "leave the backend out for this method",
+        "the backend asked to keep this operator but did not take it, as XNNPACK inside torch.cond and map: "
+        "remove the backend from this method",
     ),
-    ("is mutated in the forward method", "a method writes to a tensor that is no buffer: register it as one"),
+    ("is mutated in the forward method", "a method writes to a tensor that is not a buffer: register it as a buffer"),
     (
         "GuardOnDataDependent",
-        "a value of a tensor decides over a shape or an index: use torch._check, or tensor operations; for a model of "
-        "`huggingface` leave out `cache`, or write a factory",
+        "a shape or an index depends on the values of a tensor: use torch._check, or tensor operations; for a model of "
+        "`huggingface` remove `cache`, or write a factory",
     ),
     (
         "mismatched dtypes",
-        "convert the tensors in the model, as by `x.to(y.dtype)` or `x.float()`",
+        "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`",
     ),
     (
         "Core ATen opset",
-        "PyTorch cannot take this operator apart into those of core ATen: does a backend have to take it, or the model "
-        "to avoid it? `edge_compile: {core_aten_ops_exception_list: [...]}` allows it where a kernel is linked",
+        "PyTorch cannot decompose this operator into core ATen operators: use a backend that takes it, or avoid it in "
+        "the model. If the application links a kernel, write `edge_compile: {core_aten_ops_exception_list: [...]}`",
     ),
 )
-
-
-@contextmanager
-def _blame_lowering(methods: list[str], finder: SourceFinder) -> Iterator[None]:
-    try:
-        yield
-    except (BuildError, InputError):
-        raise
-    except (Exception, SystemExit) as error:  # ExecuTorch and its backends raise what they like
-        raise _lowering_error(error, methods, finder) from error
 
 
 def _lowering_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
@@ -275,13 +265,11 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
     hint = next((hint for word, hint in _HINTS if word in text), None)
-    place = source_line(error, finder)
-    where = f" at {place}" if place else ""
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
-    message = f"lowering {', '.join(named or methods)} failed{where}: {why}"
-    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+    action = failed(f"lowering {', '.join(named or methods)}", error, finder)
+    return from_exception(error, BuildError, path, action, hint, said=why)
 
 
 def _why(error: BaseException) -> str:

@@ -29,11 +29,12 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from etbuild import releases
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json, file_digest
 from etbuild.files.zip_archive import canonical_archive
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data, weight_sharing
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.named_data import Claims
@@ -302,7 +303,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
     except InputError as error:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
-        raise InputError([Problem(f"not the lowered method: it is `{facts['name']}`", ("methods", name))])
+        raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
     claims = {key: set(shards) for key, shards in facts["claims"].items()}
     places = [weight_sharing.read(place) for place in facts["places"]]
     nodes = [(node, count) for node, count in facts["nodes"]]
@@ -355,16 +356,13 @@ def load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedPro
         InputError: It is damaged.
     """
     where = method.directory
-    try:
+    with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
         _check_digests(method)
         parts = [(where / part).read_bytes() for part in (_PROGRAM, _STATE, _CONSTANTS)]
         program: ExportedProgram = serialize.deserialize(export_serialize.SerializedArtifact(*parts, b""))
         _put_in_order(program.graph, method.nodes)
         for name, blobs in method.delegates.items():
             _put_back(where / BLOBS, getattr(program.graph_module, name), blobs)
-    except Exception as error:  # ExecuTorch's deserializer has no common base of its errors
-        message = f"cannot load the lowered method: {summary(error)}"
-        raise InputError([Problem(message, ("methods", method.name))]) from error
     for tensors in (program._state_dict, program._constants):
         tensors.update({name: content[name] for name in tensors.keys() & set(method.bound)})
     return program

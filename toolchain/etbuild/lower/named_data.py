@@ -114,14 +114,10 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
-        raise BuildError(
-            [
-                Problem(
-                    f"XNNPACK folds weights of different tags into one: {shown}",
-                    ("named_data",),
-                    "put all of them under one tag",
-                )
-            ]
+        raise BuildError.at(
+            ("named_data",),
+            f"XNNPACK merges weights of different tags into one: {shown}",
+            "put all of them under one tag",
         )
 
 
@@ -194,11 +190,11 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
     if tag in shards:
         return
     message = f"{backend} puts named data under the tag `{tag}`, which the manifest does not have"
-    hint = f'name the weights that go there, as in `named_data: {{{tag}: {{parameters: ["*"]}}}}`'
+    hint = f'add this tag with its weights, for example `named_data: {{{tag}: {{parameters: ["*"]}}}}`'
     if tag in map(tag_of_shard, shards):
-        message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by the names of weights"
-        hint = "leave `shard_size` out for this tag"
-    raise BuildError([Problem(message, ("methods", method, "partitioners"), hint)])
+        message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by weight names"
+        hint = "remove `shard_size` from this tag"
+    raise BuildError.at(("methods", method, "partitioners"), message, hint)
 
 
 @contextmanager
@@ -297,12 +293,12 @@ def _check_requests(asked: dict[str, list[_Request]]) -> None:
         other = next((each for each in others if not _same_blob(first.data, each.data)), None)
         if other is not None:
             message = f"{first} and {other} store different data under the key `{key}` of named data"
-            hint = "a key goes for the whole program: a backend has to derive it from the data, or from a weight's name"
+            hint = "a key is unique in a program: the backend must derive it from the data or from a weight's name"
             problems.append(Problem(message, ("methods", other.method, "partitioners"), hint))
         wrong = next((each for each in requests if type(each.alignment) is not int or each.alignment < 1), None)
         if wrong is not None:
             message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment!r} bytes"
-            problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the least alignment is 1"))
+            problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the smallest alignment is 1"))
     if problems:
         raise BuildError(problems)
 
@@ -329,23 +325,19 @@ def _check_alignments(asked: dict[str, list[_Request]]) -> None:
     askers = {each.alignment: each for requests in asked.values() for each in requests}
     if math.lcm(*askers) > _MOST_ALIGNMENT:
         said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
-        message = f"named data of one file is wanted at alignments that have no common multiple up to 2 MiB: {said}"
-        raise BuildError([Problem(message, ("methods",), "powers of two go together")])
+        message = f"the named data of one file needs alignments without a common multiple up to 2 MiB: {said}"
+        raise BuildError.at(("methods",), message, "use powers of two")
 
 
 def _only_shard(claims: set[str | None], size: int) -> str | None:
     shards = sorted(shard for shard in claims if shard is not None)
     found = sorted({tag_of_shard(shard) for shard in shards})
     if len(found) > 1:
-        raise BuildError(
-            [
-                Problem(
-                    f"the tags {' and '.join(f'`{tag}`' for tag in found)} have a weight of the same content ({size} "
-                    "bytes; a bias of zeros?), and the runtime refuses a blob that is in two files",
-                    ("named_data", found[-1]),
-                    "leave that weight out of the patterns of one of them",
-                )
-            ]
+        raise BuildError.at(
+            ("named_data", found[-1]),
+            f"the tags {' and '.join(f'`{tag}`' for tag in found)} have weights with the same content ({size} "
+            "bytes; a bias of zeros?), and the runtime rejects a blob that is in two files",
+            "exclude that weight from the patterns of one of them",
         )
     return shards[0] if shards else None
 
@@ -399,14 +391,10 @@ def _check_untagged(
     ]
     if len(keys) > len(untagged):
         shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
-        raise BuildError(
-            [
-                Problem(
-                    f"{delegate.backend_id} made constants of weights of {shown} that it does not say the tag of",
-                    ("methods", method),
-                    "put all weights that it folds into one another under one tag: `*` is all of them",
-                )
-            ]
+        raise BuildError.at(
+            ("methods", method),
+            f"{delegate.backend_id} made constants from weights of {shown} without a tag",
+            "put all weights that it merges under one tag, for example with the pattern `*`",
         )
 
 

@@ -150,14 +150,15 @@ def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) 
     shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
     parts = _parting(*(method.operators[backend] for method in pair.values()))
     places = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
-    return f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}"
+    wrong = f"{backend} needs the same number of partitions in each method, but would get {shown}"
+    return f"{wrong}. The first difference: {places}"
 
 
 def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:
-    or_else = f", leave it out for one, or say {otherwise}" if otherwise else ", or leave it out for one"
+    or_else = f", remove it from one of them, or write {otherwise}" if otherwise else ", or remove it from one of them"
     return (
-        f"let it take or leave out the same operators in all methods{or_else}: "
-        f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake"
+        f"make it take the same operators in all methods{or_else}. "
+        f"{_read_by_several(methods):,} bytes of weights are read by several methods"
     )
 
 

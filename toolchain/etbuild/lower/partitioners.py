@@ -14,9 +14,9 @@ from torch.export import ExportedProgram
 from etbuild import backends
 from etbuild.backends import call_slots
 from etbuild.backends.call_slots import Item
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
 from etbuild.lower.separability import Claims, looks_at_all_methods
@@ -197,9 +197,9 @@ def _create(
     name, program = method
     backend, context = backends.get(entry["backend"]), backends.Context(name, load, program)
     making = f"making the partitioner of `{backend.name}`"
-    with blame(path, making, finder), backends.options_at((*path, "options")):
+    with wrap_user_error(path, making, finder), backends.options_at((*path, "options")):
         made = backend.create_partitioner(entry["options"], context)
     if not isinstance(made, Partitioner):
         message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
-        raise BuildError([Problem(message, path)])
+        raise BuildError.at(path, message)
     return made

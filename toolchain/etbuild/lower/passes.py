@@ -13,8 +13,8 @@ from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
 from torch.fx.passes.infra.pass_manager import PassManager
 
-from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.errors import BuildError, DocumentPath
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def edge(
         for reference, path, function in _callables(
             lower_plan, "edge", finder, recipe and recipe.edge_transform_passes
         ):
-            with blame(path, f"`{reference}` for the method `{name}`", finder):
+            with wrap_user_error(path, f"`{reference}` for the method `{name}`", finder):
                 made = function(name, program)
             found.setdefault(name, []).extend(_checked(made, reference, path))
     return found
@@ -50,7 +50,7 @@ def edge_manager(
     """
     of_recipe = recipe and recipe.edge_manager_transform_passes
     for reference, path, function in _callables(lower_plan, "edge_manager", finder, of_recipe):
-        with blame(path, f"`{reference}`", finder):
+        with wrap_user_error(path, f"`{reference}`", finder):
             made = function(lowered)
             passes = made if isinstance(made, dict) else _checked(made, reference, path)
             if isinstance(made, dict):
@@ -67,7 +67,7 @@ def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
     """
     found = []
     for reference, path, function in _callables(lower_plan, "executorch", finder):
-        with blame(path, f"`{reference}`", finder):
+        with wrap_user_error(path, f"`{reference}`", finder):
             made = function()
         found += _checked(made, reference, path)
     return found
@@ -88,13 +88,13 @@ def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
     if isinstance(made, PassManager):
         if made.steps != 1 or made.constraints:
             message = f"`{reference}` returned a PassManager with steps or constraints"
-            raise BuildError([Problem(message, path, "return a list of passes in their order")])
+            raise BuildError.at(path, message, "return a list of passes in their order")
         made = made.passes
     if not isinstance(made, (list, tuple)):
         message = f"`{reference}` returned {type(made).__name__}, not a list of passes"
-        raise BuildError([Problem(message, path)])
+        raise BuildError.at(path, message)
     strangers = [entry for entry in made if not callable(entry)]
     if strangers:
-        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which cannot be called"
-        raise BuildError([Problem(message, path)])
+        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which is not callable"
+        raise BuildError.at(path, message)
     return list(made)

@@ -20,7 +20,7 @@ from etbuild.errors import BuildError, Problem
 from etbuild.patching import replaced
 
 _HINT = (
-    "`preprocess_multimethod` has to return a dict with the names of the methods that it is given, each with a list of "
+    "`preprocess_multimethod` must return a dict from the names of the given methods to lists with "
     "one `PreprocessResult` for each partition"
 )
 
@@ -70,7 +70,7 @@ def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
 def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
     """What is wrong with a backend's results, given the number of partitions of each method."""
     if not isinstance(results, Mapping):
-        yield Problem(f"{backend} returned {_named(results)} for all methods, and no results", ("methods",), _HINT)
+        yield Problem(f"{backend} returned {_named(results)}, not a dict of results", ("methods",), _HINT)
         return
     for method in sorted(results.keys() - counts.keys(), key=str):
         yield Problem(f"{backend} returned results for `{method}`, which it was not given", ("methods",), _HINT)
@@ -82,19 +82,19 @@ def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Pr
 def _messages(count: int, results: Any) -> Iterator[str]:
     """What a backend returned for the partitions of one method that is wrong."""
     if not isinstance(results, (list, tuple)):
-        yield f"{_named(results)} for the method, and no list of results"
+        yield f"{_named(results)} for the method, not a list of results"
         return
     if len(results) != count:
         yield f"{_counted(len(results), 'result')} for {_counted(count, 'partition')}"
         return
     for number, result in enumerate(results):
         if not isinstance(result, PreprocessResult):
-            yield f"{_named(result)} for partition {number}, and no `PreprocessResult`"
+            yield f"{_named(result)} for partition {number}, not a `PreprocessResult`"
         elif not _is_blob(result.processed_bytes):
-            yield f"{_named(result.processed_bytes)} as what it compiled of partition {number}, and no bytes"
+            yield f"{_named(result.processed_bytes)} as the compiled partition {number}, not bytes"
         elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
             found = _named(result.data_store_output)
-            yield f"{found} as the named data of partition {number}, and no `NamedDataStoreOutput`"
+            yield f"{found} as the named data of partition {number}, not a `NamedDataStoreOutput`"
         elif result.data_store_output is not None and _damage(result.data_store_output):
             yield f"named data for partition {number} that {_damage(result.data_store_output)}"
 
@@ -107,7 +107,7 @@ def _damage(output: NamedDataStoreOutput) -> str | None:
     """What named data has that it must not have; None: nothing."""
     wrong = sorted({_named(each) for each in output.buffers if not _is_blob(each)})
     if wrong:
-        return f"has {' and '.join(wrong)} where `bytes` belong"
+        return f"has {' and '.join(wrong)} instead of `bytes`"
     entries = [entry for keys in (output.pte_data, *output.external_data.values()) for entry in keys.values()]
     known = range(len(output.buffers))
     if all(isinstance(entry, DataEntry) and entry.buffer_index in known for entry in entries):

@@ -119,7 +119,7 @@ def _depends_on_the_past(backend: str, backend_id: str, what: str, path: Documen
     return Problem(
         f"{_claim(backend)}, but `{backend_id}` {what}",
         path,
-        "change the package: let `preprocess` depend on its arguments alone, or write `separable = False` in its "
+        "change the package: make `preprocess` depend only on its arguments, or write `separable = False` in its "
         "`Backend`",
     )
 

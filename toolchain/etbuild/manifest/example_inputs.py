@@ -129,7 +129,7 @@ def _check(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[
     if isinstance(example.get("file"), str) and example["file"]:
         yield from check_file(example["file"], (*path, "file"))
         if example["file"].endswith(".safetensors") and "key" not in example:
-            yield Problem("the key `key` is missing: which tensor of the file?", path, "add `key: tokens`")
+            yield Problem("the key `key` is missing: it names the tensor in the file", path, "add `key: tokens`")
     yield from _check_fill(example, (*path, "fill"))
     if sources[0] in CONTAINERS and isinstance(example[sources[0]], (list, dict)):
         for index_or_key, part in parts(example).items():
@@ -240,7 +240,7 @@ def _entries(values: list[Any]) -> str:
 def _check_dim(dim: dict[str, Any], size: int | None, known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:
     low, high, name = dim.get("min", 1), dim["max"], str(dim.get("dim"))
     if low >= high:
-        yield Problem(f"min {low} is not less than max {high}", path, "a fixed dimension is `null`")
+        yield Problem(f"min {low} is not less than max {high}", path, "write `null` for a fixed dimension")
     elif size is not None and not low <= size <= high:
         yield Problem(
             f"the example's size {size} is not between min {low} and max {high}",
@@ -249,21 +249,21 @@ def _check_dim(dim: dict[str, Any], size: int | None, known: _KnownDims, path: D
         )
     elif size is not None and size < 2:
         yield Problem(
-            f"the example's size {size} would fix the dimension",
+            f"the example's size {size} would make the dimension fixed",
             path,
-            f"torch.export takes sizes 0 and 1 for constants: give the example a size from 2 to {high}",
+            f"torch.export treats sizes 0 and 1 as constants: give the example a size from 2 to {high}",
         )
     elif name in known and known[name][0] != (low, high):
         first = known[name][0]
         yield Problem(
-            f"the dimension `{name}` had the range {first[0]} to {first[1]} before",
+            f"the dimension `{name}` has the range {first[0]} to {first[1]} in an earlier place",
             path,
-            "the same name is the same size: repeat the range, or choose another name",
+            "dimensions of one name have one size: repeat the range, or use another name",
         )
     elif name in known and None not in (size, known[name][1]) and known[name][1] != size:
         yield Problem(
-            f"the dimension `{name}` has size {known[name][1]} in another example input and {size} in this",
+            f"the dimension `{name}` has size {known[name][1]} in another example input and {size} in this one",
             path,
-            "the same name is the same size",
+            "dimensions of one name have one size: change a shape, or use another name",
         )
     known.setdefault(name, ((low, high), size))

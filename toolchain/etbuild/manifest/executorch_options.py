@@ -43,8 +43,8 @@ _EXECUTORCH: dict[str, Any] = {
 }
 _OPERATORS = ("core_aten_ops_exception_list", "preserve_ops", "reinplace_extra_ops")
 _WITHOUT_EFFECT = {
-    "emit_stacktrace": (True, "an export holds no stack traces, since they are paths of the machine that made it"),
-    "dynamic_memory_planning_mode": ("symbolic", "ExecuTorch 1.5 plans for upper bounds alone, whatever this says"),
+    "emit_stacktrace": (True, "exports have no stack traces, since stack traces hold paths of the machine"),
+    "dynamic_memory_planning_mode": ("symbolic", "ExecuTorch 1.5 always plans for upper bounds"),
 }
 
 
@@ -114,16 +114,19 @@ def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dic
         yield from _check_power_of_two(memory, "alignment", path)
         unplanned = memory.get("alloc_mutable_buffers") is False
         if sharing and unplanned:
-            hint = "`share_mutable_buffers` needs them in the memory plan"
+            hint = "remove `alloc_mutable_buffers: false`, or remove `share_mutable_buffers`"
             yield Problem(
-                "buffers without memory cannot be shared", (*path, "alloc_mutable_buffers"), hint, at_key=True
+                "`share_mutable_buffers` needs buffers with planned memory",
+                (*path, "alloc_mutable_buffers"),
+                hint,
+                at_key=True,
             )
         elif sharing and memory and path[0] == "methods":
-            hint = "write it into `executorch.memory_planning`: one plan lays out what methods share"
+            hint = "move it to `executorch.memory_planning`, which holds for all methods"
             yield Problem("`share_mutable_buffers` needs one memory plan for all methods", path, hint, at_key=True)
         elif unplanned and executorch.get("emit_mutable_buffer_names") is not True and "recipe" not in data:
             hint = "write `executorch: {emit_mutable_buffer_names: true}` too"
-            message = "buffers without planned memory go by their names, which the program would not have"
+            message = "the program finds buffers without planned memory by their names, but it would have no names"
             yield Problem(message, (*path, "alloc_mutable_buffers"), hint, at_key=True)
 
 

@@ -141,16 +141,16 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
     if steers(name):
         yield Problem(f"`{name}` holds a character that cannot be printed", path, "give the file another name")
     elif len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
-        yield Problem(f"`{name}` is too long for the name of a file", path)
+        yield Problem(f"`{name}` is too long for a file name", path)
     elif name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
         yield Problem(
             f"`{name}` is not a relative path with `/`",
             path,
-            "name a declared input, relative to the manifest",
+            "write the path of a declared input, relative to the manifest",
         )
     elif ".." in PurePosixPath(name).parts:
         yield Problem(
-            f"`{name}` leaves the declared inputs",
+            f"`{name}` points outside the declared inputs",
             path,
             "declare the file as an input, and name it relative to the repository's root",
         )
@@ -160,7 +160,7 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
 
 def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
     if not name.endswith(WEIGHTS_SUFFIXES):
-        yield Problem(f"`{name}` is not a file of a known kind", path, f"known: {', '.join(WEIGHTS_SUFFIXES)}")
+        yield Problem(f"`{name}` has an unknown file type", path, f"known: {', '.join(WEIGHTS_SUFFIXES)}")
 
 
 def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
@@ -173,7 +173,7 @@ def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterat
         for name, entries in partitioners.items():
             path = ("defaults", "partitioners", name)
             if isinstance(methods.get(name), dict) and "partitioners" in methods[name]:
-                yield Problem(f"`methods.{name}.partitioners` says it too", path, "keep one of the two", at_key=True)
+                yield Problem(f"`methods.{name}.partitioners` sets it too", path, "keep one of the two", at_key=True)
             if isinstance(entries, list):
                 yield from _check_partitioners(entries, path)
 
@@ -187,10 +187,11 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
             continue
         yield from _at_name(backends.check(name, options, here), entry, here)
         if (name, json_schema.canonical(options)) in seen:
-            yield Problem("the same partitioner stands twice", here, "remove one of them")
+            yield Problem("the same partitioner is listed twice", here, "remove one of them")
         seen.add((name, json_schema.canonical(options)))
         if index != len(entries) - 1 and backends.takes_the_rest(name):
-            yield Problem(f"`{name}` takes all that is left, so nothing can follow it", here, "move it to the end")
+            message = f"`{name}` takes all remaining operators, so no partitioner can follow it"
+            yield Problem(message, here, "move it to the end")
 
 
 def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
@@ -270,8 +271,8 @@ def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem
         if not backends.whole_program(backend):
             continue
         for name in sorted(name for name, entries in lowered.items() if backend not in lists[id(entries)]):
-            message = f"`{backend}` changes operators in all methods of a program, and this one does not name it"
-            yield Problem(message, ("methods", name), "name it here too, or make two programs", at_key=True)
+            message = f"`{backend}` changes operators in all methods of a program, but this method does not list it"
+            yield Problem(message, ("methods", name), "list it here too, or make two programs", at_key=True)
 
 
 def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
@@ -294,7 +295,7 @@ def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Probl
             yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
     for key in (*example_inputs.KEYS, "entry", "strict", "quantize"):
         if key in method:
-            hint = "what is in the file was exported already: say it there"
+            hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
 
 
@@ -345,7 +346,7 @@ def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) 
             yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
     if isinstance(quantize.get("pt2e"), dict):
         if "quantizers" not in pt2e and not recipe:
-            hint = "add `quantizers: [xnnpack]`; only a recipe brings some"
+            hint = "add `quantizers: [xnnpack]`, or use a recipe that has quantizers"
             yield Problem("the key `quantizers` is missing", (*path, "pt2e"), hint)
         yield from _check_calibration(pt2e, (*path, "pt2e"))
 
@@ -354,14 +355,14 @@ def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Proble
     config = entry["config"]
     if ":" in config:
         if "group_size" in entry:
-            hint = "it belongs into the configuration that the callable returns"
+            hint = "set it in the configuration that the callable returns"
             yield Problem("`group_size` does not go with a callable", (*path, "group_size"), hint, at_key=True)
         return
     if config not in TORCHAO_CONFIGS:
         yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
     elif "embedding" in _list(entry, "layers") and "da" in config:
         message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
-        yield Problem(message, (*path, "layers"), "give embeddings an entry of their own, with int4 or int8")
+        yield Problem(message, (*path, "layers"), "add an entry for embeddings, with `int4` or `int8`")
     if "kwargs" in entry:
         yield Problem("`kwargs` goes with a callable in `config`", (*path, "kwargs"), at_key=True)
 
@@ -371,10 +372,15 @@ def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Pro
     if "calibration" not in pt2e:
         if "qat" not in pt2e and not all(_is_dynamic(entry) for entry in _list(pt2e, "quantizers")):
             hint = "name a file or a factory of batches; or write `calibration: example_inputs`"
-            yield Problem("the key `calibration` is missing: which ranges have the activations?", path, hint)
+            yield Problem("the key `calibration` is missing: its data gives the ranges of activations", path, hint)
         return
     if "qat" in pt2e:
-        yield Problem("`qat` finds the ranges itself", here, "remove one of the two", at_key=True)
+        yield Problem(
+            "`calibration` does not go with `qat`, which finds the ranges by training",
+            here,
+            "remove one of the two",
+            at_key=True,
+        )
     calibration = pt2e["calibration"]
     if not isinstance(calibration, dict):
         return
@@ -399,7 +405,9 @@ def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) 
     low, high = example_inputs.INT64
     for name, value in constants.items():
         if name in methods:
-            yield Problem(f"`{name}` is a method too", ("constant_methods", name), "choose another name", at_key=True)
+            yield Problem(
+                f"`{name}` is also the name of a method", ("constant_methods", name), "choose another name", at_key=True
+            )
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and not low <= number <= high:
                 yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
@@ -411,9 +419,9 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
         for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
             if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
                 yield Problem(
-                    f"the tag `{owners[pattern]}` has the pattern `{pattern}` too",
+                    f"the tag `{owners[pattern]}` has the same pattern `{pattern}`",
                     ("named_data", tag, "parameters", index),
-                    "a parameter belongs to one tag",
+                    "each parameter belongs to one tag: remove the pattern from one of them",
                 )
 
 

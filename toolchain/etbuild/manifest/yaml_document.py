@@ -59,17 +59,17 @@ def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
         before = text[: error.position]
         position = Position(name, before.count("\n") + 1, len(before) - before.rfind("\n"))
         message = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
-        raise InputError([Problem(message, position=position)]) from None
+        raise InputError.at(position, message) from None
     try:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise InputError([_syntax_problem(error, name)]) from None
     except (ValueError, OverflowError):  # the number in an escape such as "\U00110000"
         position = Position(name, loader.line + 1, loader.column + 1)
-        raise InputError([Problem("an escape stands for no character of Unicode", position=position)]) from None
+        raise InputError.at(position, "an escape is not a Unicode character") from None
     if node is None:
         hint = "a manifest starts with `schema: executorch-model/v1`"
-        raise InputError([Problem("the file is empty", hint=hint, position=Position(name, 1, 1))])
+        raise InputError.at(Position(name, 1, 1), "the file is empty", hint)
     return loader, node
 
 
@@ -78,23 +78,15 @@ def _read(path: Path, name: str) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError([Problem(f"{name}: cannot read the file: {error.strerror}")]) from None
+        raise InputError.of(f"{name}: cannot read the file: {error.strerror}") from None
     if len(raw) > MAX_BYTES:
-        raise InputError([Problem(f"the file is larger than {MAX_BYTES} bytes", position=Position(name, 1, 1))])
+        raise InputError.at(Position(name, 1, 1), f"the file is larger than {MAX_BYTES} bytes")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = raw[: error.start]
         position = Position(name, before.count(b"\n") + 1, len(before) - before.rfind(b"\n"))
-        raise InputError(
-            [
-                Problem(
-                    f"byte 0x{raw[error.start]:02X} is not UTF-8",
-                    position=position,
-                    hint="save the file as UTF-8",
-                )
-            ]
-        ) from None
+        raise InputError.at(position, f"byte 0x{raw[error.start]:02X} is not UTF-8", "save the file as UTF-8") from None
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
@@ -114,13 +106,13 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
 
 
 def _too_deep(position: Position) -> InputError:
-    return InputError([Problem(f"nested more than {MAX_DEPTH} levels deep", position=position)])
+    return InputError.at(position, f"nested more than {MAX_DEPTH} levels deep")
 
 
 def _too_many(position: Position) -> InputError:
-    message = f"the file stands for more than {MAX_VALUES} values"
-    hint = "is an alias (`*name`) used inside what other aliases repeat?"
-    return InputError([Problem(message, position=position, hint=hint)])
+    message = f"the file expands to more than {MAX_VALUES} values"
+    hint = "is an alias (`*name`) used inside a value that other aliases repeat?"
+    return InputError.at(position, message, hint)
 
 
 _AMBIGUOUS = "ambiguous"  # the tag of scalars that YAML 1.1 and 1.2 read differently

@@ -19,7 +19,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame
+from etbuild.inputs.user_code import SourceFinder, wrap_user_error
 from etbuild.plan.plan import Plan
 from etbuild.processes.random_seeds import seed
 
@@ -40,7 +40,7 @@ def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
     transformers = _import()
     cls = _class(transformers, wanted["class"])
     seed(export_plan["model"]["seed"])
-    with blame((*_PATH, "config"), f"making a `{wanted['class']}` of the configuration", finder):
+    with wrap_user_error((*_PATH, "config"), f"making a `{wanted['class']}` of the configuration", finder):
         config = _config(transformers, cls, wanted["config"], inputs)
         model = cls.from_config(config, trust_remote_code=False) if _is_auto(cls) else cls._from_config(config)
         if wanted["cache"] is None:
@@ -57,7 +57,7 @@ def _import() -> ModuleType:
     except ImportError as error:
         hint = "pip install 'etbuild[huggingface]'; in Bazel, add \"huggingface\" to the `extras` of the packages"
         message = f"`huggingface` needs transformers, which cannot be imported: {error}"
-        raise BuildError([Problem(message, _PATH, hint)]) from None
+        raise BuildError.at(_PATH, message, hint) from None
 
 
 def _class(transformers: ModuleType, name: str) -> Any:
@@ -65,7 +65,7 @@ def _class(transformers: ModuleType, name: str) -> Any:
     known = [word for word in dir(transformers) if "Model" in word or "For" in word]
     found = getattr(transformers, name, None) if name in known else None
     if found is None or not (_is_auto(found) or hasattr(found, "_from_config")):
-        raise InputError([Problem(f"transformers has no model `{name}`", (*_PATH, "class"), _nearest(name, known))])
+        raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", _nearest(name, known))
     return found
 
 
@@ -108,9 +108,9 @@ def _read(name: str, inputs: Inputs) -> dict[str, Any]:
     try:
         content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES), _NOT_FINITE)
     except (OSError, ValueError) as error:
-        raise InputError([Problem(f"cannot read `{name}`: {error}", path)]) from None
+        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
     if not isinstance(content, dict):
-        raise InputError([Problem(f"`{name}` is no configuration: it holds no mapping", path)])
+        raise InputError.at(path, f"`{name}` is not a configuration: it is not a JSON object")
     return {key: value for key, value in content.items() if key not in _OF_FILES}
 
 
@@ -121,12 +121,12 @@ def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], pa
         own = cls.config_class.model_type
         if model_type not in (None, own):
             message = f"`{cls.__name__}` takes configurations of the `model_type` {own}, not {model_type}"
-            raise InputError([Problem(message, path, "remove `model_type`, or choose another class")])
+            raise InputError.at(path, message, "remove `model_type`, or choose another class")
         return cls.config_class
     known = list(transformers.CONFIG_MAPPING.keys())
     if model_type not in known:
         message = f"`{cls.__name__}` needs a `model_type` of transformers; the configuration has {model_type or 'none'}"
-        raise InputError([Problem(message, path, _nearest(str(model_type), known) if model_type else "such as llama")])
+        raise InputError.at(path, message, _nearest(str(model_type), known) if model_type else "such as llama")
     return transformers.CONFIG_MAPPING[model_type]
 
 
@@ -191,19 +191,19 @@ def _plain_layer(layer: Any, max_length: int) -> Any:
     if type(layer) is StaticSlidingWindowLayer:
         return StaticLayer(max_length)
     if type(layer) is not StaticLayer:
-        message = f"the model has a layer that keeps something else than keys and values: {type(layer).__name__}"
-        raise InputError([Problem(message, (*_PATH, "cache"), "leave out `cache`, or write a factory for this model")])
+        message = f"a layer of the model caches something other than keys and values: {type(layer).__name__}"
+        raise InputError.at((*_PATH, "cache"), message, "leave out `cache`, or write a factory for this model")
     return layer
 
 
 def _check_cache(model: Any, config: Any, max_length: int) -> None:
     path: DocumentPath = (*_PATH, "cache")
     if not model.can_generate() or config.is_encoder_decoder:
-        message = f"`{type(model).__name__}` is no decoder with a cache"
-        raise InputError([Problem(message, path, "leave out `cache`, or choose a class such as LlamaForCausalLM")])
+        message = f"`{type(model).__name__}` is not a decoder with a cache"
+        raise InputError.at(path, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
     limits = {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     limits["sliding_window"] = getattr(config, "sliding_window", None)  # beyond it transformers moves what it holds
     for name, limit in limits.items():
         if limit is not None and max_length > limit:
             message = f"max_length {max_length} is more than the configuration's `{name}` {limit}"
-            raise InputError([Problem(message, (*path, "max_length"), f"write {limit} or less")])
+            raise InputError.at((*path, "max_length"), message, f"write {limit} or less")

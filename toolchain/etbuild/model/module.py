@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.plan import Plan
 from etbuild.processes.random_seeds import seed
 
@@ -31,7 +31,7 @@ def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
     if model["factory"] is None:
         return torch.nn.Module()
     module = _call_factory(model, finder)
-    with blame(("model", "factory"), f"`eval()` of what `{model['factory']}` returned", finder):
+    with wrap_user_error(("model", "factory"), f"`eval()` of what `{model['factory']}` returned", finder):
         return _for_inference(module)
 
 
@@ -53,23 +53,21 @@ def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Modul
     path = ("model", "factory")
     factory = load_callable(model["factory"], finder, path)
     seed(model["seed"])
-    with blame(path, f"`{model['factory']}`", finder):
+    with wrap_user_error(path, f"`{model['factory']}`", finder):
         module = factory(**model["kwargs"])
     if isinstance(module, dict):
         module = _joined(module, model["factory"])
     if not isinstance(module, torch.nn.Module):
-        raise BuildError(
-            [Problem(f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module", path)]
-        )
+        raise BuildError.at(path, f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module")
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
-        hint = "return the module itself: torch.export takes no TorchScript"
-        raise BuildError([Problem(f"`{model['factory']}` returned a module {child} TorchScript", path, hint)])
+        hint = "return the original module: torch.export does not accept TorchScript"
+        raise BuildError.at(path, f"`{model['factory']}` returned a module {child} TorchScript", hint)
     lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
     if lazy:
         hint = "run the module once in the factory, or give its layers their sizes"
-        raise BuildError([Problem(f"`{lazy[0]}` has no shape yet", path, hint)])
+        raise BuildError.at(path, f"`{lazy[0]}` has no shape yet", hint)
     return module
 
 
@@ -83,10 +81,10 @@ def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Mod
     for name, module in modules.items():
         if not isinstance(module, torch.nn.Module):
             message = f"`{reference}` returned a dict with {type(module).__name__} at `{name}`, not a torch.nn.Module"
-            raise BuildError([Problem(message, path)])
+            raise BuildError.at(path, message)
         if not isinstance(name, str) or not name.isidentifier() or hasattr(joined, name):
             message = f"`{reference}` returned a dict with the key `{name}`, which cannot be part of an `entry`"
-            raise BuildError([Problem(message, path, "use an identifier that torch.nn.Module does not have")])
+            raise BuildError.at(path, message, "use an identifier that torch.nn.Module does not have")
         joined.add_module(name, module)
     return joined
 
@@ -100,9 +98,7 @@ def settle(module: torch.nn.Module) -> None:
     meta = [name for name, tensor in named_tensors(module).items() if tensor.is_meta]
     if meta:
         path = ("model", "factory")
-        raise BuildError(
-            [Problem(f"`{meta[0]}` is on the meta device and has no content", path, "make the module on the CPU")]
-        )
+        raise BuildError.at(path, f"`{meta[0]}` is on the meta device and has no content", "make the module on the CPU")
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # a mutable buffer beside a parameter that requires grad cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from etbuild import json_schema
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 
 _BLOCK = 1 << 20
@@ -31,7 +31,7 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
         with regular_files.opened(file) as opened:
             return _of_safetensors(opened)
     except (OSError, ValueError) as error:
-        raise InputError([Problem(f"cannot read `{name}`: {error}", ("model", "weights"))]) from error
+        raise InputError.at(("model", "weights"), f"cannot read `{name}`: {error}") from error
 
 
 def _of_safetensors(file: BinaryIO) -> dict[str, str]:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
-from etbuild.exception_text import summary
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import named_tensors
 from etbuild.plan.plan import Plan, weights_names
 
+_FEW = 3  # so many unknown names are each compared with the known ones
 _SHARD = "#"  # no tag of a manifest has this character
 
 
@@ -121,22 +122,40 @@ def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -
     for name, file in files.items():
         for key, tensor in read_tensors(name, file, path).items():
             if key in state:
-                problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
+                message = f"`{key}` is in `{owner[key]}` and in `{name}`"
+                problems.append(Problem(message, path, "keep it in one of the files"))
             state[key], owner[key] = tensor, name
     expected = {entry.name: entry for entry in facts if entry.in_weights}
     given = {_first_name(expected[key]): key for key in reversed(list(state)) if key in expected}
-    for key in sorted(expected):
-        # Of tied parameters one name is enough, as in the files that safetensors writes.
-        if _first_name(expected[key]) not in given:
-            names = " and ".join(f"`{name}`" for name in files)
-            problems.append(Problem(f"parameter `{key}` {expected[key]} is missing in {names}", path))
-    unused = expected.keys() - state.keys()
-    for key, hint in unknown(sorted(state.keys() - expected.keys()), unused):
-        problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
+    # One name of a tied parameter is enough, as in the files that safetensors writes.
+    missing = [key for key in sorted(expected) if _first_name(expected[key]) not in given]
+    extra = sorted(state.keys() - expected.keys())
+    renamed = _prefix_hint(missing, extra)
+    for key in missing:
+        message = f"parameter `{key}` {expected[key]} is missing in {' and '.join(f'`{name}`' for name in files)}"
+        problems.append(Problem(message, path, renamed))
+    for key, nearest in unknown(extra, expected.keys() - state.keys()):
+        message = f"`{owner[key]}` has `{key}`, which is not a parameter or buffer of the module"
+        other = nearest if len(extra) <= _FEW else "remove them from the file, or change the model"
+        problems.append(Problem(message, path, renamed or other))
     problems += _misfits(state, owner, expected, given)
     if problems:
         raise InputError(problems)
     return {key: state[given[_first_name(entry)]] for key, entry in expected.items()}
+
+
+def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
+    """What to do if the names in the file and in the module differ by a prefix, such as `model.`."""
+    if not missing or not extra:
+        return None
+    for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
+        prefix = next((name.removesuffix(names[0]) for name in others if name.endswith(f".{names[0]}")), None)
+        if prefix is not None and 2 * len({f"{prefix}{name}" for name in names} & set(others)) >= len(names):
+            return (
+                f"the names in the {long} start with `{prefix}`, the names in the {short} do not: rename the "
+                "tensors of the file, or change the factory"
+            )
+    return None
 
 
 def _misfits(
@@ -145,14 +164,21 @@ def _misfits(
     path: DocumentPath = ("model", "weights")
     problems = []
     for key in sorted(state.keys() & expected.keys()):
-        found = form(state[key])
-        twin = given[_first_name(expected[key])]
-        if found != str(expected[key]):
-            message = f"parameter `{key}` is {expected[key]} in the module and {found} in `{owner[key]}`"
-            problems.append(Problem(message, path))
+        found, wanted = state[key], expected[key]
+        twin = given[_first_name(wanted)]
+        if list(found.shape) != wanted.shape:
+            message = f"parameter `{key}` is {wanted} in the module and {form(found)} in `{owner[key]}`"
+            problems.append(Problem(message, path, "is the file from the same configuration of the model?"))
+        elif dtype_name(found) != wanted.dtype:
+            message = f"parameter `{key}` is {wanted.dtype} in the module and {dtype_name(found)} in `{owner[key]}`"
+            hint = (
+                f"convert the tensors of the file with `tensor.to(torch.{wanted.dtype})`, or return a "
+                f"{dtype_name(found)} module from the factory: `module.to(torch.{dtype_name(found)})`"
+            )
+            problems.append(Problem(message, path, hint))
         elif twin != key and state[twin].shape == state[key].shape and not torch.equal(state[twin], state[key]):
-            message = f"`{twin}` and `{key}` are one parameter of the module, and differ in `{owner[key]}`"
-            problems.append(Problem(message, path, "keep one of them"))
+            message = f"`{twin}` and `{key}` are one tied parameter of the module, but they differ in `{owner[key]}`"
+            problems.append(Problem(message, path, "keep one of the two in the file"))
     return problems
 
 
@@ -171,21 +197,19 @@ def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.T
     Raises:
         InputError: It cannot be read, or holds something else.
     """
-    try:
+    with wrap_library_errors(InputError, path, f"cannot read `{name}`"):
         if name.endswith(".safetensors"):
             from safetensors.torch import load_file
 
             return load_file(file)  # type: ignore[no-any-return]
         loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # safetensors, pickle and zip each have errors of their own
-        raise InputError([Problem(f"cannot read `{name}`: {summary(error)}", path)]) from error
     loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
     if not isinstance(loaded, dict):
-        raise InputError([Problem(f"`{name}` does not hold a mapping of names to tensors", path)])
+        raise InputError.at(path, f"`{name}` is not a mapping of names to tensors")
     others = [key for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
     if others:
-        raise InputError(
-            [Problem(f"`{others[0]}` in `{name}` is no tensor", path, "save the module's state dict alone")]
+        raise InputError.at(
+            path, f"`{others[0]}` in `{name}` is not a tensor", "save only the state dict of the module"
         )
     return loaded
 
@@ -217,9 +241,9 @@ def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
                 if found.setdefault(name, tag) != tag:
                     problems.append(
                         Problem(
-                            f"`{pattern}` matches `{name}`, which belongs to the tag `{found[name]}` already",
+                            f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`",
                             path,
-                            "a parameter belongs to one tag",
+                            "change the patterns so that each parameter has one tag",
                         )
                     )
                     break

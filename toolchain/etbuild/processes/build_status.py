@@ -160,10 +160,10 @@ def how_it_ended(what: str, code: int, stage: str | None = None) -> Problem:
     if code < 0:
         hint = None
         if -code == signal.SIGKILL:
-            hint = f"a process is mostly killed by SIGKILL when the memory runs out; {_peak()}. `--jobs 1` needs less"
+            hint = f"the system usually sends SIGKILL when memory runs out; {_peak()}. `--jobs 1` needs less"
         return Problem(f"{what} ended with {_signal_name(-code)}{in_words(stage)}", hint=hint)
     hint = "does the model, or a library that it uses, call `os._exit`?"
-    return Problem(f"{what} ended with exit code {code}{in_words(stage)}, before its work was done", hint=hint)
+    return Problem(f"{what} ended with exit code {code}{in_words(stage)}, before its work was complete", hint=hint)
 
 
 def out_of_memory(what: str) -> Problem:

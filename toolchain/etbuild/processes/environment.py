@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 
 ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """PyTorch and MKL would choose by the processor: calibration and random weights would give other bytes elsewhere."""
@@ -102,12 +102,12 @@ def check_packages() -> None:
         if why is None or _MAIN.is_relative_to(place):
             continue
         if torch is not None and torch.parent == place.resolve():
-            hint = "install etbuild, torch and executorch together, such as into a virtual environment"
-            raise InputError([Problem(f"builds do not look into {place}, a directory of PYTHONPATH: {why}", hint=hint)])
-        kind, hint = ("a directory", f"Sources are found with `--root {place}`")
+            hint = "install etbuild, torch and executorch together, for example in a virtual environment"
+            raise InputError.of(f"builds ignore {place}, a directory of PYTHONPATH: {why}", hint)
+        kind, hint = "a directory", f"For sources there, pass `--root {place}`"
         if not place.is_dir():
-            kind, hint = ("an entry", "Unpack it, and declare its sources or install it")
-        print(f"note: builds do not look into {place}, {kind} of PYTHONPATH: {why}. {hint}", file=sys.stderr)
+            kind, hint = "an entry", "Unpack it, and declare its sources or install it"
+        print(f"note: builds ignore {place}, {kind} of PYTHONPATH: {why}. {hint}", file=sys.stderr)
 
 
 def _python_path(given: Mapping[str, str]) -> list[Path]:
@@ -126,9 +126,9 @@ def absolute_paths(places: Iterable[str]) -> list[Path]:
 def _why_not(place: Path) -> str | None:
     """Why builds do not look into a place; None: they do."""
     if any(path.exists() and not path.is_dir() for path in (place, *place.parents)):
-        return "it is no directory, and no key holds the content of an archive"
+        return "it is not a directory, and the key does not cover the content of an archive"
     stranger = _stranger(place)
-    return stranger and f"`{stranger}` there belongs to no installed package, so that no key holds its content"
+    return stranger and f"`{stranger}` there belongs to no installed package, so the key does not cover its content"
 
 
 def _stranger(place: Path) -> str | None:

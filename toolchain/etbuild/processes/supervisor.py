@@ -138,7 +138,7 @@ def _why(watched: _Watched, limit: float | None) -> Problem:
     stage = watched.stage or watched.slate.stage()
     if watched.late:
         return Problem(
-            f"the build took longer than {limit:g} s, the limit of `--timeout`: it was ended{in_words(stage)}"
+            f"the build took longer than {limit:g} s, the limit of `--timeout`, and was stopped{in_words(stage)}"
         )
     return how_it_ended("the build", watched.process.returncode, stage)
 

@@ -10,9 +10,9 @@ import torch
 from torch.export.dynamic_shapes import Dim
 from torch.utils import _pytree as pytree
 
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.weights_files import dtype_name, read_tensors
 
 
@@ -49,14 +49,14 @@ class Batches:
         """Remembers the sizes of a batch's dimensions, by name; each has one."""
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
-                message = f"{what} has {size} for `{dim.__name__}`, and another input {settled[dim.__name__]}"
+                message = f"{what} has {size} for `{dim.__name__}`, but another input has {settled[dim.__name__]}"
                 hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
-                raise InputError([Problem(message, self.path, hint)])
+                raise InputError.at(self.path, message, hint)
 
     def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
-        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
-        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
-        return InputError([Problem(message, self.path, hint)])
+        message = f"{what} is {_shown(value)}, but the method takes {_shown(wanted)}"
+        hint = "a batch is a tuple with one value for each input, of the dtype and shape in `example_inputs`"
+        return InputError.at(self.path, message, hint)
 
 
 def make(
@@ -81,10 +81,10 @@ def make(
         return Batches([arguments], path)
     here = (*path, "factory")
     create = load_callable(calibration["factory"], finder, here)
-    with blame(here, f"`{calibration['factory']}`", finder):
+    with wrap_user_error(here, f"`{calibration['factory']}`", finder):
         batches = [as_batch(batch) for batch in create(**calibration["kwargs"])]
     if not batches:
-        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", here)])
+        raise BuildError.at(here, f"`{calibration['factory']}` returned no batches")
     return Batches(batches, path)
 
 
@@ -96,17 +96,15 @@ def _batches_of_file(
     keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
     if len(keys) != count:
         hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
-        raise InputError([Problem(f"{len(keys)} keys for {count} inputs", (*path, "keys"), hint)])
+        raise InputError.at((*path, "keys"), f"{len(keys)} keys for {count} inputs", hint)
     missing = [key for key in keys if key not in tensors]
     if missing:
         message = f"`{name}` has no tensor `{missing[0]}`"
-        raise InputError([Problem(message, (*path, "keys"), did_you_mean(missing[0], tensors))])
+        raise InputError.at((*path, "keys"), message, did_you_mean(missing[0], tensors))
     lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
-        raise InputError(
-            [Problem(f"the tensors of `{name}` hold no equal number of batches: {shown}", (*path, "file"))]
-        )
+        raise InputError.at((*path, "file"), f"the tensors of `{name}` have different numbers of batches: {shown}")
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 

@@ -21,9 +21,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.plan.plan import QUANTIZE_HOOKS
 from etbuild.quantize import calibration
@@ -144,17 +144,19 @@ def _ranges_with_recipe(
     said = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
     if recipe.is_qat:
         if said is not None:
-            hint = "its quantizers are for training: leave `calibration` out, or name quantizers of your own"
-            raise InputError([Problem("the recipe trains the method", (*wanted.path, "calibration"), hint)])
+            hint = "remove `calibration`, or list quantizers of your own"
+            raise InputError.at(
+                (*wanted.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
+            )
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
-            raise BuildError([Problem("the recipe has `is_qat` and no `train_fn`", path, hint)])
+            raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
     if said is not None:
         return _batches(said, wanted, inputs, finder)
     if recipe.calibration_inputs_fn is None:
         return Batches([wanted.arguments], path)
-    with blame(path, "the calibration inputs of the recipe", finder):
+    with wrap_user_error(path, "the calibration inputs of the recipe", finder):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
@@ -194,7 +196,7 @@ def quantize_method(
     """
     with _arithmetic_of_every_processor():
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
-        with blame(how.path, "preparing the method", finder):
+        with wrap_user_error(how.path, "preparing the method", finder):
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
         _check_prepared(prepared, how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
@@ -205,7 +207,7 @@ def quantize_method(
             else:
                 _calibrate(prepared, how.finds, finder)
         prepared = _run_passes("pre_convert", prepared, how, finder)
-        with blame(how.path, "quantizing the method", finder):
+        with wrap_user_error(how.path, "quantizing the method", finder):
             converted = _convert(prepared, how.fold)
         return _run_passes("post_convert", converted, how, finder)
 
@@ -237,23 +239,23 @@ def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -
             return load_callable(reference, finder, (*here, "options", "factory"))
 
         making = f"making the quantizer of `{entry['backend']}`"
-        with blame(here, making, finder), backends.options_at((*here, "options")):
+        with wrap_user_error(here, making, finder), backends.options_at((*here, "options")):
             context = backends.QuantizerContext(pt2e["qat"] is not None, load)
             quantizer = backend.create_quantizer(entry["options"], context)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"
-            raise BuildError([Problem(message, here)])
+            raise BuildError.at(here, message)
         made.append(quantizer)
     return made[0] if len(made) == 1 else ComposableQuantizer(made)
 
 
 def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
     for call in how.passes[hook]:
-        with blame(call.path, call.name, finder):
+        with wrap_user_error(call.path, call.name, finder):
             graph_module = call.function(graph_module)
         if not isinstance(graph_module, GraphModule):
             message = f"{call.name} returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
-            raise BuildError([Problem(message, call.path)])
+            raise BuildError.at(call.path, message)
     return graph_module
 
 
@@ -272,7 +274,7 @@ def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None
     """Runs the method on its batches, one after the other."""
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
-            with blame(on.path, f"running the method on batch {index} of its calibration", finder):
+            with wrap_user_error(on.path, f"running the method on batch {index} of its calibration", finder):
                 prepared(*batch)
 
 
@@ -281,18 +283,18 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
     twice would lose what its few bits save."""
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
     if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
-        message = "nothing of the method is quantized: it has no operator that the quantizers choose"
-        hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
-        raise BuildError([Problem(message, path, hint)])
+        message = "the quantizers select no operator of the method, so nothing is quantized"
+        hint = "change their options, such as `modules`, or write `quantize: null` for this method"
+        raise BuildError.at(path, message, hint)
     twice = [
         str(node.args[0].target).partition(".parametrizations.")[0]
         for node in prepared.graph.find_nodes(op="call_function", target=torch.ops.torchao.dequantize_affine.default)
         if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
     ]
     if twice:
-        message = f"`{twice[0]}` is quantized twice: the quantizers choose a layer that `torchao` has quantized"
-        hint = "let one of them leave it out, as by the option `leave_out` of the quantizer"
-        raise BuildError([Problem(message, path, hint)])
+        message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
+        hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
+        raise BuildError.at(path, message, hint)
 
 
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
@@ -304,15 +306,15 @@ def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
         if isinstance(module, (FakeQuantizeBase, ObserverBase))
     }
     if kinds and not any(kinds.values()):
-        message = f"the quantizers are for calibration, not for training: they want {', '.join(sorted(kinds))}"
-        hint = "take quantizers for training: `quantizers: [xnnpack]`, or those of a recipe of yours with `is_qat`"
-        raise BuildError([Problem(message, path, hint)])
+        message = f"the quantizers are for calibration, not for training: they use {', '.join(sorted(kinds))}"
+        hint = "use quantizers for training: `quantizers: [xnnpack]`, or your own recipe with `is_qat`"
+        raise BuildError.at(path, message, hint)
 
 
 def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
     for parameter in prepared.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    with blame(train.path, train.name, finder), torch.enable_grad():
+    with wrap_user_error(train.path, train.name, finder), torch.enable_grad():
         allow_exported_model_train_eval(prepared)
         move_exported_model_to_train(prepared)
         train.function(prepared)

@@ -21,7 +21,7 @@ from torchao.quantization import (
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Quantized:
             BuildError: There is one, which would be lowered in fp32 without a word.
         """
         read = _by_memory({**program.state_dict, **program.constants})
-        hint = "read it from its layer whenever the method runs: something keeps a reference to the tensor"
+        hint = "read it from its layer on every call: some code keeps a reference to the old tensor"
         problems = [
-            Problem(f"`{name}` is quantized, and the method reads what it was before", self._path, hint)
+            Problem(f"`{name}` is quantized, but the method reads the tensor from before", self._path, hint)
             for memory, name in self._replaced.items()
             if any(_overlap(memory, other) for other in read)
         ]
@@ -162,7 +162,7 @@ def quantize_as_recipe(
 def _quantize(module: torch.nn.Module, changes: list[Change], finder: SourceFinder) -> None:
     for config, filter_fn, path in changes:
         chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
-        with blame(path, f"quantizing with {type(config).__name__}", finder):
+        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder):
             quantize_(module, config, *chosen)
     # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
     # fp32, and the program would compute nonsense.
@@ -233,11 +233,11 @@ def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
     if ":" in entry["config"]:
         here = (*path, "config")
         create = load_callable(entry["config"], finder, here)
-        with blame(here, f"`{entry['config']}`", finder):
+        with wrap_user_error(here, f"`{entry['config']}`", finder):
             config = create(**entry["kwargs"])
         if not isinstance(config, AOBaseConfig):
             message = f"`{entry['config']}` returned {type(config).__name__}, not a configuration of torchao"
-            raise BuildError([Problem(message, here)])
+            raise BuildError.at(here, message)
         return config
     bits, size = _BITS[entry["config"]], entry["group_size"]
     granularity = PerAxis(0) if size is None else PerGroup(size)
@@ -248,9 +248,9 @@ def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> 
 
 def _check_layer(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
     if "weight" not in layer._parameters:
-        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or leave the layer out of `modules`"
-        raise InputError([Problem(f"`{name}` computes its weight: it has none that could be quantized", path, hint)])
+        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
+        raise InputError.at(path, f"`{name}` computes its weight, so there is no weight to quantize", hint)
     size, row = entry.get("group_size"), int(layer.weight.shape[-1])
     if size is not None and row % size:
-        hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
-        raise InputError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])
+        hint = f"choose a size that divides {row}, or exclude the layer from `modules`"
+        raise InputError.at(path, f"`{name}` has rows of {row} weights, which is not a multiple of {size}", hint)

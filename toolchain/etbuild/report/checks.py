@@ -1,7 +1,7 @@
-"""The manifest's checks: bounds on sizes, memory and delegation, and what is suspicious, found in what was lowered.
+"""The manifest's checks: limits on sizes, memory and delegation, and suspicious findings in the lowered program.
 
-What is suspicious is an error if the manifest asks for it, and else a note. What is known to compute something else
-than the model is an error unless the manifest says that it is none.
+A suspicious finding is an error if the manifest asks for it, and otherwise a note. A program that is known to compute
+other results than the model is an error, unless the manifest turns the check off.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
 from etbuild.plan.plan import Plan
 
 _WORDS = {
-    "max_program_bytes": "the program has {actual:,} bytes, at most {limit:,} are allowed",
-    "max_named_data_bytes": "the named data{of} has {actual:,} bytes, at most {limit:,} are allowed",
-    "max_duplicate_bytes": "{actual:,} bytes hold weights that are there already, at most {limit:,} are allowed",
-    "max_memory_bytes": "{of} plans {actual:,} bytes of memory, at most {limit:,} are allowed",
-    "min_delegated": "backends take {actual:.4g} of the operators of{of}, at least {limit:g} are asked for",
+    "max_program_bytes": "the program has {actual:,} bytes; the limit is {limit:,}",
+    "max_named_data_bytes": "the named data{of} has {actual:,} bytes; the limit is {limit:,}",
+    "max_duplicate_bytes": "duplicate weights take {actual:,} bytes; the limit is {limit:,}",
+    "max_memory_bytes": "{of} plans {actual:,} bytes of memory; the limit is {limit:,}",
+    "min_delegated": "{of}: {percent:.4g} % of the operators are delegated; `min_delegated` requires {least:.4g} %",
 }
 _HINTS = {
-    "max_program_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
-    "max_named_data_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_program_bytes": "`etbuild diff` shows what grew; if this is intended, raise the limit",
+    "max_named_data_bytes": "`etbuild diff` shows what grew; if this is intended, raise the limit",
     "max_duplicate_bytes": "the report lists them under `sharing`; {largest}",
     "max_memory_bytes": "the upper bounds of dynamic shapes decide how much is planned",
     "min_delegated": "the report lists under `fallback` what no backend took",
@@ -83,7 +83,7 @@ def _non_finite(lowering: dict[str, Any]) -> Iterator[Problem]:
         counts = {"NaN": found["nan"], "infinite": found["infinite"]}
         shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
         message = f"the {found['kind']} `{name}` has {shown} of {found['elements']:,} elements"
-        yield Problem(message, hint="look for what made them: a step of the training, or a dtype that is too small")
+        yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
 
 
 def _runtime_limits(lowering: dict[str, Any]) -> Iterator[Problem]:
@@ -91,7 +91,7 @@ def _runtime_limits(lowering: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _of_limit(limit: dict[str, Any]) -> Problem:
-    message = f"ExecuTorch's own runtime cannot do all of `{limit['method']}`: {limit['what']}"
+    message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
     return Problem(message, ("methods", limit["method"]), limit["hint"])
 
 
@@ -119,8 +119,9 @@ def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Pro
     check, of = entry["check"], entry.get("of")
     by_name = isinstance(plan["checks"][check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
-    named = f"`{of}`" if check == "max_memory_bytes" else f" `{of}`" if of else ""
-    message = _WORDS[check].format(of=named, actual=entry["actual"], limit=entry["limit"])
+    named = f" `{of}`" if check == "max_named_data_bytes" and of else f"`{of}`" if of else ""
+    actual, limit = entry["actual"], entry["limit"]
+    message = _WORDS[check].format(of=named, actual=actual, limit=limit, percent=100 * actual, least=100 * limit)
     return Problem(message, path, _HINTS[check].format(largest=_largest_duplicate(lowering)))
 
 

@@ -62,7 +62,9 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:
-        print(f"note: the methods are exported when they are lowered, with their weights: {reason}", file=sys.stderr)
+        print(
+            f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr
+        )
         archive.write_plan(directory, export_plan, computed, used)
 
 

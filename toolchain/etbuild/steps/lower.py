@@ -15,6 +15,7 @@ from etbuild.errors import printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
+from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.toolchain import check_installed
@@ -141,7 +142,7 @@ def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
             import torch
 
             torch.set_num_threads(1)  # threads of a pool from before the fork are not there
-            with artifacts.system_errors():
+            with wrap_system_errors():
                 lower_method(each, name, directories[name])
 
         return run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import Problem
+from etbuild.errors import Problem, folded
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.plan.plan import Plan
@@ -34,7 +34,7 @@ def check_and_report(
         BuildError: The program would compute something else than the model, or a file cannot be written.
     """
     measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
-    for note in notes:
+    for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
     written = write_json(directory, plan["name"], "report", report(plan, lowering, measured, notes))
     return [written, write_json(directory, plan["name"], "index", index(plan, described, lowering, written))]

@@ -1,0 +1,30 @@
+"""Line numbers of errors that are found after the manifest was read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etbuild.errors import DocumentPath, EtbuildError, Positions, Problem
+
+_DEFAULTS: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
+"""By a key of a method: where the manifest sets it for all methods."""
+
+
+def located(error: EtbuildError, positions: Positions) -> EtbuildError:
+    """The error with the positions of its problems.
+
+    A method may inherit a value that the manifest sets for all methods. Its problem then is at that place.
+
+    Args:
+        error: The error. Its paths are those of the plan, in which each method has all its values.
+        positions: The positions of the manifest's values, by path.
+    """
+    return type(error)([_at_default(problem, positions) for problem in error.problems]).located(positions)
+
+
+def _at_default(problem: Problem, positions: Positions) -> Problem:
+    path = problem.path or ()
+    if path[:1] != ("methods",) or len(path) < 4 or path in positions or path[2] not in _DEFAULTS:
+        return problem
+    default = (*_DEFAULTS[path[2]], *path[3:])
+    return replace(problem, path=default) if default in positions else problem
