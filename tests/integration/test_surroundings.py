@@ -186,7 +186,7 @@ def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path
     done = etbuild("validate", manifest, PYTHONPATH=place)
     assert done.returncode == 0, done.stderr
     done = etbuild("build", manifest, "--no-cache", "--timeout", "0.01", "-o", tmp_path / "out", PYTHONPATH=place)
-    assert f"note: builds do not look into {place}, an entry of PYTHONPATH: it is no directory" in done.stderr
+    assert f"note: builds ignore {place}, an entry of PYTHONPATH: it is not a directory" in done.stderr
 
 
 GONE = "error: the current directory was removed\n    go to another directory\n"
