@@ -13,10 +13,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from etbuild.settled import ARITHMETIC
+from tests.helpers.once import made_once
+from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 
 os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
 
-pytest_plugins = ["tests.workspaces"]  # fixtures of tests/bazel and tests/remote
+pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MANIFESTS = {
@@ -38,18 +40,24 @@ MANIFESTS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+    parser.addoption(
+        "--update-seconds", action="store_true", help="write tests/seconds.json anew, which orders the files"
+    )
 
 
-class _ByFile(LoadScopeScheduling):
-    """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "bazel" if file.startswith(("tests/bazel/", "tests/remote/")) else file
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        sort_longest_first(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ByFile(config, log)
+    config.option.loadscopereorder = False  # keep the order of the collection
+    return LongestFirst(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,15 +79,20 @@ def build_with_cli(manifest: Path, directory: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def cli_built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Builds an example with the command line at its first use, and returns the path of its program."""
-    programs: dict[str, Path] = {}
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of this test run share. It is empty when the run starts."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def cli_built(shared_directory: Path) -> Callable[[str], Path]:
+    """Builds an example with the command line when it is first needed, and returns the path of its program."""
 
     def get(name: str) -> Path:
-        if name not in programs:
-            directory = tmp_path_factory.mktemp(name)
-            build_with_cli(MANIFESTS[name], directory)
-            programs[name] = directory / f"{name}.pte"
-        return programs[name]
+        directory = made_once(shared_directory / name, lambda partial: build_with_cli(MANIFESTS[name], partial))
+        return directory / f"{name}.pte"
 
     return get

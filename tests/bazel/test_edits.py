@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import Workspace
 
 BUILD = """\
 load("//rules:defs.bzl", "executorch_lock", "executorch_program")

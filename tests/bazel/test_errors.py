@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import Workspace
 
 LOAD = 'load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")\n'
 MODEL = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import Workspace
 
 PROGRAMS = ["apps/fitness/fitness", "apps/gesture/gesture"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ..worker_client import alive, wait_until
-from ..workspaces import Result, Workspace
+from tests.helpers.worker_client import alive, wait_until
+from tests.helpers.workspaces import Result, Workspace
 
 WORKERS = ["--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker"]
 INTERRUPTED = 8  # Bazel's exit code

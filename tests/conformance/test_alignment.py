@@ -20,7 +20,7 @@ from etbuild import manifest, plan
 from etbuild.errors import InputError
 from etbuild.inputs import read_sources
 from etbuild.sources import SourceFinder, importable
-from tests.examples_drawn import examples
+from tests.helpers.examples_drawn import examples
 from tests.unit.test_alignment import fewest
 
 from .conftest import Lower, take

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker_client import Worker
+from tests.helpers.worker_client import Worker
 
 from .projects import MODEL, write_project
 

@@ -21,7 +21,7 @@ import yaml
 
 from etbuild import backends
 from etbuild.settled import FIXED
-from tests.worker_client import Worker
+from tests.helpers.worker_client import Worker
 
 README = Path(__file__).parents[2] / "README.md"
 RUN = Path(__file__).with_name("run_sessions.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MANIFESTS
-from tests.worker_client import TYPES, Worker, alive, framed, varint, wait_until
+from tests.helpers.worker_client import TYPES, Worker, alive, framed, varint, wait_until
 
 from .conftest import MANIFEST, MODEL
 

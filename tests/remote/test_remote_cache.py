@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..workspaces import Result, Workspace
+from tests.helpers.workspaces import Result, Workspace
+
 from .conftest import PROGRAMS, TARGETS, Filled, artifacts
 from .servers import CacheServer
 

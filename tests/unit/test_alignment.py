@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from etbuild import alignment, backends, recipes
 from etbuild.alignment import Item, Slot
 from etbuild.errors import InputError
-from tests.examples_drawn import examples
+from tests.helpers.examples_drawn import examples
 
 Entry = dict[str, Any]
 

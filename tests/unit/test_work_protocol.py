@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
-from tests.worker_client import TYPES, framed, request, varint
+from tests.helpers.worker_client import TYPES, framed, request, varint
 
 REQUEST = WorkRequest(("lower", "--data=ä=b", ""), ("model.py", "bazel-out/ä"), 7, True, "sandbox/é")
 
