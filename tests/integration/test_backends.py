@@ -21,10 +21,10 @@ import yaml
 
 from etbuild import backends
 from etbuild.settled import FIXED
+from tests.helpers.runtime import run
 from tests.helpers.worker_client import Worker
 
 README = Path(__file__).parents[2] / "README.md"
-RUN = Path(__file__).with_name("run_sessions.py")
 WIDTH = 256
 MODEL = f"""\
 import torch
@@ -236,16 +236,13 @@ def runs(built: Path, name: str, case: Case, scratch: Path) -> bool:
     if not is_registered(case):
         return False
     inputs = {method: torch.linspace(-2, 2, rows * WIDTH).reshape(rows, WIDTH) for method, rows in ROWS.items()}
-    torch.save([[(method, [value]) for method, value in inputs.items()]], scratch / "sessions")
-    command = [sys.executable, str(RUN), str(built / f"{name}.pte"), str(scratch / "sessions"), str(scratch / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    [answers] = run(built / f"{name}.pte", [[(method, [value]) for method, value in inputs.items()]], scratch)
     source: dict[str, Any] = {}
     exec(MODEL, source)
     torch.manual_seed(0)
     net = source["create"]()
     with torch.no_grad():
-        for (method, value), outputs in zip(inputs.items(), torch.load(scratch / "out")[0], strict=True):
+        for (method, value), outputs in zip(inputs.items(), answers, strict=True):
             torch.testing.assert_close(outputs[0], getattr(net, method)(value), rtol=0, atol=case.tolerance)
     return True
 

@@ -17,18 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
 from tests.conftest import MANIFESTS, build_with_cli
-
-Call = tuple[str, list[Tensor]]
-
-
-def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[Tensor]]]:
-    """The outputs of each call, from the runtime."""
-    torch.save(sessions, scratch / "sessions.pt")
-    script = Path(__file__).with_name("run_sessions.py")
-    command = [sys.executable, str(script), str(program), str(scratch / "sessions.pt"), str(scratch / "outputs.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return torch.load(scratch / "outputs.pt")
+from tests.helpers.runtime import Call, run
 
 
 def eager(name: str, sessions: list[list[Call]]) -> list[list[list[Tensor]]]:

@@ -15,7 +15,8 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.conftest import MANIFESTS, build_with_cli
-from tests.integration.test_examples import run, tokens
+from tests.helpers.runtime import run
+from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of transformers
