@@ -17,13 +17,15 @@ BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
+# What `make build` builds with Bazel, for tests/bazel.
+DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses audit
+.PHONY: build test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses audit
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
-	bazel=$(BAZEL); $$bazel build //examples/...
+	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
 	@echo "== One of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
 	@# The runtime's native libraries log to standard error what they look for on other machines.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
@@ -31,6 +33,19 @@ build: venv
 
 test: venv $(BUILDGRID)/ready
 	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+
+# All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
+test-quick: venv
+	$(VENV)/bin/python -m pytest --numprocesses 2 -m "not (torch or bazel) or quick"
+
+# Long forms of tests that `make test` runs with fewer repetitions.
+test-soak: venv
+	$(VENV)/bin/python -m pytest -m soak
+
+# The driver's lines and branches that the tests reach in their own processes, as HTML in .cache/coverage.
+coverage: venv
+	$(VENV)/bin/python -m pytest --numprocesses 2 -m "not (bazel or soak)" --cov --cov-report=term \
+	  --cov-report=html:.cache/coverage
 
 # Campaigns, of which `make test` runs a short form. Do not edit the driver meanwhile: it is in each key.
 fuzz: venv
@@ -96,5 +111,5 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) node_modules
+	rm -rf $(VENV) $(BUILDGRID) $(DISK_CACHE) node_modules
 	bazel=$(BAZEL); $$bazel clean

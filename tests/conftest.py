@@ -20,7 +20,8 @@ os.environ.update(ARITHMETIC)  # as the command line does, before a test imports
 
 pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+TESTS = Path(__file__).parent
+EXAMPLES = TESTS.parent / "examples"
 MANIFESTS = {
     "mlp": EXAMPLES / "mlp/model.yaml",
     "tiny_lm": EXAMPLES / "tiny_lm/model.yaml",
@@ -37,6 +38,15 @@ MANIFESTS = {
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }
 
+# The markers of all tests of a folder. pyproject.toml says what they mean.
+MARKERS = {
+    "bazel": ("bazel",),
+    "conformance": ("torch",),
+    "faults": ("torch",),
+    "integration": ("torch",),
+    "remote": ("bazel", "remote"),
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
@@ -50,7 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Stopwatch())
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
+            item.add_marker(marker)
     if hasattr(config, "workerinput"):
         sort_longest_first(items)
 

@@ -43,7 +43,7 @@ def other_checkout(
 
 @pytest.fixture(scope="session")
 def built(checkout: Workspace, disk_cache: Path) -> Result:
-    """All examples, built without network."""
+    """All examples, built or taken from what `make build` built, without network in either case."""
     return checkout.build("//examples/...", f"--disk_cache={disk_cache}")
 
 

@@ -36,10 +36,11 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.rglob("*") if path.is_file()}
 
 
-def test_every_example_builds_without_network(checkout: Workspace, built: Result) -> None:
+def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
+    actions = built.mnemonics + built.hits  # hits, where `make build` ran them before
     for step in ("Plan", "Export", "Report"):
-        assert built.mnemonics.count(f"Executorch{step}") == len(PROGRAMS)
-    assert built.mnemonics.count("ExecutorchLower") == len(PROGRAMS) + 2 * 7  # seven of them list two methods
+        assert actions.count(f"Executorch{step}") == len(PROGRAMS)
+    assert actions.count("ExecutorchLower") == len(PROGRAMS) + 2 * 7  # seven of them list two methods
     for program, tags in PROGRAMS.items():
         path = checkout.output(f"examples/{program}")
         index = json.loads(path.with_suffix(".index.json").read_text())

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.worker_client import alive, wait_until
-from tests.helpers.workspaces import Result, Workspace
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
-WORKERS = ["--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker"]
 INTERRUPTED = 8  # Bazel's exit code
 MODES = {"multiplex": "--noworker_sandboxing", "sandboxed": "--worker_sandboxing"}
 BUILD = """\

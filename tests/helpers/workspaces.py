@@ -21,6 +21,9 @@ BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
 BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
 NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_*.py", "conftest.py")
 
+WORKERS = ("--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker")
+"""The options that run the actions which import PyTorch in persistent workers."""
+
 
 @dataclass
 class Result:

@@ -57,6 +57,7 @@ def tokens(length: int, vocab_size: int = 256, seed: int = 0) -> Tensor:
     return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.quick
 def test_mlp(cli_built, tmp_path):
     sessions = [[("forward", [floats(1, 16, seed=seed)])] for seed in range(3)]
     assert_as_eager("mlp", cli_built("mlp"), sessions, tmp_path)
