@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from etbuild.settled import ARITHMETIC
 from tests.helpers.once import made_once
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
+from tests.helpers.worker_client import Worker
 
 os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
 
@@ -110,3 +111,14 @@ def cli_built(shared_directory: Path) -> Callable[[str], Path]:
         return directory / f"{name}.pte"
 
     return get
+
+
+@pytest.fixture(scope="session")
+def etbuild_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker for tests that need a command in a process of its own, but not the start of that process.
+
+    Each request runs in a fork that holds nothing of another request. The test leaves the worker alive.
+    """
+    worker = Worker(tmp_path_factory.mktemp("etbuild_worker"))
+    yield worker
+    worker.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,10 @@ def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: 
         (own / "runs.pth").write_text("import started\n")
         keys.add(in_environment(own, "plan", manifest).stdout)
     assert len(keys) == 3
+    done = in_environment(own, "build", manifest, "--no-cache", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    index = json.loads((tmp_path / "out/net.index.json").read_bytes())
+    assert list(index["inputs"]["toolchain"]["startup"]) == ["runs.pth"]
 
 
 def install(place: Path) -> Path:
