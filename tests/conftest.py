@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from etbuild.settled import ARITHMETIC
+from tests.helpers.commands import build
 from tests.helpers.once import made_once
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
@@ -86,13 +85,6 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-def build_with_cli(manifest: Path, directory: Path) -> None:
-    """Builds a manifest with the command line, in a process of its own."""
-    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "--no-cache", "-o", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="session")
 def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that all workers of this test run share. It is empty when the run starts."""
@@ -107,7 +99,7 @@ def cli_built(shared_directory: Path) -> Callable[[str], Path]:
     """Builds an example with the command line when it is first needed, and returns the path of its program."""
 
     def get(name: str) -> Path:
-        directory = made_once(shared_directory / name, lambda partial: build_with_cli(MANIFESTS[name], partial))
+        directory = made_once(shared_directory / name, lambda partial: build(MANIFESTS[name], partial))
         return directory / f"{name}.pte"
 
     return get

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.manifests import one_method
 from tests.helpers.worker_client import alive, wait_until
 from tests.helpers.workspaces import WORKERS, Result, Workspace
 
@@ -32,13 +33,7 @@ executorch_toolchain(name = "own", driver = "@rules_executorch//toolchain:etbuil
 
 toolchain(name = "own_toolchain", toolchain = ":own", toolchain_type = "@rules_executorch//toolchain:toolchain_type")
 """
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 MODEL = """\
 import torch
 

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import command, etbuild
+from tests.helpers.manifests import one_method
 from tests.helpers.worker_client import Worker, alive, wait_until
 
 from .projects import artifacts
@@ -33,13 +34,7 @@ def create():
     {in_factory}
     return Net()
 """
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 
 # What a model may do and have built all the same, by where it does so.
 HARMLESS = {
@@ -105,11 +100,6 @@ def write(root: Path, in_factory: str = "pass", in_forward: str = "pass") -> Pat
 
 def arguments(manifest: Path, out: Path) -> list[str]:
     return ["build", str(manifest), "--no-cache", "-o", str(out)]
-
-
-def etbuild(*command: object, **options: object) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "etbuild", *map(str, command)]
-    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +186,14 @@ READS = """os.environ.get("MY_SCALE")
 
 def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", READS)
-    command = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
-    done = etbuild(*command, env={**os.environ, "MY_SCALE": "2"})
+    build = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
+    done = etbuild(*build, environment={**os.environ, "MY_SCALE": "2"})
     assert done.returncode == 1
     assert "`MY_SCALE`, which is set, and builds do not see it" in done.stderr
     assert "`kwargs`" in done.stderr
-    done = etbuild(*command)
+    done = etbuild(*build)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "from the cache" in etbuild(*command).stdout
+    assert "from the cache" in etbuild(*build).stdout
 
 
 def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
@@ -217,8 +207,8 @@ def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
 def test_who_ends_a_build_ends_its_process(number: signal.Signals, tmp_path: Path) -> None:
     started = tmp_path / "pid"
     does = f"import pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    command = [sys.executable, "-m", "etbuild", *arguments(write(tmp_path / "in", does), tmp_path / "out")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    build = command(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
+    process = subprocess.Popen(build, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: started.exists() and started.read_text(), 60)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
@@ -230,7 +220,7 @@ def test_who_ends_a_build_ends_its_process(number: signal.Signals, tmp_path: Pat
 
 def test_a_relative_output_is_where_the_command_was_given(tmp_path: Path) -> None:
     write(tmp_path / "in", "os.chdir('/tmp')")
-    done = etbuild("build", "in/model.yaml", "--no-cache", "-o", "out", cwd=tmp_path)
+    done = etbuild("build", "in/model.yaml", "--no-cache", "-o", "out", directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/net.pte").exists()
 

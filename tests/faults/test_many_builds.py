@@ -56,7 +56,7 @@ def test_builds_that_share_a_cache_publish_the_right_bytes_or_nothing(
 ) -> None:
     widths = range(4, 4 + programs)
     manifests = {width: write_project(tmp_path / "in", width) for width in widths}
-    references = {width: build(path, tmp_path / f"reference{width}", "--no-cache") for width, path in manifests.items()}
+    references = {width: build(path, tmp_path / f"reference{width}") for width, path in manifests.items()}
     cache = ["--cache-dir", str(tmp_path / "cache")]
     chance = random.Random(7)
     waiting = [chance.choice(widths) for _ in range(builds)]

@@ -25,16 +25,12 @@ from safetensors.torch import save_file
 
 from etbuild import cli, installed
 from etbuild.warm import warm
+from tests.helpers.manifests import HEAD
 
 DOCUMENT = Path(__file__).parents[2] / "docs/staleness.md"
 REBUILT, REFUSED, ANEW, UNNOTICED = "rebuilt", "refused", "built each time", "not noticed"
 
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-methods: {forward: {example_inputs: [{shape: [2]}]}}
-"""
+MANIFEST = HEAD + "methods: {forward: {example_inputs: [{shape: [2]}]}}\n"
 NET = """
 import torch
 

@@ -16,7 +16,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
-from tests.conftest import MANIFESTS, build_with_cli
+from tests.conftest import MANIFESTS
+from tests.helpers.commands import build
 from tests.helpers.runtime import Call, run
 
 
@@ -155,7 +156,7 @@ def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(cli_built, tmp_pa
     before = model.read_text()
     model.write_text(before.replace("F.silu(", "F.gelu("))
     assert model.read_text() != before
-    build_with_cli(copy / "model.yaml", tmp_path)
+    build(copy / "model.yaml", tmp_path)
     original, edited = cli_built("tiny_lm"), tmp_path / "tiny_lm.pte"
     assert edited.read_bytes() != original.read_bytes()
     assert edited.with_suffix(".weights.ptd").read_bytes() == original.with_suffix(".weights.ptd").read_bytes()

@@ -9,16 +9,12 @@ import pytest
 
 from etbuild import cli
 from etbuild.cache import Cache
+from tests.helpers import manifests
 from tests.helpers.worker_client import Worker
 
 from .conftest import Build
 
-HEAD = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-"""
+HEAD = f"{manifests.HEAD}defaults: {{partitioners: [xnnpack]}}\n"
 TWO = """\
 methods:
   embed: {example_inputs: [{shape: [2, 8]}]}

@@ -14,14 +14,10 @@ import pytest
 
 from etbuild import installed
 from etbuild.settled import FIXED, environment
+from tests.helpers.commands import etbuild
+from tests.helpers.manifests import one_method
 
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 # The width of the layer is whatever of the surroundings reaches the model.
 MODEL = """\
 import json, locale, os, sys, torch
@@ -38,12 +34,6 @@ def create():
     return torch.nn.Linear(8, width)
 """
 CUSTOMIZE = "import sys\nsys.customized = __name__\n"
-
-
-def etbuild(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
-    given = {**os.environ, **variables}
-    return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 
 from etbuild import cli
 from etbuild.backends import entry_points
+from tests.helpers import commands
 
 EXAMPLE = Path(__file__).parents[2] / "examples/third_party_backend"
 MANIFEST = EXAMPLE / "tally.yaml"
@@ -38,8 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def etbuild(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
-    return subprocess.run(command, env=with_path(path), capture_output=True, text=True, check=False)
+    return commands.etbuild(*arguments, environment=with_path(path))
 
 
 def with_path(path: Path | None) -> dict[str, str]:
