@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.helpers.workspaces import Result, Workspace
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
@@ -106,7 +106,7 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
     checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
     try:
         ours = [f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Report")]
-        assert checkout.build("//examples/...").mnemonics == ours
+        assert checkout.build("//examples/...", *WORKERS).mnemonics == ours
     finally:
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
 
@@ -114,7 +114,7 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
 def test_a_changed_method_is_lowered_and_merged_with_the_others(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 16]", "shape: [1, 17]")
     try:
-        ours = checkout.build("//examples/tiny_lm").mnemonics
+        ours = checkout.build("//examples/tiny_lm", *WORKERS).mnemonics
         assert sorted(ours) == sorted(f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Lower", "Report"))
     finally:
         checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 17]", "shape: [1, 16]")
@@ -138,7 +138,7 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
         "report": ["net.report.json"],
         "export": ["net.export", "net.export.down.pt2", "net.export.up.pt2"],
     }.items():
-        shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}").err
+        shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}", *WORKERS).err
         assert re.findall(r"starlark/(net\..*)", shown) == files
 
 

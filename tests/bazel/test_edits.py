@@ -125,7 +125,7 @@ def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: l
         net.write("edits/unused.py", "")
 
 
-def test_weights_export_nothing(net: Workspace, options: list[str]) -> None:
+def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]) -> None:
     weights = net.directory / "edits/net.safetensors"
     before = {path.name for path in net.output("edits/net.down").iterdir()}
     write_weights(weights, 0.5)
@@ -166,7 +166,7 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, opt
         lock.unlink()
 
 
-def test_a_program_that_is_not_reproducible_is_found_out(net: Workspace, options: list[str]) -> None:
+def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options: list[str]) -> None:
     verified = BUILD.replace("    weights", "    verify_reproducible = True,\n    weights")
     net.write("edits/BUILD", verified)
     try:

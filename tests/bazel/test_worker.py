@@ -135,7 +135,7 @@ def test_an_interrupted_build_leaves_nothing_running(served: Workspace, mode: st
     in_workers(served, "//net", MODES[mode])
 
 
-def test_a_driver_is_a_worker_if_its_toolchain_says_so(served: Workspace) -> None:
+def test_actions_support_workers_only_if_the_toolchain_declares_it(served: Workspace) -> None:
     served.write("own/BUILD", TOOLCHAIN)
     actions = 'mnemonic("Executorch(Export|Lower)", //net)'
     assert "supports-workers: 1" in served.run("aquery", actions).out

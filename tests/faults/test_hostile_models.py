@@ -118,7 +118,9 @@ def expected(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("does", HARMLESS.values(), ids=HARMLESS)
-def test_what_does_no_harm(does: str, worker: Worker, expected: bytes, tmp_path: Path) -> None:
+def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
+    does: str, worker: Worker, expected: bytes, tmp_path: Path
+) -> None:
     response = worker.ask(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert response.exit_code == 0, response.output
     assert (tmp_path / "out/net.pte").read_bytes() == expected
@@ -128,7 +130,9 @@ def test_what_does_no_harm(does: str, worker: Worker, expected: bytes, tmp_path:
 
 
 @pytest.mark.parametrize("does", DEADLY)
-def test_what_ends_a_build_is_named(does: str, worker: Worker, tmp_path: Path) -> None:
+def test_a_model_that_ends_its_process_fails_the_build_with_the_reason(
+    does: str, worker: Worker, tmp_path: Path
+) -> None:
     said = DEADLY[does].format(where="in the stage `create the module`", line=14, function="create")
     response = worker.ask(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert response.exit_code == 1
@@ -154,7 +158,7 @@ def test_the_command_line_never_ends_well_without_a_program(does: str, tmp_path:
     assert not list((tmp_path / "out").glob("*.pte"))
 
 
-def test_the_steps_of_build_rules_tell_the_same(tmp_path: Path) -> None:
+def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", "os._exit(0)")
     plan = tmp_path / "export.json"
     assert etbuild("plan", manifest, "--plan", tmp_path / "plan.json", "--export-plan", plan).returncode == 0
@@ -196,7 +200,7 @@ def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     assert "from the cache" in etbuild(*build).stdout
 
 
-def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
+def test_a_build_that_exceeds_its_timeout_prints_one_error(tmp_path: Path) -> None:
     done = etbuild(*arguments(write(tmp_path / "in", "time.sleep(600)"), tmp_path / "out"), "--timeout", 3)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
@@ -204,7 +208,7 @@ def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_who_ends_a_build_ends_its_process(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_to_a_build_ends_the_process_that_builds(number: signal.Signals, tmp_path: Path) -> None:
     started = tmp_path / "pid"
     does = f"import pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
     build = command(*arguments(write(tmp_path / "in", does), tmp_path / "out"))

@@ -472,7 +472,9 @@ def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, cap
     assert "opens made/a, which is no declared file" in capfd.readouterr().err
 
 
-def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_that_the_model_catches_does_not_fail_the_build(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
     quiet = "try:\n    VALUE = int(open('table.txt').read())\nexcept BaseException:\n    VALUE = 2"
     project.write({"net.yaml": MANIFEST, "model.py": quiet + NET, **TABLE})
     assert project.build()[0] == 1

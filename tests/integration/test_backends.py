@@ -290,7 +290,7 @@ def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: 
     assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
 
 
-def test_backends_say_nothing_of_a_good_build(tmp_path: Path) -> None:
+def test_a_successful_build_prints_no_messages_of_backends(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     talkative = {
         "coreml": Case("", {"op_linear_quantizer_config": {"dtype": "int8"}}),
@@ -318,7 +318,7 @@ def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Pat
         worker.end()
 
 
-def test_openvino_compiles_for_this_machine_what_says_so(tmp_path: Path) -> None:
+def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path) -> None:
     """One of two methods does: lowered together they are what they are one by one, and the program runs."""
     if not is_here("openvino"):
         pytest.skip("needs the extra `openvino`")

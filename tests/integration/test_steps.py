@@ -81,7 +81,7 @@ def test_steps_one_by_one_make_what_build_makes(tmp_path: Path) -> None:
     assert made == project.built()
 
 
-def test_an_export_depends_on_graphs_alone(tmp_path: Path) -> None:
+def test_an_export_depends_only_on_graphs(tmp_path: Path) -> None:
     first = Project(tmp_path / "one", WITH_WEIGHTS).export()
     assert sorted(first) == ["methods/forward.pt2", "module.json"]
     elsewhere = Project(tmp_path / "two" / "elsewhere", WITH_WEIGHTS, "# A remark.\n\n" + MODEL)

@@ -64,7 +64,7 @@ def test_its_methods_share_the_weights_that_they_have_in_common(site: Path, tmp_
     assert sorted(report["bytes"]["named_data"].values()) == [4 * 8, 4 * 64, 4 * 64 * 8, 4 * 64 * 64]
 
 
-def test_a_mistake_in_its_options_has_a_place(site: Path, tmp_path: Path) -> None:
+def test_an_error_in_its_options_has_a_position(site: Path, tmp_path: Path) -> None:
     text = MANIFEST.read_text().replace("operators:", "operator:")
     (tmp_path / "tally.yaml").write_text(text)
     done = etbuild("validate", tmp_path / "tally.yaml", path=site)
@@ -287,7 +287,9 @@ def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         pytest.param(REFUSING, "for the second time: AssertionError: I know that one", 2, id="refusing"),
     ],
 )
-def test_a_backend_that_is_not_separable_cannot_say_so(package: Changed, change: str, message: str, jobs: int) -> None:
+def test_a_backend_that_calls_itself_separable_and_is_not_is_refused(
+    package: Changed, change: str, message: str, jobs: int
+) -> None:
     code, made, said = package.build(jobs, lowering=change)
     assert (code, made) == (1, {})
     assert (
@@ -319,7 +321,7 @@ BACKEND = replace(BACKEND, create=create)
     assert set(report["methods"]["features"]["operators"]["delegated"]) == {"XnnpackBackend"}
 
 
-def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:
+def test_an_error_in_an_option_of_its_quantizer_has_a_position(own_site: Path, tmp_path: Path) -> None:
     code = """
 from etbuild.backends import OptionError
 def quantizer(options, load):

@@ -94,7 +94,7 @@ def test_a_reader_that_has_closed_the_pipe_gets_no_message() -> None:
     assert (result.returncode, result.stderr) == (1, "")
 
 
-def test_a_full_standard_output_is_said() -> None:
+def test_a_full_standard_output_is_reported() -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "etbuild", "plan", MLP]
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
