@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 SECONDS = Path(__file__).parents[1] / "seconds.json"
 """Seconds by test file, as `pytest --update-seconds` measured them. Only their order matters."""
-_UNKNOWN = 20.0
+_UNKNOWN = math.inf  # a file that was never measured may be long: it starts first
 
 
 class LongestFirst(LoadScopeScheduling):
