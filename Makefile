@@ -1,16 +1,16 @@
 # make build   builds the examples with Bazel and runs one program
-# make test    passes all tests
-# make test-quick  passes those without PyTorch and Bazel, and lowers one program, in less than two minutes
-# make venv    the driver and the developers' tools in .venv
-# make lint    what CI checks besides
-# make wheel   the driver as a wheel, the same bytes for the same commit
+# make test    runs all tests
+# make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
+# make venv    installs the driver and the developers' tools in .venv
+# make lint    runs the linters
+# make wheel   builds the driver's wheel, with the same bytes for the same commit
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
 VENV := .venv
-# Those of the driver's extras that the tests need.
+# The extras of the driver that the tests need.
 EXTRAS := ethos-u huggingface openvino
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
@@ -18,18 +18,19 @@ BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
+DOCS := .cache/docs
 COVERAGE := .cache/coverage
 # What `make build` builds with Bazel, for tests/bazel.
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses audit
+.PHONY: build test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
-	@echo "== One of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
-	@# The runtime's native libraries log to standard error what they look for on other machines.
+	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
+	@# The runtime's native libraries log to standard error: they look for things that only other machines have.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
 	  2> $(VENV)/run.log || { cat $(VENV)/run.log >&2; exit 1; }
 
@@ -54,7 +55,7 @@ $(COVERAGE)/ready: Makefile
 	$(VENV)/bin/pip install --quiet --upgrade --no-deps --target $(COVERAGE)/site coverage==7.17.3 pytest-cov==7.1.0
 	touch $@
 
-# Campaigns, of which `make test` runs a short form. Do not edit the driver meanwhile: it is in each key.
+# Long campaigns; `make test` runs a short form of them. Do not edit the driver meanwhile: its digest is in each key.
 fuzz: venv
 	$(VENV)/bin/pip install --quiet --requirement tests/fuzz/requirements.txt
 	$(VENV)/bin/python -m tests.fuzz.run --seconds 1200 --jobs 2 --results benchmarks/results/fuzz.json
@@ -64,7 +65,7 @@ faults: venv
 
 venv: $(VENV)/ready
 
-# The versions are those of the lock, so that the command line and Bazel make the same key.
+# The versions are those of the lock, so that the command line and Bazel compute the same key.
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	python=$$(tools/find_python.sh); $$python -m venv --clear $(VENV)
 	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
@@ -73,7 +74,7 @@ $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.
 	  --requirement tests/requirements.txt
 	touch $@
 
-# A remote cache for the tests, apart from all else: what it needs must not touch what the driver needs.
+# A remote cache for the tests, in its own environment, so that its packages do not change the driver's.
 $(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
 	python=$$(tools/find_python.sh); $$python -m venv --clear $(BUILDGRID)
 	$(BUILDGRID)/bin/pip install --quiet --requirement tests/remote/requirements.txt
@@ -83,9 +84,13 @@ lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # of a merge
+	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/codespell $$(git ls-files)
+	$(VENV)/bin/python tools/check_phrases.py
+	! git grep -nE '^(<<<<<<<|>>>>>>>) '   # marks of a merge
 	$(BUILDIFIER) -config=.buildifier.json $(STARLARK)
 	$(VENV)/bin/etbuild validate $$(git ls-files 'examples/*.yaml' ':!examples/third_party_backend')
+	$(VENV)/bin/python -m tools.check_links
 
 format: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff format .
@@ -95,7 +100,7 @@ format: venv $(BUILDIFIER)
 $(BUILDIFIER):
 	tools/find_npm.sh install --no-save --no-audit --no-fund --silent @bazel/buildifier@8.2.1
 
-# The first takes 40 minutes on two processors, most of them the plain script's.
+# The first benchmark takes 40 minutes on two processors. Most of this time is the plain script's.
 bench: venv
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --requirement benchmarks/requirements.txt
 	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
@@ -105,10 +110,24 @@ bench: venv
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist
 
+# docs/reference/, from schemas, parsers and docstrings. A test fails if it is not current.
+reference: venv
+	$(VENV)/bin/python -m tools.write_reference
+
+# The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error.
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
+
+$(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
+	python=$$(tools/find_python.sh); $$python -m venv --clear $(DOCS)
+	$(DOCS)/bin/pip install --quiet --requirement docs/requirements.txt
+	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
+	touch $@
+
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py
 
-# Asks the package index for advisories. A package that the index has no answer for fails the audit.
+# Asks the package index for advisories. A package without an answer fails the audit.
 audit: $(AUDIT)/ready
 	$(AUDIT)/bin/pip-audit --strict --disable-pip $(LOCKS:%=--requirement %)
 
@@ -118,5 +137,10 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) $(DISK_CACHE) node_modules
+	rm -rf $(VENV) $(BUILDGRID) $(DISK_CACHE) $(COVERAGE) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean
+
+# Moves the fragments of changes/ into CHANGELOG.md: `make changelog VERSION=0.2.0`.
+changelog: venv
+	$(VENV)/bin/pip install --quiet towncrier==26.9.0
+	$(VENV)/bin/towncrier build --yes --version $(VERSION)

@@ -31,12 +31,12 @@ FILES = [
     ("huggingface/bert.safetensors", "huggingface/bert.yaml", ""),
 ]
 
-# What a model is calibrated on: the file, the name of its tensor, and the shape of that: batches of inputs.
+# Calibration data: the file, the name of its tensor, and the tensor's shape (batches of inputs).
 CALIBRATIONS = [("quantized/calibration.safetensors", "spectrogram", (16, 1, 256))]
 
 
 def create(manifest: Path) -> nn.Module:
-    """Calls the factory that the manifest names, with the manifest's directory on the import path meanwhile."""
+    """Calls the factory that the manifest names, with the manifest's directory on the import path."""
     model = yaml.safe_load(manifest.read_text())["model"]
     if "huggingface" in model:
         return create_huggingface(manifest.parent, **model["huggingface"])
@@ -63,14 +63,14 @@ def create_huggingface(directory: Path, config: str | dict[str, object], **model
 
 
 def uniform(name: str, shape: torch.Size) -> Tensor:
-    """float32 in [-1, 1), of 24 bits each, decided by the tensor's name."""
+    """float32 in [-1, 1), 24 bits each, computed from the tensor's name."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     integers = np.random.PCG64(seed).random_raw(math.prod(shape)) >> np.uint64(40)
     return torch.from_numpy((integers.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
 
 
 def value(name: str, like: Tensor) -> Tensor:
-    """What the state dict's entry `name` is set to."""
+    """The value of the state dict's entry `name`."""
     if not like.is_floating_point():
         return torch.full_like(like, 1000)  # BatchNorm's num_batches_tracked
     spread = uniform(name, like.shape)
@@ -79,7 +79,7 @@ def value(name: str, like: Tensor) -> Tensor:
     if like.ndim == 1:  # a norm's weight is near 1, its mean and every bias near 0
         return 1 + spread / 4 if name.endswith(".weight") else spread / 8
     fan_in = like.numel() // like.shape[0]
-    return spread * 2.0 ** -round(math.log2(fan_in / 3) / 2)  # of variance 1 / fan_in, or nearly
+    return spread * 2.0 ** -round(math.log2(fan_in / 3) / 2)  # variance of about 1 / fan_in
 
 
 def contents(manifest: Path, prefix: str) -> bytes:

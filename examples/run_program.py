@@ -3,7 +3,7 @@
     python examples/run_program.py OUT/mlp.pte forward
     python examples/run_program.py OUT/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]'
 
-An input is written as JSON. Inputs that are left out count upwards from 0, in the largest sizes that the method takes.
+An input is written as JSON. Missing inputs are filled with 0, 1, 2, ..., in the largest sizes that the method takes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def named_data(program: Path) -> list[Path]:
 
 
 def merged(files: list[Path], directory: Path) -> Path:
-    """One .ptd with the content of several, for the Python runtime takes only one. (C++'s Module takes them all.)"""
+    """One .ptd with the content of several: the Python runtime takes only one. (C++'s Module takes several.)"""
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize._named_data_store import NamedDataStore
     from executorch.exir._serialize.data_serializer import DataPayload
@@ -68,7 +68,7 @@ def load(program: Path, data: list[Path], scratch: Path) -> Program:
 
 
 def inputs_of(method: Method, given: list[str]) -> list[torch.Tensor]:
-    """The method's inputs: those given, as JSON, then counting ones."""
+    """The method's inputs: the given ones (JSON), then generated ones."""
     tensors = []
     for index in range(method.metadata.num_inputs()):
         info = method.metadata.input_tensor_meta(index)

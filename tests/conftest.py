@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from etbuild.settled import ARITHMETIC
+from etbuild.processes.environment import ARITHMETIC
 from tests.helpers.commands import build
 from tests.helpers.once import made_once
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first

@@ -110,7 +110,9 @@ def needs_cuda(wheels: Path) -> bool:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    return sys.platform == "linux" and re.search(r"^Requires-Dist: (nvidia|cuda|triton)", text, re.M) is not None
+    return (
+        sys.platform == "linux" and re.search(r"^Requires-Dist: (nvidia|cuda|triton)", text, re.MULTILINE) is not None
+    )
 
 
 def drop_scripts(site: Path) -> None:

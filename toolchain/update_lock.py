@@ -79,7 +79,7 @@ def split(lock: str) -> list[str]:
 
 def cpu_build(torch: str, pip_arguments: list[str]) -> str:
     """Return the sha256 of torch's CPU wheel."""
-    requirement = torch.split()[0]
+    requirement = torch.split(maxsplit=1)[0]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
         command += ["--python-version", PYTHON_VERSION, "--platform", "manylinux_2_28_x86_64"]

@@ -2,8 +2,8 @@
 
     python tools/list_licenses.py [--check]
 
-Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is what a
-package's own metadata says.
+Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is the one
+that a package's own metadata states.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOCKS = ("requirements", "requirements-ethos-u", "requirements-huggingface", "re
 _HEAD = """\
 # Licences
 
-What the toolchain installs from its locks, and the licence that each package's own metadata names.
-`make licenses` writes this page; a test compares it with the locks. The extras `cuda` and `vgf` are not listed: the
-developers' environment does not install them.
+This page lists the packages that the toolchain installs from its locks. The licence is the one that the package's own
+metadata states. `make licenses` writes this page, and a test compares it with the locks. The extras `cuda` and `vgf`
+are missing, because the developers' environment does not install them.
 
 | package | version | licence | lock |
 |---|---|---|---|
@@ -39,7 +39,7 @@ def locked(lock: str) -> Iterator[tuple[str, str]]:
 
 def page() -> str:
     """The page as it should be."""
-    rows = {}
+    rows: dict[str, str] = {}
     for lock in LOCKS:
         for name, version in locked(lock):
             row = f"| {name} | {version} | {_license(name, version)} | `{lock}.lock` |\n"
@@ -51,7 +51,9 @@ def _license(name: str, version: str) -> str:
     metadata = importlib.metadata.metadata(name)
     if metadata["Version"].partition("+")[0] != version.partition("+")[0]:
         sys.exit(f"{name} {metadata['Version']} is installed, the lock has {version}: run `make venv` first")
-    said = metadata.get("License-Expression") or (metadata.get("License") or "").strip().partition("\n")[0]
+    said: str
+    (said,) = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
+    said = said.strip().partition("\n")[0]
     if said and not re.match("copyright|unknown", said, re.IGNORECASE):
         return said
     named = [row.rpartition(" :: ")[2] for row in metadata.get_all("Classifier", []) if row.startswith("License ::")]

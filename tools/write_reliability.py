@@ -1,9 +1,9 @@
-"""Writes docs/reliability.md from the results of the campaigns, which are kept in benchmarks/results.
+"""Writes docs/reliability.md from the results of the campaigns in benchmarks/results.
 
     make fuzz faults
     python tools/write_reliability.py
 
-It counts the cases of tests that stand in tables: hostile models, and ways to read something.
+It also counts the cases in two tables of the tests: hostile models, and ways to read something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an edit costs: `etbuild build` and `bazel build` of examples/tiny_lm after one edit of each kind.
+"""Measures the cost of an edit: `etbuild build` and `bazel build` of examples/tiny_lm after one edit of each kind.
 
     python benchmarks/incremental/run.py [--runs 5] [--no-bazel] [--write docs/incremental.md]
 
@@ -34,14 +34,14 @@ PLAIN = ROOT / "benchmarks/overhead/plain.py"
 
 @dataclass(frozen=True)
 class Edit:
-    """One kind of edit, made to a checkout's directory and taken back."""
+    """One kind of edit, which is made in a checkout's directory and then undone."""
 
     name: str
     apply: Callable[[Path], object]
 
 
 def replacing(path: str, old: str, new: str) -> Callable[[Path], object]:
-    """An edit that replaces the first place of a text."""
+    """An edit that replaces the first occurrence of a text."""
 
     def apply(checkout: Path) -> object:
         text = (checkout / path).read_text("utf-8")
@@ -62,7 +62,7 @@ save_file(tensors, sys.argv[1])
 
 
 def scale_one_weight(checkout: Path) -> object:
-    """Changes one tensor of the weights. In another process: this one's memory would count as that of its children."""
+    """Changes one tensor of the weights, in another process: this process's memory would count for its children."""
     return subprocess.run([sys.executable, "-c", SCALE, str(checkout / EXAMPLE / "tiny_lm.safetensors")], check=True)
 
 
@@ -80,13 +80,14 @@ EDITS = [
     Edit("one method's example input", replacing(MANIFEST, "shape: [1, 16]", "shape: [1, 17]")),
     Edit("one method's source", replacing(MODEL, "return self._step(token, ", "return -self._step(token, ")),
     Edit(
-        "toolchain (the driver)", replacing("toolchain/etbuild/report.py", "annotations\n", "annotations  # a remark\n")
+        "toolchain (the driver)",
+        replacing("toolchain/etbuild/report/report.py", "annotations\n", "annotations  # a remark\n"),
     ),
 ]
 
 
 def prepared(directory: Path) -> Path:
-    """A checkout to edit, which holds what a build reads."""
+    """A checkout to edit, with the files that a build reads."""
     sys.path.insert(0, str(ROOT))
     from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED
 
@@ -104,7 +105,7 @@ def prepared(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def edited(checkout: Path, edit: Edit) -> Iterator[None]:
-    """The checkout with an edit, which is taken back."""
+    """Applies an edit to the checkout, and undoes it at the end."""
     saved = checkout.with_name("saved")
     for name in ("examples", "toolchain"):
         shutil.copytree(checkout / name, saved / name, symlinks=True)
@@ -142,7 +143,7 @@ def run(command: list[str], **environment: str) -> Run:
 
 
 def etbuild(checkout: Path, scratch: Path) -> Run:
-    """`etbuild build` of the checkout, by the checkout's own driver."""
+    """Runs `etbuild build` in the checkout, with the checkout's own driver."""
     manifest, cache = str(checkout / MANIFEST), str(scratch / "cache")
     command = [
         sys.executable,
@@ -160,7 +161,7 @@ def etbuild(checkout: Path, scratch: Path) -> Run:
 
 
 def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
-    """Steps and seconds of each edit on the command line."""
+    """The steps and seconds of each edit on the command line."""
     etbuild(checkout, scratch)
     found = {}
     for edit in EDITS:
@@ -173,7 +174,7 @@ def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
 
 
 def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
-    """Actions and seconds of each edit in Bazel, with a warm server."""
+    """The actions and seconds of each edit in Bazel, with a warm server."""
     from tests.helpers.workspaces import BAZEL, Workspace, packages_repository
 
     def developers(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -202,7 +203,7 @@ def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
 
 
 def against_plain(checkout: Path, scratch: Path, runs: int) -> list[str]:
-    """The plain script and a build from the cache, in turn."""
+    """Compares the plain script with a build from the cache, in turn."""
     plain = scratch / "plain"
     command = [sys.executable, str(PLAIN), str(plain)]
     run(command)
@@ -237,7 +238,7 @@ def table(ours: dict[str, tuple[str, float]], bazels: dict[str, tuple[str, float
 
 
 def write(path: Path, lines: list[str]) -> None:
-    """Puts the lines between the two marks of a document."""
+    """Replaces the lines between the two marks in a document."""
     text = path.read_text("utf-8")
     begin, end = "<!-- measured -->", "<!-- end -->"
     path.write_text(re.sub(f"(?s){begin}.*{end}", "\n".join([begin, *lines, end]), text), "utf-8")
@@ -247,7 +248,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="counted pairs of the plain script and a hit (default: 5)")
-    parser.add_argument("--no-bazel", action="store_true", help="measure the command line alone")
+    parser.add_argument("--no-bazel", action="store_true", help="measure only the command line")
     parser.add_argument("--write", type=Path, help="put the results into this document")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

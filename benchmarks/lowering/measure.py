@@ -1,4 +1,4 @@
-"""Commands with a clock and a scale beside them."""
+"""Runs commands, and measures their time and memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def command(*arguments: object, **environment: str) -> None:
-    """Runs a command that has to end well."""
+    """Runs a command that has to succeed."""
     commands([arguments], **environment)
 
 
 def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
-    """Runs commands at the same time, all of which have to end well."""
+    """Runs commands at the same time. All of them have to succeed."""
     started = []
     for arguments in several:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the command has ended
@@ -43,14 +43,14 @@ def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
 
 @dataclass
 class Scale:
-    """The peak of what processes hold together, in megabytes: memory that they share counts once."""
+    """The peak memory of a group of processes, in megabytes. Shared memory counts once."""
 
     peak: float = 0.0
 
 
 @contextlib.contextmanager
 def weighing(but: int | None = None) -> Iterator[Scale]:
-    """Weighs all processes that this one has started, ten times a second, except one and those below it."""
+    """Measures ten times a second all descendants of this process, except the process `but` and its descendants."""
     scale, ended = Scale(), threading.Event()
 
     def weigh() -> None:
@@ -68,7 +68,7 @@ def weighing(but: int | None = None) -> Iterator[Scale]:
 
 
 def _megabytes(pid: int) -> float:
-    """The proportional set size of a process; of one that has gone, nothing."""
+    """The proportional set size of a process; 0 for a process that has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""A transformer of GPT's kind, as large as a benchmark asks for: 12 layers of 128 have 2.5 million parameters."""
+"""A transformer like GPT, of any size: 12 layers of width 128 have 2.5 million parameters."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model with two entry points over the same weights."""
+    """A language model with two entry points that use the same weights."""
 
     def __init__(self, layers: int, dim: int, vocab_size: int = 256, max_seq_len: int = 128) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class Transformer(nn.Module):
         return self.norm(x)
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """tokens: int64 [1, seq] -> the next token's, float32 [1, vocab_size]"""
+        """tokens: int64 [1, seq] -> the next token's logits, float32 [1, vocab_size]"""
         return self.head(self._body(tokens)[:, -1])
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """tokens: int64 [1, seq] -> of the whole text, float32 [1, dim]"""
+        """tokens: int64 [1, seq] -> the embedding of the whole text, float32 [1, dim]"""
         return self._body(tokens).mean(1)
 
 

@@ -1,8 +1,8 @@
-"""What a user of ExecuTorch writes by hand for a project of this folder.
+"""The script that a user of ExecuTorch would write for a project of this folder.
 
     python benchmarks/lowering/plain.py MANIFEST OUT
 
-All methods lowered together by XNNPACK, and all weights in one file beside the .pte.
+It lowers all methods together with XNNPACK, and writes all weights into one file beside the .pte.
 """
 
 import json

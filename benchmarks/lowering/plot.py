@@ -1,4 +1,4 @@
-"""The results of `run.py` as a picture."""
+"""Draws the results of `run.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Draws the builds of each program as bars, in an SVG that is the same for the same results."""
+    """Draws the builds of each program as bars, in an SVG. The same results give the same file."""
     rows = [
         row
         for section in ("bars", "methods", "layers", "edit")

@@ -25,7 +25,7 @@ save_file(create(**json.loads(sys.argv[2])).state_dict(), sys.argv[3])
 
 @dataclass(frozen=True)
 class Size:
-    """Of a transformer."""
+    """The size of a transformer."""
 
     layers: int = 12
     methods: int = 2

@@ -1,16 +1,17 @@
-"""What lowering costs: the plain ExecuTorch script of this folder against `etbuild build`, for the same programs.
+"""Measures lowering: the plain ExecuTorch script of this folder against `etbuild build`, for the same programs.
 
     python benchmarks/lowering/run.py [--runs 5] [--only SECTION...] [--write benchmarks/results]
 
-Wall seconds of whole processes; of a warm worker, of one request for a whole build. Every ratio is of two figures of
-the same turn, and every program is compared with the plain script's, byte for byte: a difference ends the benchmark.
+It measures wall seconds of whole processes, and for a warm worker those of one request for a whole build. Every ratio
+compares two figures of the same turn. Every program is compared with the plain script's, byte for byte: a difference
+ends the benchmark.
 
-    bars      12 layers with 2 methods, and the smallest example: cold, by a warm worker, from the cache
+    bars      12 layers with 2 methods, and the smallest example: cold, with a warm worker, from the cache
     methods   12 layers, 1 to 8 methods
     layers    2 methods, 6 to 24 layers
     edit      one of eight methods edited
-    switches  the same, cold, with one switch of `etbuild.accelerate` left off
-    memory    two methods over 650 MB of weights; four programs at once in one worker
+    switches  a cold build, each time with one switch of `etbuild.accelerate` turned off
+    memory    two methods with 650 MB of weights; four programs at once in one worker
 """
 
 from __future__ import annotations
@@ -40,6 +41,21 @@ from etbuild.accelerate import SWITCHES  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 PLAIN = HERE / "plain.py"
+_HEAD = """\
+# Lowering
+
+`python benchmarks/lowering/run.py --write benchmarks/results` writes this page. It compares builds of one program:
+
+- `plain`: the plain ExecuTorch script in `benchmarks/lowering/plain.py`;
+- `cold`: `etbuild build` with an empty cache;
+- `warm`: one request to a warm worker, without a cache;
+- `hit`: `etbuild build` from the cache; `cached`: with the cache of the build before an edit;
+- `all`: a cold build with all switches; the columns after it are cold builds without one switch each.
+
+The figures are wall seconds; in `memory` they are megabytes. A column with `/` is a ratio of two figures of the same
+turn. A row with `->` compares the last program of its section with the first.
+
+The machine:""".splitlines()
 LARGE = Size(layers=12, methods=2, dim=1024)  # 0.65 GB of float32
 Row = dict[str, Any]
 
@@ -56,18 +72,18 @@ class Bench:
         self.warm(perceptron(self.new()))
 
     def new(self) -> Path:
-        """A path that nothing has."""
+        """A path that does not exist yet."""
         self.names += 1
         return self.scratch / f"{self.names:04}"
 
     def note(self, section: str, **row: Any) -> None:
-        """Keeps a row of a section and prints it."""
+        """Stores a row of a section, and prints it."""
         self.rows.setdefault(section, []).append(row)
         shown = [f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
         print(f"{section:8}  {'  '.join(shown)}", flush=True)
 
     def plain(self, manifest: Path) -> Path:
-        """Runs the plain script, and returns where it wrote."""
+        """Runs the plain script, and returns its output directory."""
         out = self.new()
         command(sys.executable, PLAIN, manifest, out)
         return out
@@ -77,13 +93,13 @@ class Bench:
         return self.cached(manifest, self.new())
 
     def cached(self, manifest: Path, cache: Path) -> Path:
-        """Builds with a cache."""
+        """Builds with a cache that may hold earlier results."""
         out = self.new()
         command(sys.executable, "-m", "etbuild", "build", manifest, "-o", out, "--cache-dir", cache)
         return out
 
     def warm(self, manifest: Path) -> Path:
-        """Has the worker build everything."""
+        """Builds everything in the warm worker."""
         out = self.new()
         response = self.worker.ask("build", manifest, "--no-cache", "-o", out)
         if response.exit_code:
@@ -91,10 +107,10 @@ class Bench:
         return out
 
     def turn(self, builds: dict[str, Callable[[], Path]]) -> dict[str, float]:
-        """Runs builds one after the other, and checks that all make the program of the first."""
+        """Runs builds one after the other, and checks that all programs equal the first one's."""
         taken, made = {}, []
         for name, build in builds.items():
-            taken[name] = seconds(lambda build=build: made.append(build()))  # type: ignore[misc]
+            taken[name] = seconds(lambda build=build: made.append(build()))
             if not filecmp.cmp(made[0] / "program.pte", made[-1] / "program.pte", shallow=False):
                 sys.exit(f"{name} made another program than {next(iter(builds))}")
         for out in made:
@@ -102,7 +118,7 @@ class Bench:
         return taken
 
     def compare(self, section: str, program: str, builds: dict[str, Callable[[], Path]], runs: int) -> Row:
-        """Turns of builds, the first of which is what the others are compared with."""
+        """Runs several turns of builds. The ratios compare each build with the first one."""
         turns = [self.turn(builds) for _ in range(runs)]
         first, *others = builds
         row: Row = {"program": program, "runs": runs}
@@ -115,7 +131,7 @@ class Bench:
 
 
 def bars(bench: Bench) -> None:
-    """What the project promises."""
+    """The figures that the project promises."""
     for program, manifest in (
         ("12 layers, 2 methods", transformer(bench.new(), Size())),
         ("the smallest", perceptron(bench.new())),
@@ -148,17 +164,17 @@ def _growth(bench: Bench, section: str, sizes: dict[int, Size]) -> None:
 
 
 def methods(bench: Bench) -> None:
-    """What one more method costs."""
+    """The cost of one more method."""
     _growth(bench, "methods", {number: Size(methods=number) for number in (1, 2, 4, 8)})
 
 
 def layers(bench: Bench) -> None:
-    """What one more layer costs."""
+    """The cost of one more layer."""
     _growth(bench, "layers", {number: Size(layers=number) for number in (6, 12, 24)})
 
 
 def edit(bench: Bench) -> None:
-    """One of eight methods edited: what it costs to rebuild, and whether the bytes are those of a clean joint build."""
+    """The cost of a rebuild after an edit to one of eight methods. The bytes must equal those of a clean build."""
     manifest, cache = transformer(bench.new(), Size(methods=8)), bench.new()
     bench.cached(manifest, cache)
 
@@ -173,7 +189,7 @@ def edit(bench: Bench) -> None:
 
 
 def switches(bench: Bench) -> None:
-    """What each switch is worth: the time without it, over the time with all."""
+    """The gain of each switch: the time without it, divided by the time with all switches."""
     manifest = transformer(bench.new(), Size(layers=6, methods=1))
 
     def without(name: str) -> Path:
@@ -190,7 +206,7 @@ def switches(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Peaks, in megabytes: of a large model by itself, and of four programs in one worker at once."""
+    """Peak memory in megabytes: of one large model, and of four programs at once in one worker."""
     manifest = transformer(bench.new(), LARGE)
     weights = (manifest.parent / "model.safetensors").stat().st_size / 1e6
     peaks = {}
@@ -253,8 +269,7 @@ def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
 
 def _tables(results: dict[str, Any]) -> str:
     """The sections as tables in Markdown: seconds, megabytes in `memory`, and ratios."""
-    lines = ["# Lowering", "", "Made by `python benchmarks/lowering/run.py --write benchmarks/results`."]
-    lines += [", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
+    lines = [*_HEAD, ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     for section, rows in results["sections"].items():
         if not rows:
             continue

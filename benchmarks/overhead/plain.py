@@ -38,9 +38,9 @@ def export_methods(module: torch.nn.Module) -> dict[str, ExportedProgram]:
     }
     dynamic_shapes = {"decode": None, "prefill": ({1: Dim("seq", min=1, max=128)},)}
     programs = {}
-    for name in inputs:
+    for name, values in inputs.items():
         module.forward = getattr(module, name)
-        programs[name] = export(module, inputs[name], dynamic_shapes=dynamic_shapes[name])
+        programs[name] = export(module, values, dynamic_shapes=dynamic_shapes[name])
     return programs
 
 

@@ -1,4 +1,4 @@
-"""What needs no torch, against another installation of etbuild: `--version`, `validate`, and a build from the cache.
+"""Compares two installations of etbuild in what needs no torch: `--version`, `validate`, and a build from the cache.
 
     python benchmarks/startup/run.py --against OTHER/.venv/bin/etbuild [--runs 20]
 

@@ -1,4 +1,4 @@
-"""Speech to text in the manner of Whisper: an encoder of spectrograms, and a decoder of tokens that attends to it."""
+"""Speech to text, similar to Whisper: an encoder of spectrograms, and a decoder of tokens that attends to it."""
 
 import math
 
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer layer; in the decoder its self-attention is causal and cross-attention follows."""
+    """A transformer layer; in the decoder, self-attention is causal and cross-attention follows."""
 
     def __init__(self, dim: int, heads: int, decoder: bool = False) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Transformer blocks with causal self-attention and cross-attention to what the encoder heard."""
+    """Transformer blocks with causal self-attention and cross-attention to the encoder's output."""
 
     def __init__(self, vocab_size: int, tokens: int, dim: int, heads: int, layers: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
 
 class SpeechToText(nn.Module):
-    """Both halves. The manifest makes a method of each."""
+    """Both halves. The manifest makes each a method."""
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ class MLP(nn.Module):
 
 
 def _fill(parameter: Tensor, seed: int) -> None:
-    """Evenly spread values in [-bound, bound), from integer arithmetic alone.
+    """Evenly spread values in [-bound, bound), computed only with integers.
 
     torch.randn gives other numbers on another processor; these are the same bits everywhere.
     """

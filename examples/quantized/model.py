@@ -1,4 +1,4 @@
-"""A keyword spotter: is one of some words in a second of sound, and which?"""
+"""A keyword spotter: finds which of several words, if any, is in a second of sound."""
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ class Spotter(nn.Module):
         self.head = nn.Linear(dim, words)
 
     def embed(self, spectrogram: Tensor) -> Tensor:
-        """spectrogram: float32 [batch, 256] -> what the last layer sees of it, float32 [batch, dim]"""
+        """spectrogram: float32 [batch, 256] -> the input of the last layer, float32 [batch, dim]"""
         return self.layers(spectrogram)
 
     def classify(self, spectrogram: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Token ids to one vector for each token."""
+    """Turns token ids into one vector for each token."""
 
     def __init__(
         self, vocab_size: int = 256, max_length: int = 64, dim: int = 64, heads: int = 4, layers: int = 2

@@ -1,4 +1,4 @@
-"""Text to a class, such as the intent of a request."""
+"""Classifies text, such as the intent of a request."""
 
 from backbone import Backbone
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Text to a vector, for search: texts that mean the same lie close together."""
+"""Turns text into a vector, for search: texts with the same meaning have similar vectors."""
 
 import torch.nn.functional as F
 from backbone import Backbone

@@ -1,4 +1,4 @@
-"""A decoder-only language model over bytes, in the manner of Llama.
+"""A decoder-only language model over bytes, similar to Llama.
 
 RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU, and a KV cache in mutable buffers.
 """
@@ -45,7 +45,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal grouped-query attention over everything that the cache holds."""
+    """Causal grouped-query attention over everything in the cache."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Attention(nn.Module):
         self.wv = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.wo = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
         # State, not weights: it is not in the weights file. The manifest lets the program's methods share it, so that
-        # `decode` goes on where `prefill` stopped.
+        # `decode` continues where `prefill` stopped.
         cache = (1, config.kv_heads, config.max_seq_len, config.head_dim)
         self.register_buffer("k_cache", torch.zeros(cache), persistent=False)
         self.register_buffer("v_cache", torch.zeros(cache), persistent=False)
@@ -117,11 +117,11 @@ class TinyLM(nn.Module):
         self.register_buffer("positions", torch.arange(config.max_seq_len), persistent=False)
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Reads a prompt from position 0 on. tokens: int64 [1, seq] -> the next's logits, float32 [1, vocab_size]"""
+        """Reads a prompt from position 0 on. tokens: int64 [1, seq] -> next token's logits, float32 [1, vocab_size]"""
         return self._step(tokens, self.positions[: tokens.shape[1]])
 
     def decode(self, token: Tensor, position: Tensor) -> Tensor:
-        """Reads one token. token: int64 [1, 1]; position: int64 [1] -> the next's logits, float32 [1, vocab_size]"""
+        """Reads one token. token: int64 [1, 1]; position: int64 [1] -> next token's logits, float32 [1, vocab_size]"""
         return self._step(token, position)
 
     def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:

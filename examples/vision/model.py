@@ -1,4 +1,4 @@
-"""An image classifier in the manner of MobileNetV2: inverted residuals of depthwise separable convolutions."""
+"""An image classifier similar to MobileNetV2: inverted residuals of depthwise separable convolutions."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """The network. `features` gives what `classify` decides by, for an application's own comparisons."""
+    """The network. `features` returns the input of the last layer, which an application can compare."""
 
     def __init__(self, classes: int, channels: int = 128) -> None:
         super().__init__()

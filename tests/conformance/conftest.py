@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build, Outcome
-from tests.integration.conftest import build as build  # the fixture
+from tests.integration.conftest import build as build  # noqa: PLC0414 - the fixture
 
 BACKEND = (Path(__file__).parent / "demo_backend.py").read_text("utf-8")
 

@@ -16,10 +16,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from etbuild import manifest, plan
 from etbuild.errors import InputError
-from etbuild.inputs import read_sources
-from etbuild.sources import SourceFinder, importable
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.manifest import validate
+from etbuild.plan import plan
 from tests.helpers.examples_drawn import examples
 from tests.unit.test_alignment import fewest
 
@@ -225,11 +226,11 @@ class Project:
         Raises:
             InputError: The manifest is refused.
         """
-        from etbuild import lower
         from etbuild.accelerate import accelerated
+        from etbuild.lower import lower_methods as lower
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
-        lower_plan = plan.lower_plan(plan.reduce(manifest.load(self.root / "model.yaml").data))
+        lower_plan = plan.lower_plan(plan.reduce(validate.load(self.root / "model.yaml").data))
         with accelerated():
             return lower.lower(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
 
@@ -262,7 +263,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 def described(edge: Any) -> dict[str, Any]:
     """By method: the operators of its graph, and of each delegate its backend and what that compiled, in order."""
-    from etbuild import named_data
+    from etbuild.lower import named_data
 
     found = {}
     for name in "fgh":

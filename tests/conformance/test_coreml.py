@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etbuild.backends import coreml_models
+from etbuild.backends.coreml import model_files
 from tests.integration.conftest import Build, Outcome
 
 from .conftest import HEAD, Lower
@@ -194,7 +194,7 @@ TWO_SHAPES = "enumerated_shapes: {x: [[1, 16], [4, 16]]}"
     ("kind", "bits"), [("FLOAT16", 16), ("BFLOAT16", 16), ("FLOAT8E4M3FN", 8), ("INT4", 4), ("UINT1", 1), ("BOOL", 8)]
 )
 def test_types_have_the_size_in_their_name(kind: str, bits: int) -> None:
-    assert coreml_models.bits(kind) == bits
+    assert model_files.bits(kind) == bits
 
 
 def dynamic(*options: str) -> str:
@@ -284,7 +284,7 @@ def test_partitions_of_a_recipe_are_not_compared_where_one_method_stays_apart(bu
 def test_a_partitioner_is_together_with_what_its_options_say(options: dict[str, Any]) -> None:
     """What a recipe makes is compared with what a manifest says."""
     from etbuild.backends import Context
-    from etbuild.backends import coreml as backend
+    from etbuild.backends.coreml import backend
 
     made = backend.create(options, Context("forward", lambda reference: None, None))
     assert backend.apart_of(made) == backend.apart(options)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def handles(program: ExportedProgram) -> list[dict[int, tuple[int, ...]]]:
-    from etbuild import named_data
+    from etbuild.lower import named_data
 
     return [delegate.meta["debug_handle_map"] for delegate in named_data.delegates(program.graph_module)]
 
@@ -26,9 +26,10 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
     import torch
 
-    from etbuild import lower, plan
-    from etbuild.inputs import read_sources
-    from etbuild.sources import importable
+    from etbuild.inputs.import_graph import read_sources
+    from etbuild.inputs.user_code import importable
+    from etbuild.lower import lower_methods
+    from etbuild.plan import plan
 
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -42,7 +43,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
     with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
-        yield lower.lower(plan.lower_plan(plan.reduce(manifest)), programs, {}, finder)
+        yield lower_methods.lower(plan.lower_plan(plan.reduce(manifest)), programs, {}, finder)
 
 
 EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by the backend's own numbers those of `sin`, `cos`; and of the last `sin`
@@ -59,31 +60,31 @@ def test_debug_handle_maps_are_kept(edge: EdgeProgramManager) -> None:
 
 
 def test_debug_handle_maps_are_kept_by_a_method_that_is_saved(edge: EdgeProgramManager, tmp_path: Path) -> None:
-    from etbuild import lowered_method
+    from etbuild.lower import method_archive
 
     (tmp_path / "saved").mkdir()
-    lowered_method.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {}, {})
-    method = lowered_method.read(tmp_path / "saved", "a")
-    assert handles(lowered_method.load(method, {})) == EXPECTED
+    method_archive.write(tmp_path / "saved", "a", edge.exported_program("a"), {}, {}, {})
+    method = method_archive.read(tmp_path / "saved", "a")
+    assert handles(method_archive.load(method, {})) == EXPECTED
 
 
 @pytest.mark.parametrize("kept", [None, {}, {"layer/1": (3,)}])
 def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: Path, kept: Any) -> None:
-    from etbuild import lowered_method, named_data
+    from etbuild.lower import method_archive, named_data
 
     program = edge.exported_program("a")
     for delegate in named_data.delegates(program.graph_module):
         delegate.meta["debug_handle_map"] = kept
-    lowered_method.write(tmp_path, "a", program, {}, {}, {})
-    assert handles(lowered_method.load(lowered_method.read(tmp_path, "a"), {})) == [kept, kept]
+    method_archive.write(tmp_path, "a", program, {}, {}, {})
+    assert handles(method_archive.load(method_archive.read(tmp_path, "a"), {})) == [kept, kept]
 
 
 @pytest.mark.parametrize("meta", [{"debug_handle_map": {0: 1}}, {"debug_handle_map": {}, "_delegate_info_meta": "x"}])
 def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path: Path, meta: dict[str, Any]) -> None:
     """Such a method is lowered with the others, which keeps them."""
-    from etbuild import lowered_method, named_data
+    from etbuild.lower import method_archive, named_data
 
     program = edge.exported_program("a")
     next(named_data.delegates(program.graph_module)).meta = meta
-    with pytest.raises(lowered_method.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
-        lowered_method.write(tmp_path, "a", program, {}, {}, {})
+    with pytest.raises(method_archive.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
+        method_archive.write(tmp_path, "a", program, {}, {}, {})

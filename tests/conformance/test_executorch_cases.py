@@ -47,7 +47,7 @@ def build_case(build: Build, case: str) -> Outcome:
 
 
 def program(outcome: Outcome) -> Program:
-    from etbuild import program_file
+    from etbuild.files import program_file
 
     assert outcome.code == 0, outcome.err
     return program_file.read_program(outcome.read("net.pte")).program

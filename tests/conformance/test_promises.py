@@ -71,7 +71,7 @@ def methods(**partitioners: str) -> str:
 
 def delegates(outcome: Outcome) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """What is in the program: by method each delegate's backend, and what it compiled."""
-    from etbuild import program_file
+    from etbuild.files import program_file
 
     assert outcome.code == 0, outcome.err
     program = program_file.read_program(outcome.read("net.pte")).program
@@ -137,7 +137,7 @@ def test_one_list_of_partitioners_serves_all_methods(lower: Lower) -> None:
 
 def test_a_method_without_partitioners_passes_through_untouched(lower: Lower) -> None:
     """What is in the program of it is what its own program has, with no backend anywhere."""
-    from etbuild import program_file
+    from etbuild.files import program_file
 
     alone, _ = lower(methods(c="[]"), MODEL)
     beside, _ = lower(methods(a=f"[{BOTH}]", c="[]", scaled="[xnnpack]"), MODEL)

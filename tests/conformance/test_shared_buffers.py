@@ -52,7 +52,7 @@ def tail(share: bool = True, **partitioners: str) -> str:
 
 def places(outcome: Outcome) -> dict[str, list[tuple[int, int]]]:
     """By method, where the memory plan puts what is neither an activation nor a constant."""
-    from etbuild import program_file
+    from etbuild.files import program_file
 
     assert outcome.code == 0, outcome.err
     program = program_file.read_program(outcome.read("net.pte")).program

@@ -22,8 +22,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from etbuild.cache import Cache
-from etbuild.settled import FIXED
+from etbuild.cache.store import Cache
+from etbuild.processes.environment import FIXED
 
 from . import injected
 from .projects import MODEL, artifacts
@@ -46,7 +46,7 @@ _INJECT = """\
 import sys
 here, place, error, root = settings = sys.argv[1:5]
 sys.path.append(here)
-from etbuild import settled
+from etbuild.processes import environment as settled
 from etbuild.__main__ import main
 from tests.faults import injected
 program = sys.orig_argv[sys.orig_argv.index("-c") + 1]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import files
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.files import artifacts
 
 from .injected import fail, kill, places, run, tree
 
@@ -34,11 +34,11 @@ def memory() -> Iterator[Path]:
 
 def build(directory: Path, content: bytes, names: list[str]) -> None:
     """Publishes files of a content, and an index of them."""
-    with files.staging(directory) as staged:
-        made = [files.write(staged, name, "file", lambda file: file.write(content)) for name in names]
+    with artifacts.staging(directory) as staged:
+        made = [artifacts.write(staged, name, "file", lambda file: file.write(content)) for name in names]
         index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
-        made.append(files.write(staged, "net.index.json", "index", lambda file: file.write(index)))
-        files.publish(made, directory)
+        made.append(artifacts.write(staged, "net.index.json", "index", lambda file: file.write(index)))
+        artifacts.publish(made, directory)
 
 
 def check_published(directory: Path) -> None:
@@ -75,10 +75,10 @@ def test_a_directory_is_replaced_whole_despite_an_error_or_a_kill_at_each_file_o
     out = memory / "out"
 
     def make(content: bytes) -> None:
-        with files.whole_directory(out) as made:
+        with artifacts.whole_directory(out) as made:
             (made / "deep").mkdir()
             for name in ("a", "deep/b"):
-                files.write(made, name, "file", lambda file: file.write(content))
+                artifacts.write(made, name, "file", lambda file: file.write(content))
 
     make(b"old")
     for place in places(lambda: make(b"new")):

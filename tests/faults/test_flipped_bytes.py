@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 
 from .projects import artifacts, build, write_project
 
@@ -85,7 +85,7 @@ def test_a_build_replaces_damaged_cache_entries_and_reports_them(
     for path, content in entries.items():
         path.write_bytes(flip(content, len(content) // 2) if content else b"x")
     where = ["--cache-dir", str(filled.root / "cache"), "--json"]
-    run: Callable[[], int] = lambda: cli.main(["build", str(filled.manifest), "-o", str(tmp_path), *where])  # noqa: E731
+    run: Callable[[], int] = lambda: main.main(["build", str(filled.manifest), "-o", str(tmp_path), *where])  # noqa: E731
     assert run() == 0
     printed = capsys.readouterr()
     assert printed.err.count("was damaged and is dropped") >= 3
@@ -103,7 +103,7 @@ def test_a_build_does_not_use_a_damaged_file_of_an_export(filled: Filled, tmp_pa
         blob = filled.root / "cache" / "blobs" / entry["sha256"][:2] / entry["sha256"]
         blob.write_bytes(flip(filled.blobs[blob], 0))
         where = ["-o", str(tmp_path / entry["sha256"]), "--cache-dir", str(filled.root / "cache")]
-        assert cli.main(["build", str(filled.manifest), *where]) == 0, entry
+        assert main.main(["build", str(filled.manifest), *where]) == 0, entry
         assert artifacts(tmp_path / entry["sha256"]) == filled.program, entry
         filled.restore()
 
@@ -123,7 +123,7 @@ def test_an_index_in_the_cache_moves_no_other_file(filled: Filled, tmp_path: Pat
     filled.cache.store("program", key, staged, names)
     manifest = filled.manifest.read_bytes()
     try:
-        code = cli.main(["build", str(filled.manifest), "-o", str(out), "--cache-dir", str(filled.root / "cache")])
+        code = main.main(["build", str(filled.manifest), "-o", str(out), "--cache-dir", str(filled.root / "cache")])
         assert code == 1
         assert [path for path in out.iterdir() if not path.name.startswith(".")] == []
         assert filled.manifest.read_bytes() == manifest

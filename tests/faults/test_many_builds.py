@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 
 from .projects import artifacts, build, command, write_project
 

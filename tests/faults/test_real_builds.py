@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 
 from .campaign import Campaign, places, published
 from .disk import Disk
@@ -77,7 +77,7 @@ def test_a_build_on_a_full_disk_fails_clearly_and_loses_no_entry(
     codes = set()
     for size in (4096, 8192, 12_288, 16_384, 20_480, 1 << 20):
         disk.mount(size)
-        code = cli.main(["build", str(campaign.manifest), "-o", str(disk.place), *hit])
+        code = main.main(["build", str(campaign.manifest), "-o", str(disk.place), *hit])
         said = capsys.readouterr().err
         codes.add(code)
         assert published(disk.place) == (campaign.right if code == 0 else {})
@@ -95,14 +95,14 @@ def test_a_full_directory_of_temporary_files_loses_no_entry(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cli.main(["build", str(campaign.manifest), "-o", str(campaign.out), *hit, "--json"])
+    main.main(["build", str(campaign.manifest), "-o", str(campaign.out), *hit, "--json"])
     key = json.loads(capsys.readouterr().out)["key"]
     disk.mount(4096)
     monkeypatch.setattr(tempfile, "tempdir", str(disk.place))
-    assert cli.main(["explain", key, *hit]) == 1
+    assert main.main(["explain", key, *hit]) == 1
     assert f"No space left on device\n    is there room in {disk.place}?" in capsys.readouterr().err
     disk.mount(1 << 20)
-    assert cli.main(["explain", key, *hit]) == 0
+    assert main.main(["explain", key, *hit]) == 0
     assert list(disk.place.iterdir()) == []
 
 
@@ -127,6 +127,6 @@ def test_concurrent_and_killed_builds_into_one_directory_leave_the_right_program
     for process in chance.sample(crowd, 2):
         process.kill()
     assert {process.wait() for process in crowd} <= {0, -signal.SIGKILL}
-    assert cli.main(["build", str(campaign.manifest), "-o", str(tmp_path), *hit]) == 0
+    assert main.main(["build", str(campaign.manifest), "-o", str(tmp_path), *hit]) == 0
     assert published(tmp_path) == campaign.right
     assert list(tmp_path.glob(".*")) == []

@@ -23,8 +23,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from etbuild import cli, installed
-from etbuild.warm import warm
+from etbuild.cli import main
+from etbuild.inputs import distributions
+from etbuild.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 
 DOCUMENT = Path(__file__).parents[2] / "docs/staleness.md"
@@ -60,7 +61,7 @@ class Project:
         out = self.root / "out"
         shutil.rmtree(out, ignore_errors=True)
         cache = self.root / "cache"
-        code = cli.main(["build", str(self.root / "net.yaml"), "-o", str(out), "--cache-dir", str(cache), *options])
+        code = main.main(["build", str(self.root / "net.yaml"), "-o", str(out), "--cache-dir", str(cache), *options])
         return code, (out / "net.pte").read_bytes() if code == 0 else b""
 
 
@@ -124,7 +125,7 @@ def install(root: Path, value: object = 2) -> None:
     (information / "RECORD").write_text(f"stale_package.py,sha256={sha256},{len(content)}\n")
     if str(root / "site") not in sys.path:
         sys.path.append(str(root / "site"))
-    installed.facts.cache_clear()
+    distributions.facts.cache_clear()
     sys.modules.pop("stale_package", None)
 
 

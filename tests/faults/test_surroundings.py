@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
 
 from .disk import Disk
@@ -77,7 +77,7 @@ def test_a_destination_without_room_for_files(kept: Kept, disk: Disk, tmp_path: 
 
 def test_a_limit_of_file_sizes_loses_no_entry(kept: Kept, tmp_path: Path) -> None:
     script = (
-        "import resource, sys; from pathlib import Path; from etbuild.cache import Cache\n"
+        "import resource, sys; from pathlib import Path; from etbuild.cache.store import Cache\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
         f"Cache(Path(sys.argv[1])).fetch('program', '{KEY}', Path(sys.argv[2]))\n"
     )
@@ -167,7 +167,7 @@ def test_no_file_descriptors_lose_no_entry(kept: Kept, tmp_path: Path) -> None:
 CROWD = """\
 import json, random, sys
 from pathlib import Path
-from etbuild import files
+from etbuild.files import artifacts as files
 
 out, name, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 chance = random.Random(number)
@@ -203,7 +203,7 @@ def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
 
 SWALLOW = """\
 import os, signal, sys
-from etbuild.cli import main
+from etbuild.cli.main import main
 
 def settle(limit):
     try:

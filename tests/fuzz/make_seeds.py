@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from etbuild import cli
-from etbuild.saved_export import canonical_archive
-from etbuild.work_protocol import WorkResponse, encode_response
+from etbuild.cli import main as cli
+from etbuild.files.zip_archive import canonical_archive
+from etbuild.worker.protocol import WorkResponse, encode_response
 from tests.fuzz.seeds import DIRECTORY
 
 MODEL = """

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from etbuild import lockfile, manifest, plan
+from etbuild.analysis import lockfile
+from etbuild.files import digests
+from etbuild.manifest import validate
+from etbuild.plan import plan
 from tests.conftest import MANIFESTS
 from tests.unit.indexes import make_index
 
@@ -27,15 +30,15 @@ def _made(target: str) -> list[bytes]:
             paths = [*MANIFESTS.values(), *sorted(_GOLDEN.glob("*.yaml"))]
             return [data for data in (path.read_bytes() for path in paths) if len(data) < 8000]
         case "plan":
-            plans = [plan.reduce(manifest.load(path).data) for path in MANIFESTS.values()]
+            plans = [plan.reduce(validate.load(path).data) for path in MANIFESTS.values()]
             parts = [part for whole in plans for part in (whole, plan.export_plan(whole), plan.lower_plan(whole))]
-            return [plan.canonical_json(part) for part in parts]
+            return [digests.canonical_json(part) for part in parts]
         case "positions":
-            return [plan.canonical_json(plan.positions_to_json(manifest.load(MANIFESTS["mlp"]).positions))]
+            return [digests.canonical_json(plan.positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
         case "index" | "json":
-            return [plan.canonical_json(make_index(tensors=2))]
+            return [digests.canonical_json(make_index(tensors=2))]
         case "lock":
-            return [plan.canonical_json(lockfile.lock(make_index(tensors=0)))]
+            return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "record":
             files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
             schema = "executorch-cache-record/v1"

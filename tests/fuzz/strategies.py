@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etbuild import schema
+from etbuild import json_schema
 
 _MOST = 3  # so many entries has a list or a mapping that is drawn
 
@@ -164,7 +164,7 @@ def _merged(part: Any, other: Any) -> Any:
 @st.composite
 def documents(draw: st.DrawFn, schema_name: str) -> bytes:
     """JSON, which is YAML too, that fits a schema, or nearly does."""
-    root: Any = schema.validator(schema_name).schema
+    root: Any = json_schema.validator(schema_name).schema
     data = _FromSchema(root, draw, draw(st.sampled_from([0, 30, 8]))).value(root)
     text = json.dumps(data, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
     return text.encode("utf-8", "surrogatepass")

@@ -49,9 +49,9 @@ def _sound_index() -> dict[str, Any]:
 
 @functools.cache
 def _sound_facts() -> dict[str, Any]:
-    from etbuild import comparison
+    from etbuild.analysis import program_diff
 
-    return comparison.facts(_file("sound.index.json", json.dumps(_sound_index()).encode()))
+    return program_diff.facts(_file("sound.index.json", json.dumps(_sound_index()).encode()))
 
 
 @contextlib.contextmanager
@@ -80,22 +80,24 @@ def _check_places(error: InputError, data: bytes) -> None:
 
 def fuzz_manifest(data: bytes) -> None:
     """A manifest, up to its plan. Each problem has a place in the file."""
-    from etbuild import manifest, plan
+    from etbuild.files import digests
+    from etbuild.manifest import validate
+    from etbuild.plan import plan
 
     path = _file("model.yaml", data)
     try:
-        loaded = manifest.load(path, "model.yaml")
+        loaded = validate.load(path, "model.yaml")
     except InputError as error:
         _check(error)
         _check_places(error, data)
         return
     whole = plan.reduce(loaded.data)
     _use_plan(whole)
-    plan.digest(whole)
+    digests.digest(whole)
 
 
 def _use_plan(whole: dict[str, Any]) -> None:
-    from etbuild import plan
+    from etbuild.plan import plan
 
     exporting, lowering = plan.export_plan(whole), plan.lower_plan(whole)
     _use_export_plan(exporting)
@@ -104,7 +106,7 @@ def _use_plan(whole: dict[str, Any]) -> None:
 
 
 def _use_export_plan(exporting: dict[str, Any]) -> None:
-    from etbuild import plan
+    from etbuild.plan import plan
 
     plan.callables(exporting)
     plan.export_data_names(exporting)
@@ -112,7 +114,7 @@ def _use_export_plan(exporting: dict[str, Any]) -> None:
 
 
 def _use_lower_plan(lowering: dict[str, Any]) -> None:
-    from etbuild import plan
+    from etbuild.plan import plan
 
     plan.lower_data_names(lowering)
     plan.partitioners(lowering)
@@ -123,8 +125,8 @@ def _use_lower_plan(lowering: dict[str, Any]) -> None:
 
 def fuzz_json(data: bytes) -> None:
     """Any JSON."""
-    from etbuild import json_file
-    from etbuild.plan import canonical_json
+    from etbuild.files import json_file
+    from etbuild.files.digests import canonical_json
 
     with contextlib.suppress(ValueError):
         canonical_json(json_file.parse(data))
@@ -132,7 +134,7 @@ def fuzz_json(data: bytes) -> None:
 
 def fuzz_plan(data: bytes) -> None:
     """A plan and its parts."""
-    from etbuild import plan
+    from etbuild.plan import plan
 
     path = _file("plan.json", data)
     for schema, use in (
@@ -146,7 +148,7 @@ def fuzz_plan(data: bytes) -> None:
 
 def fuzz_positions(data: bytes) -> None:
     """The places of a manifest's values, beside a plan."""
-    from etbuild.verbs.options import positions_beside
+    from etbuild.cli.options import positions_beside
 
     _file("beside.positions.json", data)
     InputError([]).located(positions_beside(_directory() / "beside.plan.json"))
@@ -154,34 +156,34 @@ def fuzz_positions(data: bytes) -> None:
 
 def fuzz_index(data: bytes) -> None:
     """An index: explained, compared with another and locked."""
-    from etbuild import comparison, explanation, lockfile, references
+    from etbuild.analysis import explanation, find_index, lockfile, program_diff
 
     path = _file("net.index.json", data)
     with _only_our_errors():
-        index = references.read_index(path)[1]
+        index = find_index.read_index(path)[1]
         list(explanation.tree(index["inputs"]))
         explanation.differences(index, _sound_index())
         explanation.differences(_sound_index(), index)
         explanation.steps_to_run(index, _sound_index())
         lockfile.lock(index)
-        list(comparison.text(comparison.compare(comparison.facts(path), _sound_facts())))
+        list(program_diff.text(program_diff.compare(program_diff.facts(path), _sound_facts())))
 
 
 def fuzz_report(data: bytes) -> None:
     """A report that an index lists."""
-    from etbuild import comparison
+    from etbuild.analysis import program_diff
 
     _file("built/net.report.json", data)
     index, digest = _sound_index(), hashlib.sha256(data).hexdigest()
     artifacts = [{**entry, "sha256": digest} for entry in index["artifacts"] if entry["kind"] == "report"]
     path = _file("built/net.index.json", json.dumps({**index, "artifacts": artifacts}).encode())
     with _only_our_errors():
-        list(comparison.text(comparison.compare(_sound_facts(), comparison.facts(path))))
+        list(program_diff.text(program_diff.compare(_sound_facts(), program_diff.facts(path))))
 
 
 def fuzz_lock(data: bytes) -> None:
     """A lockfile."""
-    from etbuild import lockfile
+    from etbuild.analysis import lockfile
 
     with _only_our_errors():
         lockfile.check(_file("net.lock.json", data), lockfile.lock(_sound_index()), "update it")
@@ -189,9 +191,9 @@ def fuzz_lock(data: bytes) -> None:
 
 def fuzz_lowering(data: bytes) -> None:
     """The facts of a lowering, reported."""
-    from etbuild import plan
-    from etbuild.report import report
-    from etbuild.steps import reporting
+    from etbuild.plan import plan
+    from etbuild.report.report import report
+    from etbuild.steps import report as reporting
     from tests.unit.indexes import MANIFEST
 
     with _only_our_errors():
@@ -203,30 +205,30 @@ def fuzz_lowering(data: bytes) -> None:
 
 def fuzz_export(data: bytes) -> None:
     """What the methods of an export have in common."""
-    from etbuild import saved_export
-    from etbuild.export_files import ExportFiles
+    from etbuild.export import archive
+    from etbuild.export.layout import ExportFiles
 
     path = _file("export/module.json", data)
     with _only_our_errors():
-        saved = saved_export.read(ExportFiles.below(path.parent))
+        saved = archive.read(ExportFiles.below(path.parent))
         if sum(entry.nbytes for entry in saved.tensors) < 1 << 20:
-            saved_export.load_content(saved, {})
+            archive.load_content(saved, {})
 
 
 def fuzz_lowered_method(data: bytes) -> None:
     """A lowered method without its program."""
-    from etbuild import lowered_method, sharing
+    from etbuild.lower import method_archive, weight_sharing
 
     path = _file("lowered/method.json", data)
     with _only_our_errors():
-        found = lowered_method.read(path.parent, "forward")
-        sharing.measure({"forward": found.places})
-        lowered_method.load(found, {})
+        found = method_archive.read(path.parent, "forward")
+        weight_sharing.measure({"forward": found.places})
+        method_archive.load(found, {})
 
 
 def fuzz_record(data: bytes) -> None:
     """A record of the cache whose digest is right."""
-    from etbuild.cache_record import Damaged, read_record
+    from etbuild.cache.record import Damaged, read_record
 
     with contextlib.suppress(Damaged):
         read_record(data, "program", "0" * 64)
@@ -236,7 +238,7 @@ def fuzz_record(data: bytes) -> None:
 
 def fuzz_work_protocol(data: bytes) -> None:
     """Requests of Bazel, in two pieces."""
-    from etbuild.work_protocol import Messages, ProtocolError, decode_request
+    from etbuild.worker.protocol import Messages, ProtocolError, decode_request
 
     messages, cut = Messages(), len(data) // 2
     with contextlib.suppress(ProtocolError):
@@ -259,7 +261,8 @@ def fuzz_ptd(data: bytes) -> None:
 
 
 def _describe(name: str, data: bytes) -> None:
-    from etbuild import comparison, inspection, program_file
+    from etbuild.analysis import inspection, program_diff
+    from etbuild.files import program_file
 
     path = _file(name, data)
     with _only_our_errors():
@@ -267,31 +270,32 @@ def _describe(name: str, data: bytes) -> None:
         json.dumps(facts)
         assert all(line.isprintable() for line in inspection.text(facts).split("\n"))
     with _only_our_errors():
-        found = comparison.facts(path)
-        list(comparison.text(comparison.compare(found, found)))
+        found = program_diff.facts(path)
+        list(program_diff.text(program_diff.compare(found, found)))
 
 
 def fuzz_safetensors(data: bytes) -> None:
     """A file of weights, by our reader and by that of safetensors."""
-    from etbuild import tensor_digests, tensors
+    from etbuild.model import tensor_digests, weights_files
 
     path = _file("net.safetensors", data)
     with _only_our_errors():
         tensor_digests.tensor_digests("net.safetensors", path)
     with _only_our_errors():
-        tensors.read_tensors("net.safetensors", path, ())
+        weights_files.read_tensors("net.safetensors", path, ())
 
 
 def fuzz_pt2(data: bytes) -> None:
     """An exported program."""
-    from etbuild import export, plan
-    from etbuild.inputs import Inputs
+    from etbuild.export import export_methods
+    from etbuild.inputs.declared import Inputs
+    from etbuild.plan import plan
 
     path = _file("net.pt2", data)
     methods = {"forward": {"program": "net.pt2"}}
     whole = plan.reduce({"schema": "executorch-model/v1", "name": "net", "methods": methods})
     with _only_our_errors(), contextlib.redirect_stderr(io.StringIO()):
-        export.load_method(plan.export_plan(whole), "forward", Inputs({}, {"net.pt2": path}, []))
+        export_methods.load_method(plan.export_plan(whole), "forward", Inputs({}, {"net.pt2": path}, []))
 
 
 TARGETS: dict[str, Target] = {

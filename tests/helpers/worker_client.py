@@ -63,7 +63,7 @@ def varint(value: int) -> bytes:
 
 def framed(message: Any) -> bytes:
     """A message behind its length."""
-    data = message.SerializeToString()
+    data: bytes = message.SerializeToString()
     return varint(len(data)) + data
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etbuild import cli
+from etbuild.cli import main
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -85,7 +85,7 @@ def build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Build:
         for name, data in (files or {}).items():
             (root / name).write_bytes(data)
         capsys.readouterr()
-        code = cli.main(["build", str(root / "model.yaml"), "--no-cache", "-o", str(root / "out"), *arguments])
+        code = main.main(["build", str(root / "model.yaml"), "--no-cache", "-o", str(root / "out"), *arguments])
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err.replace(f"{root}/", ""), root / "out")
 

@@ -81,7 +81,7 @@ def test_the_bytes_are_those_of_executorch_alone(
 ) -> None:
     plain.update(plain or artifacts(build, "--no-accelerate"))
     on = tuple(name for name in accelerate.SWITCHES if name != left_out)
-    monkeypatch.setattr("etbuild.steps.lowering.accelerated", lambda: accelerate.accelerated(on))
+    monkeypatch.setattr("etbuild.steps.lower.accelerated", lambda: accelerate.accelerated(on))
     assert artifacts(build) == plain
 
 

@@ -1,6 +1,6 @@
 """Each backend lowers a model of two methods, which have one of three layers in common: what comes out, and how much.
 
-What is measured here is what the README's table of backends says.
+What is measured here is what the table of backends in docs/support.md says.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 import yaml
 
 from etbuild import backends
-from etbuild.settled import FIXED
+from etbuild.processes.environment import FIXED
 from tests.helpers.runtime import run
 from tests.helpers.worker_client import Worker
 
-README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
 WIDTH = 256
 MODEL = f"""\
 import torch
@@ -98,7 +98,7 @@ VENDORS = {
 }
 BUILD_ALL = """\
 import sys
-from etbuild.cli import main
+from etbuild.cli.main import main
 
 directory, options, *manifests = sys.argv[1:]
 for manifest in manifests:
@@ -247,22 +247,22 @@ def runs(built: Path, name: str, case: Case, scratch: Path) -> bool:
     return True
 
 
-def rows_of_readme() -> Iterator[list[str]]:
-    table = re.search(r"<!-- backends -->\n(.*?)\n<!-- /backends -->", README.read_text("utf-8"), re.DOTALL)
+def documented_rows() -> Iterator[list[str]]:
+    table = re.search(r"<!-- backends -->\n(.*?)\n<!-- /backends -->", DOCUMENT.read_text("utf-8"), re.DOTALL)
     assert table is not None
     for line in table.group(1).splitlines()[2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_readme_has_a_row_for_every_backend() -> None:
-    assert [row[0] for row in rows_of_readme()] == [
+def test_the_document_has_a_row_for_every_backend() -> None:
+    assert [row[0] for row in documented_rows()] == [
         f"`{name}`" for name in sorted(backends.BACKENDS) if name != "custom"
     ]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_readme_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
-    row = next(row for row in rows_of_readme() if row[0] == f"`{name}`")
+def test_the_document_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
+    row = next(row for row in documented_rows() if row[0] == f"`{name}`")
     if not is_here(name):
         pytest.skip(", ".join(problem.message for problem in backends.BACKENDS[name].missing(())))
     case = CASES[name]
@@ -386,12 +386,12 @@ def test_what_a_backend_needs_is_said_before_anything_is_imported(name: str, tmp
         pytest.skip(f"all that `{name}` needs is here")
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "net.yaml").write_text(manifest("net", name, VENDORS.get(name, {})))
-    code = "import sys; from etbuild.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    code = "import sys; from etbuild.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
     command = [sys.executable, "-c", code, "build", str(tmp_path / "net.yaml"), "-o", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
     assert not (tmp_path / "out").exists()
     for problem in needs:
         assert f"methods.decode.partitioners[0]: {problem.message}\n    {problem.hint}" in done.stderr
-    row = next(row for row in rows_of_readme() if row[0] == f"`{name}`")
+    row = next(row for row in documented_rows() if row[0] == f"`{name}`")
     assert row[1:] == ["needs " + "; ".join(need.what for need in backends.BACKENDS[name].needs), "", "", ""]

@@ -10,8 +10,8 @@ import torch
 from executorch.exir.tensor import scalar_type_table
 from executorch.runtime import Runtime
 
-from etbuild import cli
-from etbuild.constants import DTYPES
+from etbuild.cli import main
+from etbuild.export.constant_methods import DTYPES
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -113,7 +113,7 @@ def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.
     said = []
     for edit in ("return start + 7", "return 7 + start", "return 8 + start"):
         (tmp_path / "constants.py").write_text(CONSTANTS.replace("return start + 7", edit))
-        assert cli.main(command) == 0
+        assert main.main(command) == 0
         said.append(capsys.readouterr().out)
     assert ['"lower": "cached"' in text for text in said] == [False, True, False], said
     assert answers(tmp_path / "out" / "net.pte", "number") == [[13]]

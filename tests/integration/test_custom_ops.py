@@ -10,7 +10,7 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild import program_file
+from etbuild.files import program_file
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 

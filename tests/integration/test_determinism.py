@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +24,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 def create():
     return XnnpackPartitioner()
 """
+GOLDEN = Path(__file__).parents[1] / "golden/programs"
 # Backends that no example has for all of a program: mlp with other partitioners.
 BACKENDS = {
     "portable": ["portable"],
@@ -39,7 +42,7 @@ SURROUNDINGS = {
 }
 BUILD_ALL = """\
 import sys
-from etbuild.cli import main
+from etbuild.cli.main import main
 
 for manifest in sys.argv[2:]:
     code = main(["build", manifest, "--no-cache", "--no-accelerate", "-o", sys.argv[1]])
@@ -93,6 +96,20 @@ def test_every_example_has_the_same_bytes_elsewhere(
     made = artifacts(cli_built(name).parent, name)
     assert {f"{name}.pte", f"{name}.index.json", f"{name}.report.json"} <= made.keys()
     assert made == artifacts(built_elsewhere, name)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_every_example_has_the_bytes_that_were_written_down(
+    name: str, cli_built: Callable[[str], Path], update_golden: bool
+) -> None:
+    """A change that is meant to change bytes says so, by writing them down again."""
+    directory = cli_built(name).parent
+    files = sorted(path for path in directory.rglob("*.pt*") if path.is_file())
+    made = {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    golden = GOLDEN / f"{name}.json"
+    if update_golden:
+        golden.write_text(json.dumps(made, indent=2) + "\n")
+    assert json.loads(golden.read_text()) == made
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save
 
-from etbuild import cli
-from etbuild.comparison import first_difference
+from etbuild.analysis.program_diff import first_difference
+from etbuild.cli import main
 
 from . import test_shards
 from .conftest import MANIFEST, MODEL, Build, Outcome
@@ -19,7 +19,7 @@ MORE = MANIFEST.replace("  forward:", "  up:\n    entry: forward\n    example_in
 
 def diff(capsys: pytest.CaptureFixture[str], before: Path, after: Path, *options: str, expect: int = 0) -> str:
     capsys.readouterr()
-    assert cli.main(["diff", str(before), str(after), *options]) == expect
+    assert main.main(["diff", str(before), str(after), *options]) == expect
     printed = capsys.readouterr()
     return printed.err if expect == 2 else printed.out
 

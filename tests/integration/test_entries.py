@@ -14,7 +14,7 @@ import torch
 from executorch.runtime import Runtime
 from torch.utils import _pytree as pytree
 
-from etbuild.assignments import assigned_when_run
+from etbuild.export.assignments import assigned_when_run
 
 from .conftest import Build, Outcome
 

@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(MANIFEST)
     (tmp_path / "model.py").write_text(MODEL.replace("(8, 4)", "(8, 40000)"))
     script = (
-        "import resource, sys; from etbuild.cli import main; "
+        "import resource, sys; from etbuild.cli.main import main; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
     )
     command = [sys.executable, "-c", script, "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]

@@ -10,7 +10,7 @@ import torch
 from executorch.exir._serialize._program import _get_extended_header
 from executorch.runtime import Runtime
 
-from etbuild import program_file
+from etbuild.files import program_file
 
 from .conftest import Build, Outcome
 

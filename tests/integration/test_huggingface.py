@@ -223,7 +223,8 @@ def test_a_configuration_that_is_no_mapping_is_named(build):
 
 def test_what_to_install_without_transformers(tmp_path):
     (tmp_path / "model.yaml").write_text(manifest({"class": "BertModel"}))
-    code = "import sys; sys.modules['transformers'] = None; from etbuild.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['transformers'] = None; from etbuild.cli.main import main; "
+    code += "sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "build", str(tmp_path / "model.yaml"), "-o", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from executorch.exir import to_edge
 
-from etbuild import cli
+from etbuild.cli import main
 
 from .conftest import MANIFEST, Build
 
@@ -19,7 +19,7 @@ TAGGED = MANIFEST + "named_data:\n  weights: {parameters: ['*']}\n"
 
 def inspect(path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main(["inspect", str(path), *arguments])
+    code = main.main(["inspect", str(path), *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 
 from .conftest import MANIFEST, MODEL
 
@@ -45,7 +45,7 @@ class Project:
         """The steps of a build: `run` or `cached`."""
         where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
         self.capsys.readouterr()
-        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == expect
+        assert main.main(["build", str(self.root / "model.yaml"), *where]) == expect
         return dict(json.loads(self.capsys.readouterr().out)["steps"]) if expect == 0 else {}
 
     def artifacts(self) -> dict[str, bytes]:
@@ -82,7 +82,7 @@ def test_an_edit_runs_what_it_reaches(
     assert project.build() == HIT
     kept = project.artifacts()
     where = ["--no-cache", "-o", str(project.root / "out")]
-    assert cli.main(["build", str(project.root / "model.yaml"), *where]) == 0
+    assert main.main(["build", str(project.root / "model.yaml"), *where]) == 0
     assert project.artifacts() == kept
 
 
@@ -102,8 +102,8 @@ def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_no
 ) -> None:
     manifest, out = str(project.root / "model.yaml"), ["-o", str(project.root / "out")]
     in_the_way = project.root / "model.py"
-    assert cli.main(["build", manifest, "--cache-dir", str(in_the_way), *out]) == 2
+    assert main.main(["build", manifest, "--cache-dir", str(in_the_way), *out]) == 2
     assert "cannot be used as a cache" in project.capsys.readouterr().err
     monkeypatch.setenv("ETBUILD_CACHE_DIR", str(in_the_way))
-    assert cli.main(["build", manifest, *out]) == 0
+    assert main.main(["build", manifest, *out]) == 0
     assert "note: building without a cache" in project.capsys.readouterr().err

@@ -30,7 +30,7 @@ READERS = {
 PROCESS = """
 import os, sys, torch
 from pathlib import Path
-from etbuild import undeclared
+from etbuild.inputs import undeclared
 from etbuild.errors import BuildError
 
 assert "safetensors" not in sys.modules

@@ -15,8 +15,8 @@ from executorch.exir._serialize.generated.executorch_flatbuffer import (
     Program,
 )
 
-from etbuild import program_file
 from etbuild.errors import InputError
+from etbuild.files import program_file
 
 COUNT = 2000
 SEEDS = Path(__file__).parents[1] / "fuzz/seeds"

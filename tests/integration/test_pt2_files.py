@@ -18,12 +18,13 @@ import pytest
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 
-from etbuild import custom_ops, pt2_file
 from etbuild.errors import InputError
-from etbuild.export import load_method
-from etbuild.inputs import Inputs, read_sources
-from etbuild.pt2_strings import Refused, _operator
-from etbuild.sources import importable
+from etbuild.export import custom_ops, pt2_file
+from etbuild.export.export_methods import load_method
+from etbuild.export.pt2_strings import Refused, _operator
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.user_code import importable
 
 from .conftest import Build
 

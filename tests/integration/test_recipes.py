@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild import recipes
+from etbuild.backends import recipes
 
 from .conftest import Build
 from .test_quantization import MODEL, error_of, module

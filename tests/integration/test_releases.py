@@ -1,4 +1,4 @@
-"""The core with each older release of ExecuTorch that `etbuild.versions` names: the same programs, byte for byte."""
+"""The core with each older release of ExecuTorch that `etbuild.releases` names: the same programs, byte for byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.versions import SUPPORTED
+from etbuild.releases import SUPPORTED
 from tests.conftest import MANIFESTS
 from tests.helpers import commands
 

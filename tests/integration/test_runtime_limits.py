@@ -14,7 +14,7 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild.finite import non_finite
+from etbuild.lower.finite_weights import non_finite
 
 from .conftest import Build, Outcome
 
@@ -147,9 +147,7 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
     assert "model.yaml:6:19: checks.runtime: ExecuTorch's own runtime cannot do all of `sort`" in made.err
 
 
-@pytest.mark.parametrize(
-    ("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
 def test_what_the_runtime_can_do_is_not_noted(build: Build, method: str, shape: list[int]) -> None:
     made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
     assert made.code == 0, made.err
@@ -263,7 +261,7 @@ def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) ->
         "function": "from executorch.extension.pybindings import portable_lib as p; del p._get_operator_names",
     }
     called = "assert r._kernels() is r._kernels() is None"
-    code = f"import sys\nfrom etbuild import runtime_limits as r\n{spoil[missing]}\n{called}"
+    code = f"import sys\nfrom etbuild.emit import runtime_limits as r\n{spoil[missing]}\n{called}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("note: kernels of the runtime are not looked at") == 1

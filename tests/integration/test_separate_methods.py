@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 from tests.helpers import manifests
 from tests.helpers.worker_client import Worker
 
@@ -140,13 +140,13 @@ class Cached:
         """What was done with each method."""
         self.capsys.readouterr()
         where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
-        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == 0
+        assert main.main(["build", str(self.root / "model.yaml"), *where]) == 0
         return dict(json.loads(self.capsys.readouterr().out)["methods"])
 
     def check(self) -> None:
         """Compares with a clean joint build."""
         where = ["--no-cache", "--no-accelerate", "-o", str(self.root / "clean")]
-        assert cli.main(["build", str(self.root / "model.yaml"), *where]) == 0
+        assert main.main(["build", str(self.root / "model.yaml"), *where]) == 0
         for path in (self.root / "clean").iterdir():
             assert path.read_bytes() == (self.root / "out" / path.name).read_bytes(), path.name
 
@@ -264,9 +264,9 @@ def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: 
 
 
 def test_what_cannot_be_read_back_is_lowered_together(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etbuild import lowered_method
+    from etbuild.lower import method_archive
 
-    monkeypatch.setattr(lowered_method, "_put_in_order", lambda graph, nodes: None)
+    monkeypatch.setattr(method_archive, "_put_in_order", lambda graph, nodes: None)
     made = build(HEAD + TWO, "--jobs", "2", model=DEEP)
     assert made.code == 0, made.err
     assert "ExecuTorch reads something else than it saved" in made.err
@@ -276,14 +276,15 @@ def test_without_acceleration_nothing_lowered_comes_from_the_cache(cached: Cache
     cached.build()
     where = ["--cache-dir", str(cached.root / "cache"), "-o", str(cached.root / "out"), "--json"]
     cached.capsys.readouterr()
-    assert cli.main(["build", str(cached.root / "model.yaml"), "--no-accelerate", *where]) == 0
+    assert main.main(["build", str(cached.root / "model.yaml"), "--no-accelerate", *where]) == 0
     assert json.loads(cached.capsys.readouterr().out)["steps"] == {"export": "cached", "lower": "run", "report": "run"}
 
 
 def test_other_versions_lower_together(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    from etbuild import forked, versions
+    from etbuild import releases
+    from etbuild.processes import forked
 
-    monkeypatch.setattr(versions, "fitting", lambda: False)
+    monkeypatch.setattr(releases, "fitting", lambda: False)
     monkeypatch.setattr(forked, "run", lambda *arguments: pytest.fail("a fork"))
     assert build(HEAD + TWO, "--jobs", "2", model=DEEP.replace("range(11)", "range(1)")).code == 0
 
@@ -294,7 +295,7 @@ def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capsys: py
     plans = [f"--{part}={tmp_path / part}" for part in ("plan", "export-plan", "lower-plan")]
 
     def run(*arguments: object) -> int:
-        return cli.main([str(argument) for argument in arguments])
+        return main.main([str(argument) for argument in arguments])
 
     assert run("plan", project / "model.yaml", *plans) == 0
     source = f"--source=model.py={project / 'model.py'}"

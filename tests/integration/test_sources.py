@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from etbuild.inputs import Inputs, Used, describe_files, read_sources
-from etbuild.sources import importable, load_callable
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used, read_sources
+from etbuild.inputs.key import describe_files
+from etbuild.inputs.user_code import importable, load_callable
 
 MODEL = """\
 # a comment, and a character: \u00e9
@@ -91,8 +93,8 @@ def test_asserts_are_kept_whatever_python_is_told(tmp_path: Path) -> None:
     (tmp_path / "digested.py").write_text("assert False, 'kept'\n")
     script = f"""
 from pathlib import Path
-from etbuild.inputs import read_sources
-from etbuild.sources import importable, load_callable
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.user_code import importable, load_callable
 with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), []) as finder:
     load_callable("digested:create", finder, ())
 """

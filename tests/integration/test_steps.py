@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 from tests.helpers.worker_client import Worker
 
 from .conftest import MANIFEST, MODEL, Build
@@ -34,7 +34,7 @@ class Project:
         save_file(content, self.data[name])
 
     def run(self, verb: str, *arguments: object) -> None:
-        assert cli.main([verb, *map(str, arguments)]) == 0
+        assert main.main([verb, *map(str, arguments)]) == 0
 
     def plan(self) -> None:
         plans = [f"--{part}={self.root / part}.json" for part in ("plan", "export-plan", "lower-plan")]
@@ -256,6 +256,6 @@ def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_diges
     project = Project(tmp_path / "one", MANIFEST, model)
     cache = tmp_path / "cache"
     arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
-    assert cli.main(arguments) == 1
+    assert main.main(arguments) == 1
     assert Cache(cache).info().records == {}
     assert list((project.root / "out").iterdir()) == []

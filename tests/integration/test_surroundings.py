@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import installed
-from etbuild.settled import FIXED, environment
+from etbuild.inputs import distributions
+from etbuild.processes.environment import FIXED, environment
 from tests.helpers.commands import etbuild
 from tests.helpers.manifests import one_method
 
@@ -81,10 +81,22 @@ RUN = "import site; site.main(); from etbuild.__main__ import main; sys.exit(mai
 
 def test_what_stays_of_an_environment() -> None:
     stays = {
-        **{"PATH": "/bin", "HOME": "/home/me", "TMPDIR": "/t", "LC_ALL": "C", "https_proxy": "p", "NO_PROXY": "q"},
-        **{"QNN_SDK_ROOT": "/qnn", "EXYNOS_AI_LITECORE_ROOT": "/s", "MODEL_CONVERTER_PATH": "/m", "CUDA_HOME": "/c"},
-        **{"FLATC_EXECUTABLE": "/f", "ANDROID_NDK": "/n"},
-        **{"LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "2", "ETBUILD_CACHE_DIR": "/cache", "HF_HOME": "/hf"},
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "TMPDIR": "/t",
+        "LC_ALL": "C",
+        "https_proxy": "p",
+        "NO_PROXY": "q",
+        "QNN_SDK_ROOT": "/qnn",
+        "EXYNOS_AI_LITECORE_ROOT": "/s",
+        "MODEL_CONVERTER_PATH": "/m",
+        "CUDA_HOME": "/c",
+        "FLATC_EXECUTABLE": "/f",
+        "ANDROID_NDK": "/n",
+        "LD_LIBRARY_PATH": "/l",
+        "OMP_NUM_THREADS": "2",
+        "ETBUILD_CACHE_DIR": "/cache",
+        "HF_HOME": "/hf",
     }
     goes = ["PYTHONOPTIMIZE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHON_GIL"]
     goes += ["TORCH_LOGS", "PYTORCH_JIT", "EXECUTORCH_X", "KMP_AFFINITY", "MKL_DYNAMIC", "GLIBC_TUNABLES", "WIDTH"]
@@ -101,7 +113,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     venv.create(root, symlinks=True, with_pip=False)
     [place] = (root / "lib").glob("python*/site-packages")
     [tests] = [path for path in map(Path, sys.path) if path.name == "site-packages"]
-    (place / "packages.pth").write_text(f"{tests}\n{Path(installed.__file__).parents[1]}\n")
+    (place / "packages.pth").write_text(f"{tests}\n{Path(distributions.__file__).parents[2]}\n")
     return place
 
 
@@ -137,7 +149,7 @@ def install(place: Path) -> Path:
     (place / "edited-1.dist-info").mkdir(parents=True)
     (place / "edited.py").write_text("x = 1\n")
     (place / "edited-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1\n")
-    digest = installed._record_digest(place / "edited.py")
+    digest = distributions._record_digest(place / "edited.py")
     (place / "edited-1.dist-info/RECORD").write_text(f"edited.py,{digest},6\nedited-1.dist-info/RECORD,,\n")
     return place / "edited.py"
 
@@ -146,11 +158,11 @@ def install(place: Path) -> Path:
 def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module = install(tmp_path)
-    installed.check_unedited.__wrapped__("edited")
+    distributions.check_unedited.__wrapped__("edited")
     late = module.stat().st_mtime + 60
     os.utime(module, (late, late))  # only copied
-    installed.check_unedited.__wrapped__("edited")
+    distributions.check_unedited.__wrapped__("edited")
     module.write_text(content)
     os.utime(module, (late, late))
-    with pytest.raises(installed.InputError, match=r"`edited.py` of the installed package `edited` was changed"):
-        installed.check_unedited.__wrapped__("edited")
+    with pytest.raises(distributions.InputError, match=r"`edited.py` of the installed package `edited` was changed"):
+        distributions.check_unedited.__wrapped__("edited")

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from etbuild.tensor_digests import tensor_digests
+from etbuild.model.tensor_digests import tensor_digests
 
 
 def test_safetensors_and_torch_files_give_the_same_digests(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
 from etbuild.backends import entry_points
+from etbuild.cli import main
 from tests.helpers import commands
 
 EXAMPLE = Path(__file__).parents[2] / "examples/third_party_backend"
@@ -241,7 +241,7 @@ class Changed:
         ):
             forget_the_package()
             out = self.site.parent / "out"
-            code = cli.main(["build", str(MANIFEST), "--no-cache", "--jobs", str(jobs), "-o", str(out)])
+            code = main.main(["build", str(MANIFEST), "--no-cache", "--jobs", str(jobs), "-o", str(out)])
         made = {path.name: path.read_bytes() for path in out.glob("*")}
         shutil.rmtree(out, ignore_errors=True)
         return code, made, self.capsys.readouterr().err
@@ -352,7 +352,7 @@ def test_a_broken_package_concerns_no_other_backend(own_site: Path, tmp_path: Pa
 
 def test_packages_are_looked_for_where_a_name_is_unknown_and_not_before(site: Path) -> None:
     code = (
-        "import sys; from etbuild.cli import main; main(['validate', *sys.argv[1:]]); "
+        "import sys; from etbuild.cli.main import main; main(['validate', *sys.argv[1:]]); "
         "print('etbuild_tally' in sys.modules, 'torch' in sys.modules)"
     )
     found = []

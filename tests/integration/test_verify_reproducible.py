@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -52,7 +52,7 @@ def test_a_second_build_that_fails_is_reported(build: Build) -> None:
 
 
 def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from etbuild import cli
+    from etbuild.cli import main
 
     for number, model in enumerate((EXACT, EXACT.replace("fill_(0.5)", "fill_(len(__file__))"))):
         root = tmp_path / str(number)
@@ -60,5 +60,5 @@ def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path, capsys: p
         (root / "model.yaml").write_text(MANIFEST)
         (root / "model.py").write_text(model)
         where = ["--cache-dir", str(root / "cache"), "-o", str(root / "out")]
-        code = cli.main(["build", str(root / "model.yaml"), "--verify-reproducible", *where])
+        code = main.main(["build", str(root / "model.yaml"), "--verify-reproducible", *where])
         assert (code, Cache(root / "cache").info().records) == ((1, {}) if number else (0, {"program": 1}))

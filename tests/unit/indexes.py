@@ -6,7 +6,9 @@ import copy
 import hashlib
 from typing import Any
 
-from etbuild import plan, schema
+from etbuild import json_schema
+from etbuild.files import digests
+from etbuild.plan import plan
 
 MANIFEST: dict[str, Any] = {
     "name": "net",
@@ -47,7 +49,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
     index = {
         "schema": "executorch-index/v2",
         "name": reduced["name"],
-        "key": plan.digest(described),
+        "key": digests.digest(described),
         "inputs": described,
         "tensors": {file: {name: sha256(name) for name in names} for file in described["data"]},
         "versions": {"etbuild": "0.2.0", "executorch": "1.5.1", "torch": "2.13.0+cpu"},
@@ -60,7 +62,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
         ],
         "named_data": {"weights": sha256("ptd")},
     }
-    assert schema.problems("index", index) == []
+    assert json_schema.problems("index", index) == []
     return index
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etbuild import alignment, backends, recipes
-from etbuild.alignment import Item, Slot
+from etbuild import backends
+from etbuild.backends import call_slots, recipes
+from etbuild.backends.call_slots import Item, Slot
 from etbuild.errors import InputError
 from tests.helpers.examples_drawn import examples
 
@@ -27,14 +28,14 @@ def align(lists: dict[str, list[Entry]]) -> list[dict[str, Entry]]:
     """The slots, as entries."""
     items = {
         method: [
-            alignment.item(each["backend"], each["options"], ("methods", method, "partitioners", index))
+            call_slots.item(each["backend"], each["options"], ("methods", method, "partitioners", index))
             for index, each in enumerate(listed)
         ]
         for method, listed in lists.items()
     }
     return [
         {method: lists[method][int(str(each.path[-1]))] for method, each in slot.items()}
-        for slot in alignment.align(items)
+        for slot in call_slots.align(items)
     ]
 
 
@@ -172,7 +173,7 @@ def drawn(kinds: str, single: bool) -> st.SearchStrategy[dict[str, list[Item]]]:
 
 def aligned(lists: dict[str, list[Item]]) -> list[Slot] | None:
     try:
-        return alignment.align(lists)
+        return call_slots.align(lists)
     except InputError:
         return None
 

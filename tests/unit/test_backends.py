@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from etbuild import backends, schema
+from etbuild import backends, json_schema
 from etbuild.backends.needs import package, python, sdk
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +130,6 @@ def test_a_later_python_is_accepted() -> None:
 def test_one_schema_is_read_by_path_as_well(tmp_path: Path) -> None:
     path = tmp_path / "options.schema.json"
     path.write_text('{"type": "object", "properties": {"speed": {"type": "integer"}}, "additionalProperties": false}')
-    [problem] = schema.problems(path, {"sped": 1}, ("methods", "f"))
+    [problem] = json_schema.problems(path, {"sped": 1}, ("methods", "f"))
     assert problem.hint is not None
     assert "did you mean `speed`?" in problem.hint

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 from etbuild.errors import BuildError, InputError
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
@@ -227,7 +227,7 @@ def test_the_collector_waits_for_who_reads(kept: Kept) -> None:
 
 def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept, tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from etbuild.cache import Cache\n"
+        "import sys, time; from pathlib import Path; from etbuild.cache.store import Cache\n"
         "with Cache(Path(sys.argv[1])).building('program', sys.argv[2]):\n    print('in', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "cache"), KEY]
@@ -253,7 +253,7 @@ def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept,
 CROWD = """\
 import random, shutil, sys
 from pathlib import Path
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 import hashlib
 
 root, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -490,7 +490,7 @@ def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None
 def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     script = (
-        "import resource, sys; from pathlib import Path; from etbuild.cache import Cache\n"
+        "import resource, sys; from pathlib import Path; from etbuild.cache.store import Cache\n"
         "root = Path(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         f"Cache(root / 'cache').store('program', '{KEY}', root, ['large'])\n"
     )
@@ -511,18 +511,18 @@ def test_verify_finds_what_a_hit_would_find(kept: Kept) -> None:
 def test_the_verbs(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
     kept.store()
     where = ["--cache-dir", str(kept.root / "cache")]
-    assert cli.main(["cache", "info", *where, "--json"]) == 0
+    assert main.main(["cache", "info", *where, "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     assert info["records"] == {"program": 1}
     assert info["blobs"] == 3
-    assert cli.main(["cache", "info", *where]) == 0
+    assert main.main(["cache", "info", *where]) == 0
     assert "program records  1" in capsys.readouterr().out
-    assert cli.main(["cache", "verify", *where]) == 0
+    assert main.main(["cache", "verify", *where]) == 0
     assert capsys.readouterr().out == "no damage\n"
     kept.blobs()[0].write_bytes(b"damage")
-    assert cli.main(["cache", "verify", *where]) == 1
+    assert main.main(["cache", "verify", *where]) == 1
     assert "was damaged and is dropped" in capsys.readouterr().out
-    assert cli.main(["cache", "gc", *where, "--max-size", "1.5 kB", "--json"]) == 0
+    assert main.main(["cache", "gc", *where, "--max-size", "1.5 kB", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["size"] <= 1500
-    assert cli.main(["cache", "gc", *where, "--max-size", "lots"]) == 2
+    assert main.main(["cache", "gc", *where, "--max-size", "lots"]) == 2
     assert "--max-size lots: not a size\n    write for example 500MB or 10GB" in capsys.readouterr().err

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from etbuild import checks, plan, schema
+from etbuild import json_schema
 from etbuild.errors import BuildError, CheckError
-from etbuild.report import report
+from etbuild.plan import plan
+from etbuild.report import checks
+from etbuild.report.report import report
 
 from .indexes import MANIFEST, edited
 
@@ -107,7 +109,7 @@ def test_the_report_says_what_was_checked() -> None:
     reduced = planned(checks={"max_memory_bytes": 100})
     made = report(reduced, LOWERING, checks.measure(reduced, LOWERING), [])
     assert made["checks"][0] == {"check": "max_memory_bytes", "of": "decode", "limit": 100, "actual": 30}
-    assert schema.problems("report", made) == []
+    assert json_schema.problems("report", made) == []
 
 
 def test_the_report_leaves_out_what_it_is_told_to() -> None:
@@ -116,7 +118,7 @@ def test_the_report_leaves_out_what_it_is_told_to() -> None:
     assert made["bytes"]["external"] == {"weights": {"blobs": 2, "bytes": 700}}
     assert made["bytes"]["constants"] == {"blobs": 2, "bytes": 3}
     assert made["sharing"] == {"expected_bytes": 900, "shared_bytes": 300, "duplicate_bytes": 600}
-    assert schema.problems("report", made) == []
+    assert json_schema.problems("report", made) == []
 
 
 NON_FINITE = {"head.weight": {"kind": "parameter", "nan": 2, "infinite": 1, "elements": 1000}}
@@ -157,7 +159,7 @@ def test_what_is_suspicious_is_a_note_or_an_error(check: str, facts: dict[str, A
         assert note.startswith(f"{message}; ")
         made = report(reduced, lowering, [], [note])
         assert made["notes"] == [note]
-        assert schema.problems("report", made) == []
+        assert json_schema.problems("report", made) == []
     asked = planned(checks={check: True, "max_program_bytes": 1})
     assert checks.notes(asked, lowering) == []
     with pytest.raises(CheckError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli
+from etbuild.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
@@ -25,7 +25,7 @@ MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
 )
 def test_these_verbs_do_not_import_torch(arguments: list[str]) -> None:
     script = (
-        "import sys\nfrom etbuild.cli import main\n"
+        "import sys\nfrom etbuild.cli.main import main\n"
         "try:\n    code = main(sys.argv[1:])\nexcept SystemExit as end:\n    code = end.code\n"
         "assert code in (0, None), code\n"
         "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"
@@ -36,7 +36,7 @@ def test_these_verbs_do_not_import_torch(arguments: list[str]) -> None:
 def test_validate_reports_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("schema: executorch-model/v1\n")
-    assert cli.main(["validate", str(tmp_path / "a.yaml"), MLP, str(tmp_path / "b.yaml")]) == 2
+    assert main.main(["validate", str(tmp_path / "a.yaml"), MLP, str(tmp_path / "b.yaml")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "a.yaml:1:1" in captured.err
@@ -46,23 +46,23 @@ def test_validate_reports_all_files(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_validate_json_is_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text("schema: executorch-model/v1\nname: 7\n")
-    assert cli.main(["validate", "--json", str(tmp_path / "a.yaml")]) == 2
+    assert main.main(["validate", "--json", str(tmp_path / "a.yaml")]) == 2
     problems = json.loads(capsys.readouterr().out)
     assert {"line": 2, "column": 7, "path": ["name"]}.items() <= problems[-1].items()
 
 
 def test_validate_of_good_manifests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate", MLP]) == 0
+    assert main.main(["validate", MLP]) == 0
     assert capsys.readouterr().out == "1 manifest checked: no errors\n"
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate", "no/such.yaml"]) == 2
+    assert main.main(["validate", "no/such.yaml"]) == 2
     assert "no/such.yaml: cannot read the file: No such file or directory" in capsys.readouterr().err
 
 
 def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", MLP]) == 0
+    assert main.main(["plan", MLP]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["key"]) == 64
     assert printed["inputs"]["plan"]["name"] == "mlp"
@@ -70,18 +70,18 @@ def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_arguments_may_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "params").write_text(f"--expect-name=other\n{MLP}\n")
-    assert cli.main(["plan", f"@{tmp_path / 'params'}"]) == 2
+    assert main.main(["plan", f"@{tmp_path / 'params'}"]) == 2
     assert 'write `name = "mlp"` into the BUILD file' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["model.py", "=x", "model.py="])
 def test_declarations_have_a_name_and_a_file(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", MLP, "--source", value]) == 2
+    assert main.main(["plan", MLP, "--source", value]) == 2
     assert "expected NAME=FILE" in capsys.readouterr().err
 
 
 def test_a_root_that_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", MLP, "--root", "no/such"]) == 2
+    assert main.main(["plan", MLP, "--root", "no/such"]) == 2
     assert "--root no/such: not a directory" in capsys.readouterr().err
 
 
@@ -112,12 +112,12 @@ def test_closed_streams_are_no_error(closed: str) -> None:
 
 def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
+        main.main(["--help"])
     listed = re.findall(r"^    (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
     assert listed == ["validate", "plan", "build", "watch", "explain", "inspect", "diff", "lock", "cache"]
 
 
 def test_every_argument_has_a_help_text() -> None:
-    [verbs] = [action for action in cli._parser(cli._VERBS)._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     arguments = [(name, action) for name, parser in verbs.choices.items() for action in parser._actions]
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == ["cache action"]

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from etbuild import document
 from etbuild.errors import InputError
+from etbuild.manifest import yaml_document
 
 
 def load(path: Path, text: str) -> Any:
     path.write_text(f"value: {text}\n", "utf-8")
-    return document.load(path).data["value"]
+    return yaml_document.load(path).data["value"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import error_text
-from etbuild.error_text import hints, summary
+from etbuild import exception_text
+from etbuild.exception_text import hints, summary
 
 LONG = ValueError("word " * 1000)
 
@@ -19,7 +19,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def whole_error(error: Exception) -> str | None:
-    return error_text.whole_error(error, summary(error))
+    return exception_text.whole_error(error, summary(error))
 
 
 def raised(error: Exception) -> Exception:
@@ -77,9 +77,9 @@ def test_without_a_place_for_files_there_is_none(cache: Path) -> None:
 
 
 def test_old_errors_are_forgotten(cache: Path) -> None:
-    for number in range(error_text._KEPT + 5):
+    for number in range(exception_text._KEPT + 5):
         whole_error(ValueError(f"{number}\n\nmore"))
-    assert len(list(cache.iterdir())) == error_text._KEPT
+    assert len(list(cache.iterdir())) == exception_text._KEPT
 
 
 def test_hints_are_a_line_each() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from etbuild import cli, explanation
-from etbuild.cache import Cache
+from etbuild.analysis import explanation
+from etbuild.cache.store import Cache
+from etbuild.cli import main
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
@@ -124,7 +125,7 @@ def test_the_toolchain() -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0) -> str:
-    assert cli.main(["explain", *map(str, arguments)]) == expect
+    assert main.main(["explain", *map(str, arguments)]) == expect
     printed = capsys.readouterr()
     return printed.err if expect else printed.out
 

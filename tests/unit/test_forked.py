@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import forked
 from etbuild.errors import BuildError, InputError, Problem
+from etbuild.processes import forked
 
 
 def writer(path: Path) -> Callable[[], None]:

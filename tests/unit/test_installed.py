@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import inputs, installed
 from etbuild.errors import InputError
+from etbuild.inputs import distributions, toolchain
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest() -> str:
-    installed.facts.cache_clear()
-    version, sha256 = installed.facts("our-net")
+    distributions.facts.cache_clear()
+    version, sha256 = distributions.facts("our-net")
     assert version == "1.0"
     return sha256
 
@@ -113,4 +113,4 @@ def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
 
 
 def test_the_driver_is_there_by_its_files() -> None:
-    assert "etbuild" not in inputs.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
+    assert "etbuild" not in toolchain.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]

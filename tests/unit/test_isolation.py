@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """\
 import ctypes, os, socket, sys
 from pathlib import Path
-from etbuild import isolation
+from etbuild.processes import sandbox as isolation
 
 user = int(sys.argv[1])
 if user != os.geteuid():

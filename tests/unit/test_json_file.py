@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from etbuild import cli, json_file, manifest, plan, references, regular_files
+from etbuild.analysis import find_index
+from etbuild.cli import main
 from etbuild.errors import InputError
+from etbuild.files import digests, json_file, regular_files
+from etbuild.manifest import validate
+from etbuild.plan import plan
 from tests.conftest import MANIFESTS
 
 from .indexes import MANIFEST, edited, make_index
@@ -51,7 +55,7 @@ def test_every_verb_says_what_is_wrong_with_an_index(
     path = tmp_path / "net.index.json"
     path.write_bytes(data)
     others = {"lock": [str(tmp_path / "net.lock.json")], "diff": [str(path)], "explain": []}
-    assert cli.main([verb, str(path), *others[verb]]) == 2
+    assert main.main([verb, str(path), *others[verb]]) == 2
     assert f"{path}: not an index: " in capsys.readouterr().err
 
 
@@ -69,7 +73,7 @@ def test_numbers_that_are_not_finite_can_be_taken() -> None:
 
 
 def test_a_name_that_is_too_long_is_not_taken_for_a_build(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "n" * 5000]) == 2
+    assert main.main(["explain", "n" * 5000]) == 2
     assert len(capsys.readouterr().err) < 300
 
 
@@ -99,7 +103,7 @@ def test_an_index_fits_its_schema_in_depth(tmp_path: Path, path: tuple[Any, ...]
     target = tmp_path / "net.index.json"
     target.write_text(json.dumps(edited(make_index(), *path, value=value)))
     with pytest.raises(InputError, match="not an index: ") as error:
-        references.read_index(target)
+        find_index.read_index(target)
     assert len(error.value.problems) <= 3
 
 
@@ -136,12 +140,12 @@ RICH = {
 
 @pytest.mark.parametrize("name", ["rich", *MANIFESTS])
 def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
-    whole = plan.reduce(RICH if name == "rich" else manifest.load(MANIFESTS[name]).data)
+    whole = plan.reduce(RICH if name == "rich" else validate.load(MANIFESTS[name]).data)
     lower = plan.lower_plan(whole)
     methods = [plan.method_plan(lower, method) for method in lower["methods"]]
     for part in (whole, plan.export_plan(whole), lower, *methods):
         path = tmp_path / "plan.json"
-        path.write_bytes(plan.canonical_json(part))
+        path.write_bytes(digests.canonical_json(part))
         assert plan.read(path, part["schema"]) == part
 
 
@@ -195,7 +199,7 @@ def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "net.report.json").symlink_to("/dev/zero")
     (inside / "net.index.json").write_text(json.dumps(index))
-    assert cli.main(["diff", str(inside), str(inside)]) == 0
+    assert main.main(["diff", str(inside), str(inside)]) == 0
 
 
 def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etbuild import cli
+from etbuild.cli import main
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
@@ -22,7 +22,7 @@ def write(path: Path, index: dict[str, Any]) -> Path:
 def locked(tmp_path: Path) -> list[str]:
     """The arguments that compare a program with its lockfile."""
     arguments = [str(write(tmp_path / "net.index.json", make_index())), str(tmp_path / "net.lock.json")]
-    assert cli.main(["lock", *arguments, "--update"]) == 0
+    assert main.main(["lock", *arguments, "--update"]) == 0
     return arguments
 
 
@@ -33,14 +33,14 @@ def test_a_lockfile_holds_what_is_shipped(locked: list[str]) -> None:
         "net.weights.ptd": {"size": 5000, "sha256": sha256("ptd")},
     }
     assert lock["versions"]["torch"] == "2.13.0"  # its CPU build and the registry's own make the same bytes
-    assert cli.main(["lock", *locked]) == 0
+    assert main.main(["lock", *locked]) == 0
 
 
 def test_another_report_is_no_change(locked: list[str]) -> None:
     index = make_index(edited(MANIFEST, "checks", value={"max_program_bytes": 9000}))
     index["artifacts"][2]["sha256"] = sha256("other")
     write(Path(locked[0]), index)
-    assert cli.main(["lock", *locked]) == 0
+    assert main.main(["lock", *locked]) == 0
 
 
 def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture
     index["artifacts"].insert(2, {"file": "net.more.ptd", "kind": "named_data", "size": 9, "sha256": sha256("more")})
     write(Path(locked[0]), index)
     capsys.readouterr()
-    assert cli.main(["lock", *locked, "--hint", "bazel run //net:update"]) == 3
+    assert main.main(["lock", *locked, "--hint", "bazel run //net:update"]) == 3
     assert capsys.readouterr().err == (
         "error: net.lock.json: the program is not the one that is locked:\n"
         "    methods: [decode, prefill] -> [decode, embed, prefill]\n"
@@ -61,13 +61,13 @@ def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture
         f"    net.weights.ptd: the same size, other content: {sha256('ptd')[:16]} -> {sha256('retrained')[:16]}\n"
         "    if that is meant: bazel run //net:update\n"
     )
-    assert cli.main(["lock", *locked, "--update"]) == 0
-    assert cli.main(["lock", *locked]) == 0
+    assert main.main(["lock", *locked, "--update"]) == 0
+    assert main.main(["lock", *locked]) == 0
 
 
 def test_there_is_no_lockfile_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = write(tmp_path / "net.index.json", make_index())
-    assert cli.main(["lock", str(index), str(tmp_path / "net.lock.json")]) == 3
+    assert main.main(["lock", str(index), str(tmp_path / "net.lock.json")]) == 3
     assert f"there is no lockfile yet\n    etbuild lock {index}" in capsys.readouterr().err
 
 
@@ -76,5 +76,5 @@ def test_a_file_that_is_not_a_lockfile_is_refused(
     locked: list[str], content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(locked[1]).write_text(content)
-    assert cli.main(["lock", *locked]) == 2
+    assert main.main(["lock", *locked]) == 2
     assert "not a lockfile" in capsys.readouterr().err

@@ -9,8 +9,9 @@ from types import FrameType
 
 import pytest
 
-from etbuild import cli, manifest
+from etbuild.cli import main
 from etbuild.errors import InputError
+from etbuild.manifest import validate
 
 HEAD = "schema: executorch-model/v1\nname: m\nmodel: {factory: 'm:c'}\n"
 METHOD = "methods:\n  forward:\n    example_inputs: [{shape: [1]}]\n"
@@ -48,7 +49,7 @@ def work(path: Path, text: str) -> int:
     sys.setprofile(count)
     try:
         with pytest.raises(InputError):
-            manifest.load(path)
+            validate.load(path)
     finally:
         sys.setprofile(None)
     return calls
@@ -68,7 +69,7 @@ def test_work_grows_with_the_number_of_errors(tmp_path: Path, head: str, line: s
 def test_many_errors_of_a_kind_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(HEAD + METHOD + "    partitioners:\n" + "".join(f"      - x{number}\n" for number in range(1000)))
-    assert cli.main(["validate", str(path)]) == 2
+    assert main.main(["validate", str(path)]) == 2
     said = capsys.readouterr().err
     assert said.count("unknown backend") == 10
     assert f"{path}:18:9: methods.forward.partitioners[10]: 990 more such problems" in said

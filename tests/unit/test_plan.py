@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from etbuild import manifest, plan
 from etbuild.errors import InputError, Position
+from etbuild.files import digests
+from etbuild.manifest import validate
+from etbuild.plan import plan
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -44,7 +46,7 @@ schema: "executorch-model/v1"
 def reduce(tmp_path: Path, text: str) -> dict[str, Any]:
     path = tmp_path / "model.yaml"
     path.write_text(text)
-    return plan.reduce(manifest.load(path).data)
+    return plan.reduce(validate.load(path).data)
 
 
 def test_weights_are_blamed_where_they_stand() -> None:
@@ -53,7 +55,7 @@ def test_weights_are_blamed_where_they_stand() -> None:
 
 
 def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
-    assert plan.canonical_json(reduce(tmp_path, MANIFEST)) == plan.canonical_json(reduce(tmp_path, REORDERED))
+    assert digests.canonical_json(reduce(tmp_path, MANIFEST)) == digests.canonical_json(reduce(tmp_path, REORDERED))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
     ],
 )
 def test_every_other_edit_changes_the_plan(tmp_path: Path, old: str, new: str) -> None:
-    assert plan.digest(reduce(tmp_path, MANIFEST)) != plan.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
+    assert digests.digest(reduce(tmp_path, MANIFEST)) != digests.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
 
 
 def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
 
 def test_canonical_json_refuses_nan() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        plan.canonical_json(float("nan"))
+        digests.canonical_json(float("nan"))
 
 
 def test_positions_survive_json() -> None:

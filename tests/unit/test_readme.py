@@ -1,4 +1,4 @@
-"""What the README shows is true."""
+"""What the README and docs/getting-started.md show is true."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import manifest
 from etbuild.errors import InputError
+from etbuild.manifest import validate
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+GETTING_STARTED = (ROOT / "docs/getting-started.md").read_text("utf-8")
 FIRST_MANIFEST = next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "schema:" in block)
 
 
 def test_the_first_manifest_is_valid(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text(FIRST_MANIFEST)
-    assert manifest.load(tmp_path / "net.yaml").data["name"] == "net"
+    assert validate.load(tmp_path / "net.yaml").data["name"] == "net"
 
 
 def test_the_second_manifest_fits_into_the_first(tmp_path: Path) -> None:
-    methods = re.search(r"```yaml\n(methods:.*?)```", README, re.DOTALL)
+    methods = re.search(r"```yaml\n(methods:.*?)```", GETTING_STARTED, re.DOTALL)
     assert methods
     (tmp_path / "net.yaml").write_text(FIRST_MANIFEST[: FIRST_MANIFEST.index("methods:")] + methods.group(1))
-    assert set(manifest.load(tmp_path / "net.yaml").data["methods"]) == {"prefill", "decode"}
+    assert set(validate.load(tmp_path / "net.yaml").data["methods"]) == {"prefill", "decode"}
 
 
 def test_the_error_is_what_the_driver_says(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text(FIRST_MANIFEST.replace("[xnnpack]", "[xnnpak]"))
     with pytest.raises(InputError) as error:
-        manifest.load(tmp_path / "net.yaml", "models/net/net.yaml")
-    assert textwrap.indent(str(error.value), "    ") in README
+        validate.load(tmp_path / "net.yaml", "models/net/net.yaml")
+    assert textwrap.indent(str(error.value), "    ") in GETTING_STARTED

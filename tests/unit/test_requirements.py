@@ -17,7 +17,7 @@ def extras() -> set[str]:
 
 
 def pins(lock: Path) -> dict[str, str]:
-    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock.read_text(), re.M))
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock.read_text(), re.MULTILINE))
 
 
 def test_every_extra_has_its_lock():
@@ -27,7 +27,7 @@ def test_every_extra_has_its_lock():
 
 def test_the_repository_rule_knows_every_extra():
     text = (REPOSITORY / "rules/private/packages_repository.bzl").read_text()
-    listed = re.search(r"^EXTRAS = \[(.*?)\]", text, re.M | re.S)
+    listed = re.search(r"^EXTRAS = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
     assert listed is not None
     assert re.findall(r'"(.+?)"', listed[1]) == sorted(extras())
 

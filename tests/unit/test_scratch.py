@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import files
-from etbuild.cache import Cache
+from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
-from etbuild.folders import Folder
-from etbuild.scratch import HIDDEN, Scratch, sweep_files, temporary, unfinished
+from etbuild.files import artifacts
+from etbuild.files.directories import Folder
+from etbuild.files.scratch import HIDDEN, Scratch, sweep_files, temporary, unfinished
 
 HOLD = """\
 import os, sys, time
 from pathlib import Path
-from etbuild.scratch import HIDDEN, Scratch
+from etbuild.files.scratch import HIDDEN, Scratch
 with Scratch(Path(sys.argv[1]), HIDDEN) as scratch:
     (scratch.path / "deep/er").mkdir(parents=True)
     (scratch.path / "deep/er/file").write_bytes(b"x" * 1000)
@@ -222,20 +222,20 @@ def test_a_file_system_without_locks_is_told_before_any_work(
     monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     why = re.escape(f"the file system has no locks ({os.strerror(number)})")
-    with pytest.raises(BuildError, match=f"cannot be locked against other builds: {why}"), files.staging(tmp_path):
+    with pytest.raises(BuildError, match=f"cannot be locked against other builds: {why}"), artifacts.staging(tmp_path):
         pytest.fail("work was begun")
     with pytest.raises(InputError, match=f"cannot be used as a cache: {why}"):
         Cache(tmp_path / "cache")
     with temporary("again"):
-        files.replace(tmp_path / "file", b"")
+        artifacts.replace(tmp_path / "file", b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "file"]
 
 
 CROWD = """\
 import sys
 from pathlib import Path
-from etbuild.folders import Folder
-from etbuild.scratch import HIDDEN, Scratch, sweep_files, unfinished
+from etbuild.files.directories import Folder
+from etbuild.files.scratch import HIDDEN, Scratch, sweep_files, unfinished
 
 place = Path(sys.argv[1])
 for turn in range(200):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from etbuild import sharing
-from etbuild.sharing import Place
+from etbuild.lower import weight_sharing
+from etbuild.lower.weight_sharing import Place
 
 
 def xnnpack(blobs: dict[str, int], **weights: int) -> Place:
@@ -24,12 +24,12 @@ def portable(**weights: int) -> Place:
 
 
 def test_a_common_blob_is_one_copy() -> None:
-    found = sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"k": 400, "l": 8}, w=400, v=8)]})
+    found = weight_sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"k": 400, "l": 8}, w=400, v=8)]})
     assert found == {"expected_bytes": 400, "shared_bytes": 400, "duplicate_bytes": 0, "duplicates": []}
 
 
 def test_a_weight_in_two_packings_is_there_twice() -> None:
-    found = sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"l": 400}, w=400)]})
+    found = weight_sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"l": 400}, w=400)]})
     assert found["duplicate_bytes"] == 400
     assert found["duplicates"] == [
         {"weight": "w", "bytes": 400, "copies": 2, "readers": ["XnnpackBackend of `a`", "XnnpackBackend of `b`"]}
@@ -38,29 +38,29 @@ def test_a_weight_in_two_packings_is_there_twice() -> None:
 
 def test_a_blob_that_is_shared_does_not_hide_one_of_its_size_that_is_not() -> None:
     one, other = xnnpack({"k": 400, "l": 400}, w=400, v=400), xnnpack({"k": 400, "m": 400}, w=400, v=400)
-    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0
+    assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0
 
 
 def test_weights_that_one_method_alone_reads_are_no_lost_sharing() -> None:
     one, other = xnnpack({"k": 400, "l": 400}, w=400, v=400), xnnpack({"k": 400, "m": 400}, w=400, u=400)
-    assert sharing.measure({"a": [one], "b": [other]})["duplicate_bytes"] == 0
+    assert weight_sharing.measure({"a": [one], "b": [other]})["duplicate_bytes"] == 0
 
 
 def test_what_a_backend_folds_into_another_weight_is_not_missed() -> None:
     """A BatchNorm's vectors have no blobs of their own."""
     folded = xnnpack({"k": 400, "l": 16}, w=400, bias=16, gamma=16, mean=16)
-    assert sharing.measure({"a": [folded], "b": [folded]})["duplicate_bytes"] == 0
+    assert weight_sharing.measure({"a": [folded], "b": [folded]})["duplicate_bytes"] == 0
 
 
 def test_a_weight_that_is_packed_to_another_size_is_shared_by_any_common_blob() -> None:
     one, other = xnnpack({"k": 50}, w=400), xnnpack({"k": 50, "m": 16}, w=400, v=16)
-    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 400
+    assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 400
 
 
 def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> None:
     """Half precision halves it; the same compiled bytes are written once."""
     a, b, same = inside("x", 200, w=300, v=100), inside("y", 1000, w=300), inside("y", 1000, w=300)
-    found = sharing.measure({"a": [a], "b": [b], "c": [same]})
+    found = weight_sharing.measure({"a": [a], "b": [b], "c": [same]})
     assert found["duplicate_bytes"] == 150
     assert found["duplicates"][0]["readers"] == ["VendorBackend of `a`", "VendorBackend of `b`, `c`"]
     assert found["expected_bytes"] == 300
@@ -68,11 +68,11 @@ def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> N
 
 def test_two_backends_may_have_one_blob() -> None:
     vulkan = Place("VulkanBackend", "v", 500, {"k": 400}, {"w": ("w", 400)})
-    assert sharing.measure({"a": [vulkan], "b": [xnnpack({"k": 400}, w=400)]})["shared_bytes"] == 400
+    assert weight_sharing.measure({"a": [vulkan], "b": [xnnpack({"k": 400}, w=400)]})["shared_bytes"] == 400
 
 
 def test_backends_and_portable_operators_do_not_share() -> None:
-    found = sharing.measure({"a": [portable(w=64)], "b": [portable(w=64), xnnpack({"k": 64}, w=64)]})
+    found = weight_sharing.measure({"a": [portable(w=64)], "b": [portable(w=64), xnnpack({"k": 64}, w=64)]})
     assert (found["duplicate_bytes"], found["duplicates"][0]["copies"]) == (64, 2)
 
 
@@ -81,22 +81,22 @@ def test_a_place_comes_back_from_json(change: dict[str, Any]) -> None:
     import json
 
     place = Place(**{**vars(xnnpack({"k": 1}, w=4)), **change})
-    assert sharing.read(json.loads(json.dumps(place.facts()))) == place
+    assert weight_sharing.read(json.loads(json.dumps(place.facts()))) == place
 
 
 def zeros(*names: str, size: int = 64) -> dict[str, tuple[str, int]]:
-    return {sharing.identity("0", name): (name, size) for name in names}
+    return {weight_sharing.identity("0", name): (name, size) for name in names}
 
 
 def test_two_weights_of_zeros_are_two_weights() -> None:
     one, other = Place("", "", 0, {}, zeros("a")), Place("XnnpackBackend", "x", 100, {"k": 64}, zeros("b"))
-    found = sharing.measure({"a": [one], "b": [other]})
+    found = weight_sharing.measure({"a": [one], "b": [other]})
     assert found == {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
 
 
 def test_one_weight_of_zeros_may_be_there_twice() -> None:
     one, other = Place("", "", 0, {}, zeros("a", "c")), Place("XnnpackBackend", "x", 200, {"k": 64}, zeros("a", "b"))
-    found = sharing.measure({"a": [one], "b": [other]})
+    found = weight_sharing.measure({"a": [one], "b": [other]})
     assert [(each["weight"], each["bytes"]) for each in found["duplicates"]] == [("a", 64)]
 
 
@@ -104,4 +104,4 @@ def test_blobs_are_counted_by_content_whatever_names_it_has() -> None:
     """Both zeros are one blob, which does not stand for a weight of their size that is not shared."""
     one = Place("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
     other = Place("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})
-    assert sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0
+    assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from etbuild.slate import Slate, in_stage, work
+from etbuild.processes.build_status import Slate, in_stage, work
 
 
 def code_of(run: Callable[[], int], end: Callable[[], None] = lambda: None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.tensor_digests import tensor_digests
+from etbuild.model.tensor_digests import tensor_digests
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -> Path:

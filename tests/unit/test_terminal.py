@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import cli, inspection
+from etbuild.analysis import inspection
+from etbuild.analysis.tables import table
+from etbuild.cli import main
 from etbuild.errors import Problem, printable, steers
-from etbuild.progress import table
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -35,7 +36,7 @@ def test_names_in_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     evil = json.dumps(EVIL)
     path = tmp_path / f"{EVIL.replace(chr(0), '')}.yaml"
     path.write_text(f"{evil}: 1\nname: {evil}\nmethods: {{{evil}: 1}}\nmodel: {{factory: {evil}, weights: {evil}}}\n")
-    assert cli.main(["validate", str(path)]) == 2
+    assert main.main(["validate", str(path)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") < 20
     assert is_clean(said)
@@ -50,10 +51,10 @@ def test_names_in_indexes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for path, index in zip(paths, (first, second), strict=True):
         path.write_text(json.dumps(index))
     lock = tmp_path / "net.lock.json"
-    assert cli.main(["lock", str(paths[1]), str(lock), "--update"]) == 0
+    assert main.main(["lock", str(paths[1]), str(lock), "--update"]) == 0
     for arguments in (["explain", paths[1]], ["explain", *paths], ["diff", *paths], ["lock", paths[0], lock]):
         capsys.readouterr()
-        assert cli.main([*map(str, arguments)]) in (0, 3)
+        assert main.main([*map(str, arguments)]) in (0, 3)
         said = capsys.readouterr()
         assert "\\x1b" in said.out + said.err
         assert is_clean(said.out + said.err)

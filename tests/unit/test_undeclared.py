@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild import undeclared
 from etbuild.errors import BuildError
+from etbuild.inputs import readable_places, undeclared
 
 
 def module(directory: Path, name: str) -> Path:
@@ -136,11 +136,11 @@ def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (facts / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.syspath_prepend(project)
-    undeclared._editable_places.cache_clear()
-    undeclared._edited_modules.cache_clear()
+    readable_places._editable_places.cache_clear()
+    readable_places._edited_modules.cache_clear()
     yield project
-    undeclared._editable_places.cache_clear()
-    undeclared._edited_modules.cache_clear()
+    readable_places._editable_places.cache_clear()
+    readable_places._edited_modules.cache_clear()
     for name in [name for name in sys.modules if name.startswith("flat_proj")]:
         del sys.modules[name]
 

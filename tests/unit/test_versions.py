@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from etbuild import versions
+from etbuild import releases
 from etbuild.errors import BuildError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,30 +21,30 @@ def install(release: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> N
     monkeypatch.syspath_prepend(directory)
 
 
-@pytest.mark.parametrize("release", versions.SUPPORTED)
+@pytest.mark.parametrize("release", releases.SUPPORTED)
 def test_supported_releases_are_accepted_without_a_message(release, monkeypatch, tmp_path, capsys):
     install(release, monkeypatch, tmp_path)
-    versions.check()
+    releases.check()
     assert capsys.readouterr() == ("", "")
 
 
 def test_an_older_release_is_refused(monkeypatch, tmp_path):
     install("1.3.1", monkeypatch, tmp_path)
     with pytest.raises(BuildError, match=r"ExecuTorch 1\.3\.1 is older(.|\n)*supported: 1\.4\.1, 1\.5\.1"):
-        versions.check()
+        releases.check()
 
 
 @pytest.mark.parametrize("release", ["1.5.0", "1.10.0"])
 def test_an_unknown_release_is_tried(release, monkeypatch, tmp_path, capsys):
     install(release, monkeypatch, tmp_path)
-    versions.check()
+    releases.check()
     assert f"note: ExecuTorch {release} is none of those that are tested" in capsys.readouterr().err
-    assert not versions.fitting()
+    assert not releases.fitting()
 
 
 def test_the_package_asks_for_these_releases():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    oldest, newest = versions.SUPPORTED[0], versions.SUPPORTED[-1]
+    oldest, newest = releases.SUPPORTED[0], releases.SUPPORTED[-1]
     assert f"executorch>={oldest},<={newest}" in project["dependencies"]
-    assert versions.WRITTEN_FOR["executorch"] == newest
+    assert releases.WRITTEN_FOR["executorch"] == newest
     assert f"\nexecutorch=={newest} " in (REPOSITORY / "toolchain/requirements.lock").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etbuild.work_protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
+from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 from tests.helpers.worker_client import TYPES, framed, request, varint
 
 REQUEST = WorkRequest(("lower", "--data=ä=b", ""), ("model.py", "bazel-out/ä"), 7, True, "sandbox/é")

@@ -23,14 +23,14 @@ def main() -> int:
     arguments = sys.argv[1:]
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _settle(arguments)
-    from etbuild import cli
+    from etbuild.cli import main as cli
 
     if arguments == _WORKER:
-        from etbuild import worker
+        from etbuild.worker import server
 
-        return worker.serve(cli.main)
+        return server.serve(cli.main)
     if arguments and arguments[0].startswith(_SUPERVISED):
-        from etbuild.supervised import work_for_parent
+        from etbuild.processes.supervisor import work_for_parent
 
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
         # The parent knows why this process is interrupted, and says so.
@@ -39,24 +39,24 @@ def main() -> int:
 
 
 def _supervise(arguments: list[str], limit: float | None) -> None:
-    from etbuild.supervised import supervise
+    from etbuild.processes.supervisor import supervise
 
     supervise(f"{_SUPERVISED}{{}}", arguments, limit)
 
 
 def _settle(arguments: list[str]) -> None:
     """Starts this process anew in settled surroundings: one that lives long, and forks for each build."""
-    from etbuild import settled
+    from etbuild.processes import environment
 
-    if not settled.is_settled():
-        os.execve(sys.executable, settled.command(arguments), settled.environment())
+    if not environment.is_settled():
+        os.execve(sys.executable, environment.command(arguments), environment.environment())
 
 
 def _look_where_builds_look() -> None:
     """Leaves out directories of PYTHONPATH as builds do: else a key would be made of other packages."""
-    from etbuild import settled
+    from etbuild.processes import environment
 
-    left = set(settled.python_path())
+    left = set(environment.python_path())
     given = {Path(place).absolute() for place in os.environ["PYTHONPATH"].split(os.pathsep)}
     sys.path[:] = [place for place in sys.path if Path(place) not in given - left]
 

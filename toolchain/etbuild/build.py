@@ -8,23 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import backends, files
-from etbuild.effort import Effort
+from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export_files import ExportFiles
-from etbuild.inputs import (
-    Inputs,
-    Used,
-    check_unchanged,
-    data_in_key,
-    describe_inputs,
-    file_digest,
-    used_sources,
-)
-from etbuild.plan import (
+from etbuild.export.layout import ExportFiles
+from etbuild.files import artifacts as files
+from etbuild.files.digests import digest, file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used, used_sources
+from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
+from etbuild.plan.plan import (
     Plan,
     data_names,
-    digest,
     export_data_names,
     export_plan,
     lower_data_names,
@@ -33,11 +27,12 @@ from etbuild.plan import (
     partitioners,
     used_backends,
 )
+from etbuild.steps.resources import Effort
 from etbuild.steps.stages import Stage
 
 if TYPE_CHECKING:
-    from etbuild.cache import Cache
-    from etbuild.steps.lowering import Lowering
+    from etbuild.cache.store import Cache
+    from etbuild.steps.lower import Lowering
 
 
 @dataclass(frozen=True)
@@ -151,16 +146,16 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
 
 
 def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
-    from etbuild import reproducibility
+    from etbuild.analysis import reproduce
 
     made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
     plans = export_plan(request.plan), lower_plan(request.plan)
-    reproducibility.verify(*plans, request.inputs, request.used, sorted(made))
+    reproduce.verify(*plans, request.inputs, request.used, sorted(made))
 
 
 def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
     plan, name, stage = request.plan, request.plan["name"], surroundings.stage
-    from etbuild.undeclared import unkeyed
+    from etbuild.inputs.undeclared import unkeyed
 
     # Who asks whether two builds agree wants two builds.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
@@ -169,12 +164,12 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
         methods: dict[str, str] = {}
         done["lower"] = steps.lower(staged / "export", staged / "program", methods)
         with stage("check and report"):
-            from etbuild.steps import reporting
+            from etbuild.steps import report
 
             made = staged / "program"
-            lowering = reporting.read_lowering(made / f"{name}.lowering.json")
+            lowering = report.read_lowering(made / f"{name}.lowering.json")
             lowered = [files.Artifact(made, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *reporting.check_and_report(plan, request.described, lowering, made)]
+            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, made)]
         if verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
@@ -194,7 +189,7 @@ class _Steps:
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory: `run` or `cached`."""
-        from etbuild.steps import exporting
+        from etbuild.steps import export as exporting
 
         plan, used = export_plan(self.request.plan), self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
@@ -204,7 +199,7 @@ class _Steps:
     def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
         """Lowers into a new directory: `run` or `cached`. Notes what was done with each method, if they were lowered
         one by one."""
-        from etbuild.steps import lowering
+        from etbuild.steps import lower as lowering
 
         plan = lower_plan(self.request.plan)
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
@@ -220,7 +215,7 @@ class _Steps:
 
     def _lower_one_by_one(self, what: Lowering, directory: Path, methods: dict[str, str]) -> None:
         """Takes what it can from the cache method by method, lowers the others, and merges all."""
-        from etbuild.steps import lowering
+        from etbuild.steps import lower as lowering
 
         assert self.cache is not None
         with files.staging(directory) as staged:
@@ -239,7 +234,7 @@ class _Steps:
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""
-        from etbuild.undeclared import unkeyed
+        from etbuild.inputs.undeclared import unkeyed
 
         directory.mkdir()
         if self.cache is None:

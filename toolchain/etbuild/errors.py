@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+INTERRUPTED = 130
+"""The exit code of a command that a signal has ended."""
+
 DocumentPath = tuple[str | int, ...]
 
 _COMPARED = 20  # of unknown words, so many are compared with all that are known

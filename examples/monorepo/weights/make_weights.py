@@ -23,7 +23,7 @@ FILES = {
 
 
 def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 in [-1/4, 1/4), decided by the tensor's name."""
+    """float32 in [-1/4, 1/4), computed from the tensor's name."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     integers = np.random.PCG64(seed).random_raw(math.prod(shape)) >> np.uint64(40)  # 24 bits each
     return ((integers.astype(np.float32) / 2**23 - 1) / 4).astype(np.float32).reshape(shape)

@@ -1,7 +1,7 @@
-"""The backend `tally`, as ExecuTorch sees it: a partitioner, and what it makes of each partition.
+"""The backend `tally`, as ExecuTorch sees it: a partitioner, and the code that compiles each partition.
 
-A delegate of it is a text: each operator of the partition, how often, and the names of its weights, which are the
-digests of their content. So methods that use one weight store it once.
+A delegate is a text: the number of each operator in the partition, and the names of its weights. A weight's name is the
+digest of its content, so that methods with the same weight store it once.
 """
 
 from __future__ import annotations

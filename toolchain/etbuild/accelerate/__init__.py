@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
-from etbuild import versions
+from etbuild import releases
 
 # In the order in which they are entered. The modules import torch, so that each is imported when it is used.
 SWITCHES = (
@@ -34,7 +34,7 @@ def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
         on: The switches to use; each of them stays off if the packages do not fit.
     """
     with contextlib.ExitStack() as switches:
-        if on and versions.fitting():
+        if on and releases.fitting():
             for name in SWITCHES:
                 if name in on:
                     switches.enter_context(_switch(name)())
@@ -45,7 +45,7 @@ def importing() -> AbstractContextManager[None]:
     """Imports ExecuTorch faster inside."""
     from etbuild.accelerate.import_inductor_later import import_inductor_later
 
-    return import_inductor_later() if versions.fitting() else contextlib.nullcontext()
+    return import_inductor_later() if releases.fitting() else contextlib.nullcontext()
 
 
 def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:

@@ -16,8 +16,8 @@ from typing import Any
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 
-from etbuild.accelerate.replaced import replaced
 from etbuild.errors import BuildError, Problem
+from etbuild.patching import replaced
 
 
 def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:

@@ -16,7 +16,7 @@ from typing import Any
 import torch._ops
 from torch._export import utils
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 
 def _collect() -> Any:

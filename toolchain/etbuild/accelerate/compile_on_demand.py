@@ -18,7 +18,7 @@ from executorch.exir.backend import backend_api
 from torch.fx import GraphModule
 from torch.fx import graph_module as fx
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 _recompile, _reduce = GraphModule.recompile, GraphModule.__reduce__
 

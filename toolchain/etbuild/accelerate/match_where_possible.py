@@ -16,7 +16,7 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from torch.fx import GraphModule
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 # An operator that every graph of the pass's pattern has; a test looks into them.
 NEEDED = {

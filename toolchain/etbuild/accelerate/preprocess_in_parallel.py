@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
-from etbuild import forked
-from etbuild.accelerate.replaced import replaced
 from etbuild.errors import EtbuildError
+from etbuild.patching import replaced
+from etbuild.processes import forked
 
 _LOOP = "__loop__"  # marks a `preprocess_multimethod` that does what ExecuTorch's does
 _WORTH = 4  # delegates for each fork: fewer are done before a fork has started

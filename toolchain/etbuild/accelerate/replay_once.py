@@ -23,7 +23,7 @@ from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
 from executorch.exir.passes.const_prop_pass import ConstPropPass
 from torch.fx import GraphModule
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 _HOOKS = sorted(
     name

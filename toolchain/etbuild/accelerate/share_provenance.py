@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx.traceback import NodeSource
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 
 def _itself(source: NodeSource, memo: dict[int, Any]) -> NodeSource:

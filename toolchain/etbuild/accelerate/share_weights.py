@@ -18,7 +18,7 @@ import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from torch.export import ExportedProgram
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 
 def _copy(cls: type, program: ExportedProgram, compile_specs: list[Any]) -> ExportedProgram:

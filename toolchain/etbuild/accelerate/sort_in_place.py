@@ -18,7 +18,7 @@ from executorch.exir import lowered_backend_module
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import _Namespace
 
-from etbuild.accelerate.replaced import replaced
+from etbuild.patching import replaced
 
 # What `torch.fx.passes.tools_common.legalize_graph` puts first: checks of sizes stand before what depends on them.
 PRIORITIZED = frozenset(

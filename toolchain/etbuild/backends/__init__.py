@@ -17,7 +17,6 @@ from etbuild.backends import (
     aoti,
     arm,
     cadence,
-    coreml,
     cortex_m,
     custom,
     entry_points,
@@ -43,6 +42,7 @@ from etbuild.backends.backend import (
     Partitioners,
     options_at,
 )
+from etbuild.backends.coreml import backend as coreml
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -228,7 +228,7 @@ def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator
     except Exception as error:
         if name in BACKENDS:
             raise
-        from etbuild.error_text import summary
+        from etbuild.exception_text import summary
 
         message = f"the backend `{name}` failed when {action}: {summary(error)}"
         raise InputError([Problem(message, path)]) from error

@@ -31,8 +31,8 @@ def around_ethos_u(partitioners: Partitioners) -> Iterator[None]:
     """Inside, what Vela prints, thirty lines for each delegate, is shown where it fails."""
     from executorch.backends.arm import arm_vela
 
-    from etbuild.accelerate.replaced import replaced
-    from etbuild.quiet import shown_if_it_fails
+    from etbuild.patching import replaced
+    from etbuild.processes.library_output import shown_if_it_fails
 
     del partitioners
     if not arm_vela.has_vela:  # what was imported is another of Arm's backends

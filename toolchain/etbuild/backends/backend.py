@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from etbuild import schema
+from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
 
 Options = dict[str, Any]
@@ -167,14 +167,14 @@ class Backend:
 
     def check(self, options: Options, path: DocumentPath) -> list[Problem]:
         """What is wrong with the options that stand at `path`."""
-        found = schema.problems(self.options or f"backend-{self.name}", options, path)
+        found = json_schema.problems(self.options or f"backend-{self.name}", options, path)
         if found or self.check_options is None:
             return found
         return [replace(problem, path=(*path, *(problem.path or ()))) for problem in self.check_options(options)]
 
     def check_quantizer(self, options: Options, path: DocumentPath) -> list[Problem]:
         """What is wrong with the quantizer's options that stand at `path`."""
-        return schema.problems(self.quantizer_options or f"quantizer-{self.name}", options, path)
+        return json_schema.problems(self.quantizer_options or f"quantizer-{self.name}", options, path)
 
     def missing(self, path: DocumentPath) -> list[Problem]:
         """What is not installed that the backend needs, which the manifest names at `path`."""

@@ -7,7 +7,7 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any
 
-from etbuild import schema
+from etbuild import json_schema
 from etbuild.backends.backend import Backend, Need, Pairing
 from etbuild.errors import InputError, Problem
 
@@ -42,7 +42,7 @@ def load(name: str) -> Backend | None:
     try:
         backend = entry.load()
     except Exception as error:  # whatever the package raises when it is imported
-        from etbuild.error_text import summary
+        from etbuild.exception_text import summary
 
         raise InputError([Problem(f"{where} cannot be loaded: {summary(error)}")]) from error
     wrong = _what_is_wrong(backend, name)
@@ -78,9 +78,9 @@ def _what_is_wrong(backend: Any, name: str) -> str | None:
         if not isinstance(path, Path):
             return f"needs `{field}`, the `pathlib.Path` of a file with the JSON Schema"
         try:
-            schema.check(path)
+            json_schema.check(path)
         except (OSError, ValueError) as error:
-            from etbuild.error_text import summary
+            from etbuild.exception_text import summary
 
             return f"has `{field}` without a JSON Schema: {summary(error)}"
     return None

@@ -17,7 +17,7 @@ _FOR_THIS_MACHINE = "for_this_machine"  # an option, and ours among the compile 
 
 def create(options: Options, context: Context) -> Any:
     """ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-    from etbuild.quiet import native_messages_off
+    from etbuild.processes.library_output import native_messages_off
 
     with native_messages_off():  # of the tokenizers that it imports
         from executorch.backends.openvino.partitioner import OpenvinoPartitioner
@@ -42,8 +42,8 @@ def around(partitioners: Partitioners) -> Iterator[None]:
     """
     from executorch.backends.openvino.preprocess import OpenvinoBackend
 
-    from etbuild import forked
-    from etbuild.accelerate.replaced import replaced
+    from etbuild.patching import replaced
+    from etbuild.processes import forked
 
     del partitioners
     preprocess = OpenvinoBackend.preprocess
@@ -70,13 +70,13 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     try:
         return preprocess(program, own), None
-    except Exception as error:  # OpenVINO raises what it likes
+    except Exception as error:  # noqa: BLE001 - OpenVINO raises what it likes
         return None, f"{type(error).__name__}: {error}"
 
 
 def create_quantizer(options: Options, load_callable: Callable[[str], Any]) -> Any:
     """ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-    from etbuild.quiet import native_messages_off
+    from etbuild.processes.library_output import native_messages_off
 
     with native_messages_off():
         from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode

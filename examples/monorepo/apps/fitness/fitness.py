@@ -1,4 +1,4 @@
-"""How alike two movements are."""
+"""Computes how similar two movements are."""
 
 import torch.nn.functional as F
 from models.common.encoder import Encoder

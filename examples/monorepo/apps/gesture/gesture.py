@@ -1,4 +1,4 @@
-"""Which gesture a wrist makes."""
+"""Recognizes the gesture of a wrist."""
 
 from models.common.encoder import Encoder
 from torch import Tensor, nn

@@ -1,10 +1,10 @@
-"""What the programs share: an encoder of motion sensor windows."""
+"""The code that the programs share: an encoder of motion sensor windows."""
 
 from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """A stack of strided convolutions over time, and the mean of what they give."""
+    """A stack of strided convolutions over time, and the mean of their outputs."""
 
     channels = 6  # three axes of the accelerometer and three of the gyroscope
     dim = 32

@@ -1,0 +1,26 @@
+"""The plans of the examples, as they were written down: keys depend on each byte of them."""
+
+from pathlib import Path
+
+import pytest
+
+from etbuild.cli.main import main
+from tests.conftest import EXAMPLES, MANIFESTS
+
+GOLDEN = Path(__file__).parents[1] / "golden/plans"
+PATHS = MANIFESTS | {
+    "fitness": EXAMPLES / "monorepo/apps/fitness/fitness.yaml",
+    "gesture": EXAMPLES / "monorepo/apps/gesture/gesture.yaml",
+}
+PARTS = ("plan", "export-plan", "lower-plan")
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_an_example_has_its_plans(name: str, tmp_path: Path, update_golden: bool) -> None:
+    """A line for each plan: the whole one, and what the export and the lowering read of it."""
+    assert main(["plan", str(PATHS[name]), *(f"--{part}={tmp_path / part}" for part in PARTS)]) == 0
+    plans = b"".join((tmp_path / part).read_bytes().rstrip(b"\n") + b"\n" for part in PARTS)
+    golden = GOLDEN / f"{name}.jsonl"
+    if update_golden:
+        golden.write_bytes(plans)
+    assert golden.read_bytes() == plans

@@ -1,0 +1,1 @@
+"""Questions about finished builds: what differs between two of them, and why."""

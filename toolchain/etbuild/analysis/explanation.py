@@ -1,0 +1,144 @@
+"""The key, explained: what it is made of, and which of that differs between two builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from etbuild.analysis.json_diff import Change, changes, show
+from etbuild.errors import format_path
+from etbuild.files.digests import digest
+from etbuild.plan.plan import export_data_names, export_plan, lower_data_names, lower_plan
+
+_NAMED = 8  # so many changed tensors are named one by one
+
+
+def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
+    """The inputs of a key as the lines of a tree.
+
+    Args:
+        inputs: The `inputs` of an index.
+
+    Yields:
+        Depth, name, digest, and a word about it.
+    """
+    plan = inputs["plan"]
+    yield 0, "key", digest(inputs), plan["name"]
+    yield 1, "plan", digest(plan), ""
+    for part in sorted(plan.keys() - {"schema", "name", "methods"}):
+        yield 2, part, digest(plan[part]), show(plan[part]) if plan[part] else "none"
+    yield 2, "methods", digest(plan["methods"]), ""
+    for name, method in sorted(plan["methods"].items()):
+        yield 3, name, digest(method), ", ".join(entry["backend"] for entry in method["partitioners"]) or "portable"
+    for part in ("sources", "data"):
+        yield 1, part, digest(inputs[part]), "" if inputs[part] else "none"
+        for name, sha256 in sorted(inputs[part].items()):
+            yield 2, name, sha256, ""
+    toolchain = inputs["toolchain"]
+    yield 1, "toolchain", digest(toolchain), toolchain["python"]
+    yield 2, "driver", toolchain["driver"]["sha256"], toolchain["driver"]["version"]
+    for name, release in sorted(toolchain["distributions"].items()):
+        yield 2, name, release["sha256"], release["version"]
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What differs between the inputs of two builds, in words.
+
+    Args:
+        before: An index, or what stands for one: `inputs` and `tensors`.
+        after: Another.
+    """
+    old, new = before["inputs"], after["inputs"]
+    lines = [_of_plan(change) for change in changes(old["plan"], new["plan"])]
+    lines += [_of_file("source", change) for change in changes(old["sources"], new["sources"])]
+    for change in changes(old["data"], new["data"]):
+        lines += _of_data(change, before["tensors"], after["tensors"])
+    lines += _of_toolchain(old["toolchain"], new["toolchain"])
+    return lines
+
+
+def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Which steps the second build could not take from the first, in words."""
+    old, new = before["inputs"], after["inputs"]
+    if old == new:
+        return []
+    toolchain = old["toolchain"] != new["toolchain"]
+    parts = [(export_plan(inputs["plan"]), lower_plan(inputs["plan"]), inputs) for inputs in (old, new)]
+    exports = [
+        (exporting, inputs["sources"], {name: inputs["data"].get(name) for name in export_data_names(exporting)})
+        for exporting, _, inputs in parts
+    ]
+    data = [{name: inputs["data"].get(name) for name in lower_data_names(lower)} for _, lower, inputs in parts]
+    export = toolchain or exports[0] != exports[1]
+    lower = toolchain or parts[0][1] != parts[1][1] or data[0] != data[1]
+    said = ["export"] if export else []
+    if lower:
+        said.append("lower")
+    elif export:
+        said.append("lower, if the exported graphs change")
+    return [*said, "report"]
+
+
+def _of_plan(change: Change) -> str:
+    path = change.path
+    if path[0] == "methods":
+        path = path[2:]
+        where = f"`{change.path[1]}`: {format_path(path)}" if path else f"method `{change.path[1]}`"
+    elif path[0] == "named_data" and len(path) > 1:
+        where = f"named data `{path[1]}`" + (f": {format_path(path[2:])}" if path[2:] else "")
+    elif path[0] == "constant_methods" and len(path) > 1:
+        where = f"constant method `{path[1]}`"
+    else:
+        where = format_path(path)
+    return f"{where} {_words(change)}"
+
+
+def _words(change: Change) -> str:
+    if change.kind == "changed":
+        return f"{show(change.before, change.path)} -> {show(change.after, change.path)}"
+    value = change.after if change.kind == "added" else change.before
+    return (
+        change.kind
+        if isinstance(value, dict) and len(change.path) <= 2
+        else f"{change.kind}: {show(value, change.path)}"
+    )
+
+
+def _of_file(what: str, change: Change) -> str:
+    return f"{what} `{change.path[0]}` {change.kind}"
+
+
+def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Which tensors of the weights changed, where both builds say what was in the file."""
+    name = change.path[0]
+    if change.kind != "changed" or name not in before or name not in after:
+        yield _of_file("data", change)
+        return
+    found = list(changes(before[name], after[name]))
+    if not found:
+        yield f"weights `{name}`: the same tensors in another file"
+        return
+    counts = {kind: sum(entry.kind == kind for entry in found) for kind in ("changed", "added", "removed")}
+    changed = [f"{counts.pop('changed')} of {len(before[name])} tensors changed"] if counts["changed"] else []
+    said = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
+    yield f"weights `{name}`: {', '.join(said)}"
+    for entry in found[:_NAMED]:
+        yield f"    {entry.path[0]} {entry.kind}"
+    if len(found) > _NAMED:
+        yield f"    and {len(found) - _NAMED} more"
+
+
+def _of_toolchain(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    if before["python"] != after["python"]:
+        yield f"Python {before['python']} -> {after['python']}"
+    releases = [{"driver": inputs["driver"], **inputs["distributions"]} for inputs in (before, after)]
+    for name in ["driver", *sorted((releases[0].keys() | releases[1].keys()) - {"driver"})]:
+        old, new = (inputs.get(name) for inputs in releases)
+        if old is None or new is None:
+            release, kind = (new, "added") if old is None else (old, "removed")
+            assert release is not None
+            yield f"{name} {release['version']} {kind}"
+        elif old["version"] != new["version"]:
+            yield f"{name} {old['version']} -> {new['version']}"
+        elif old != new:
+            yield f"{name} {old['version']}: other files in the same version"

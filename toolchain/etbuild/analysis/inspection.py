@@ -1,0 +1,46 @@
+"""The facts of a `.pte` or `.ptd` as text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etbuild.analysis.tables import size, table
+from etbuild.errors import printable
+
+
+def text(facts: dict[str, Any]) -> str:
+    """What `program_file.describe` found, in a few tables."""
+    head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
+    if facts["kind"] == "named_data":
+        return "\n\n".join([head, _blobs(facts["named_data"])])
+    parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
+    blobs = facts["bytes"]
+    kinds = ("constants", "mutable", "delegates")
+    rows = [("bytes in the program", "blobs", "size")]
+    rows += [(kind, str(len(blobs[kind])), size(sum(blobs[kind]))) for kind in kinds]
+    rows.append(("named data", str(len(blobs["named_data"])), size(sum(blobs["named_data"].values()))))
+    parts.append(table(rows))
+    if facts["external_keys"]:
+        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
+    return "\n\n".join(parts)
+
+
+def _blobs(blobs: dict[str, int]) -> str:
+    return table([("key", "size"), *((key, size(count)) for key, count in blobs.items())])
+
+
+def _method(name: str, method: dict[str, Any]) -> str:
+    inputs = ", ".join(map(_value, method["inputs"]))
+    outputs = ", ".join(map(_value, method["outputs"]))
+    lines = [f"{name}({inputs}) -> ({outputs})"]
+    lines += [f"  delegate {backend}: {count} calls" for backend, count in method["delegates"].items()]
+    lines += [f"  {operator}: {count} calls" for operator, count in method["operators"].items()]
+    if method["memory"]:
+        lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
+    return "\n".join(map(printable, lines))
+
+
+def _value(value: dict[str, Any]) -> str:
+    if "dtype" not in value:
+        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")

@@ -1,0 +1,95 @@
+"""Lockfiles: what a program's artifacts were when someone looked, to be checked in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etbuild.analysis.json_diff import ABSENT, Change, changes, show
+from etbuild.analysis.tables import size
+from etbuild.errors import CheckError, Problem, format_path
+from etbuild.files import artifacts, json_file
+
+_SCHEMA = "executorch-lock/v1"
+
+
+def lock(index: dict[str, Any]) -> dict[str, Any]:
+    """What a lockfile holds of a build: what is shipped, and the versions that made it.
+
+    The report is left out: a check or an option of the report changes it, and nothing of what is shipped.
+    """
+    return {
+        "schema": _SCHEMA,
+        "name": index["name"],
+        # Which build of a release (`2.13.0+cpu`) makes no other bytes.
+        "versions": {name: version.partition("+")[0] for name, version in index["versions"].items()},
+        "methods": index["methods"],
+        "constant_methods": index["constant_methods"],
+        "artifacts": {
+            artifact["file"]: {"size": artifact["size"], "sha256": artifact["sha256"]}
+            for artifact in index["artifacts"]
+            if artifact["kind"] != "report"
+        },
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes a lockfile, for people to read in a review.
+
+    Raises:
+        BuildError: It cannot be written.
+    """
+    artifacts.replace(path, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def check(path: Path, content: dict[str, Any], hint: str) -> None:
+    """Compares a lockfile with a build.
+
+    Args:
+        path: The lockfile.
+        content: What it should hold.
+        hint: How it is brought up to date.
+
+    Raises:
+        CheckError: It differs, or is not there. Says what changed.
+        InputError: It is no lockfile.
+    """
+    if not path.exists():
+        raise CheckError([Problem(f"{path.name}: there is no lockfile yet", hint=hint)])
+    found = json_file.read(path, "a lockfile", "lock", hint)
+    lines = [_line(change) for change in _merged(changes(found, content))]
+    if lines:
+        message = f"{path.name}: the program is not the one that is locked:"
+        raise CheckError(
+            [Problem("\n".join([message, *(f"    {line}" for line in lines)]), hint=f"if that is meant: {hint}")]
+        )
+
+
+def _merged(found: Iterator[Change]) -> Iterator[Change]:
+    """Of an artifact that changed one line: its size says more than its digest, which follows it."""
+    seen = set()
+    for change in sorted(
+        found, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")
+    ):
+        if change.path[:2] not in seen or change.path[0] != "artifacts":
+            yield change
+        seen.add(change.path[:2])
+
+
+def _line(change: Change) -> str:
+    if change.path[0] == "artifacts":
+        return f"{change.path[1]}: {_artifact(change)}"
+    return f"{format_path(change.path)}: {show(change.before)} -> {show(change.after)}"
+
+
+def _artifact(change: Change) -> str:
+    before, after = change.before, change.after
+    if before is ABSENT:
+        return f"added, {size(after['size'])}"
+    if after is ABSENT:
+        return f"removed, {size(before['size'])}"
+    if change.path[-1] == "size":
+        return f"{size(before)} -> {size(after)} ({after - before:+,} bytes)"
+    return f"the same size, other content: {show(before)} -> {show(after)}"

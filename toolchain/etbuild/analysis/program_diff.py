@@ -1,0 +1,290 @@
+"""Two programs, side by side: what differs in their methods, sizes and blobs; and where two files begin to differ."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from etbuild.analysis.find_index import read_index
+from etbuild.analysis.json_diff import ABSENT, Change, changes, show
+from etbuild.analysis.tables import size
+from etbuild.errors import InputError, Problem, format_path
+from etbuild.files import json_file, regular_files
+
+Facts = dict[str, Any]
+
+
+def facts(path: Path) -> Facts:
+    """What there is to compare of a program, of named data, or of a build by its index.
+
+    Args:
+        path: A `.pte`, a `.ptd`, an index, or a directory with one index in it.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if path.suffix in (".pte", ".ptd"):
+        return _of_file(path)
+    index_path, index = read_index(path)
+    return _of_index(index, index_path)
+
+
+def _of_file(path: Path) -> Facts:
+    from etbuild.processes.library_output import library_messages_off
+
+    with library_messages_off():
+        from etbuild.files import program_file
+
+        found = program_file.describe(path)
+    file = {"size": found["size"], "sha256": found["sha256"]}
+    if found["kind"] == "named_data":
+        return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": found["named_data"]}}
+    methods = {
+        name: {**{key: method[key] for key in ("delegates", "operators", "memory")}, **_signature(method)}
+        for name, method in found["methods"].items()
+    }
+    return {
+        "of": "a program",
+        "artifacts": {"the file": file},
+        "methods": methods,
+        "blobs": _blobs(found["bytes"]),
+        "external names": dict.fromkeys(found["external_keys"], "expected"),
+    }
+
+
+def _of_index(index: dict[str, Any], path: Path) -> Facts:
+    found: Facts = {
+        "of": "a build",
+        "artifacts": _artifacts(index["artifacts"]),
+        "methods": {name: {} for name in index["methods"]},
+        "constant methods": index["inputs"]["plan"]["constant_methods"],
+        "weights": index["tensors"],
+    }
+    report = _report_beside(path, index)
+    if report is not None:
+        found["methods"] = {
+            name: {
+                **{key: method[key] for key in ("delegates", "operators", "memory") if key in method},
+                **_signature(method),
+            }
+            for name, method in report["methods"].items()
+        }
+        found["blobs"] = _blobs(report["bytes"])
+    return found
+
+
+def _artifacts(listed: list[dict[str, Any]]) -> Facts:
+    """Artifacts by name; shards by their number, since a changed one has another name."""
+    found: Facts = {}
+    for entry in listed:
+        directory, separator, _ = entry["file"].partition("/")
+        number = sum(name.startswith(f"{directory}/") for name in found)
+        name = f"{directory}/{number}" if separator else entry["file"]
+        found[name] = {key: entry[key] for key in ("size", "sha256")}
+    return found
+
+
+def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
+    """The report that the index lists, where it lies beside it unchanged."""
+    for artifact in index["artifacts"]:
+        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):
+            data = regular_files.read(file, json_file.MAX_BYTES)
+            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
+                return dict(json_file.content(data, file, "a report", "report"))
+    return None
+
+
+def _signature(method: dict[str, Any]) -> dict[str, list[str]]:
+    return {side: [_value(value) for value in method[side]] for side in ("inputs", "outputs")}
+
+
+def _value(value: dict[str, Any]) -> str:
+    if "dtype" not in value:
+        return f"{value['type']} {value['value']}"
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+
+
+def _blobs(sizes: dict[str, Any]) -> Facts:
+    """Blobs by name where they have one, else by their number: single delegates and constants go by their order."""
+    found: Facts = {}
+    for kind, blobs in sizes.items():
+        if kind == "external":
+            found.update({f"named data `{tag}`": keys for tag, keys in blobs.items()})
+        elif isinstance(blobs, dict):
+            found["named data in the program" if kind == "named_data" else kind] = blobs
+        else:
+            found[kind] = {"number": len(blobs), "bytes": sum(blobs)}
+    return found
+
+
+def compare(before: Facts, after: Facts) -> list[Change]:
+    """What differs, in the order of the facts.
+
+    Raises:
+        InputError: The two are not of one kind.
+    """
+    if before["of"] != after["of"]:
+        message = f"{before['of']} cannot be compared with {after['of']}"
+        raise InputError([Problem(message, hint="name two files of one kind: .pte, .ptd, or indexes")])
+    found: list[Change] = []
+    for section in {**before, **after}:
+        found += changes(before.get(section, {}), after.get(section, {}), (section,))
+    return found
+
+
+def text(found: list[Change]) -> Iterator[str]:
+    """The differences as lines, under a heading for each section."""
+    section = None
+    for change in found:
+        if change.path[0] != section:
+            section = change.path[0]
+            yield f"{section}:"
+        yield f"  {_line(change)}"
+
+
+def _line(change: Change) -> str:
+    section, *path = change.path
+    where = _method_part(path) if section == "methods" else " ".join(map(str, path))
+    if section in ("artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
+        return f"{where}: {_sizes(change.before, change.after)}"
+    if section == "methods" and _whole_numbers(change):
+        return f"{where}: {_count(change.before)} -> {_count(change.after)}"
+    if change.kind == "changed":
+        return f"{where}: {show(change.before)} -> {show(change.after)}"
+    value = change.after if change.kind == "added" else change.before
+    return f"{where}: {change.kind}" + (f" ({show(value)})" if isinstance(value, (int, float, list)) else "")
+
+
+def _method_part(path: list[Any]) -> str:
+    """`forward: XnnpackBackend aten::linear`, or `forward: operator aten::sin.out`."""
+    method, *rest = path
+    if rest[:2] == ["operators", "delegated"] or rest[:2] == ["operators", "fallback"]:
+        rest = rest[2:] if rest[1] == "delegated" else rest[1:]
+    elif rest[:1] in (["operators"], ["delegates"]):
+        rest = [rest[0][:-1], *rest[1:]]
+    return f"{method}: {' '.join(map(str, rest))}" if rest else str(method)
+
+
+def _whole_numbers(change: Change) -> bool:
+    return all(value is ABSENT or isinstance(value, int) for value in (change.before, change.after))
+
+
+def _count(value: Any) -> int:
+    return 0 if value is ABSENT else int(value)
+
+
+def _sizes(before: Any, after: Any) -> str:
+    if before is ABSENT:
+        return f"added, {size(after)}"
+    if after is ABSENT:
+        return f"removed, {size(before)}"
+    return f"{size(before)} -> {size(after)} ({after - before:+,} bytes)"
+
+
+def first_difference(before: Path, after: Path) -> str | None:
+    """Where two artifacts of one kind begin to differ: file, section and field; None where they are the same.
+
+    Args:
+        before: A file, or a directory of shards.
+        after: What should be the same.
+    """
+    if before.is_dir():
+        return _first_in_directory(before, after)
+    if not after.exists():
+        return f"`{before.name}`: it was not made"
+    old, new = before.read_bytes(), after.read_bytes()
+    if old == new:
+        return None
+    return f"`{before.name}`: {_first_in_file(before.suffix, old, new)}"
+
+
+def _first_in_directory(before: Path, after: Path) -> str | None:
+    names = [
+        {path.name for path in directory.iterdir()} if directory.is_dir() else set() for directory in (before, after)
+    ]
+    for name in sorted(names[0] ^ names[1]):
+        made = "first" if name in names[0] else "second"
+        return f"`{before.name}/{name}`: only the {made} build made it"
+    found = (first_difference(before / name, after / name) for name in sorted(names[0]))
+    return next((difference for difference in found if difference), None)
+
+
+def _first_in_file(suffix: str, old: bytes, new: bytes) -> str:
+    parsers: dict[str, Callable[[bytes], Any]] = {
+        ".json": json.loads,
+        ".pte": _program_tree,
+        ".ptd": _named_data_tree,
+    }
+    try:
+        trees = [parsers[suffix](data) for data in (old, new)]
+        change = next(changes(*trees), None)
+    except Exception:  # noqa: BLE001 - a damaged file is compared byte by byte, and parsers have no common base of their errors
+        change = None
+    if change is None:
+        return _first_byte(old, new)
+    where = format_path(change.path)
+    if isinstance(change.before, _Bytes) and isinstance(change.after, _Bytes):
+        return f"{where}: {_first_byte(change.before.content, change.after.content)}"
+    return f"{where}: {show(change.before, change.path)} and {show(change.after, change.path)}"
+
+
+def _first_byte(old: bytes, new: bytes) -> str:
+    offset = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    sizes = f"of {len(old):,}" if len(old) == len(new) else f"of {len(old):,} and {len(new):,}"
+    return f"byte {offset:,} {sizes}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bytes:
+    """The bytes of a blob: a leaf of a tree."""
+
+    content: bytes
+
+
+def _program_tree(data: bytes) -> Any:
+    from etbuild.files.program_file import read_program
+
+    return _tree(read_program(data))
+
+
+def _named_data_tree(data: bytes) -> Any:
+    from etbuild.files.program_file import named_data_blobs
+
+    return {key: _Bytes(content) for key, content in named_data_blobs(data).items()}
+
+
+def _tree(value: Any) -> Any:
+    """Data classes of ExecuTorch as mappings."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _tree(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _tree(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_tree(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _Bytes(bytes(value))
+    return value
+
+
+def as_json(found: list[Change]) -> list[dict[str, Any]]:
+    """The differences for machines."""
+    return [
+        {
+            "path": list(change.path),
+            "kind": change.kind,
+            "before": None if change.before is ABSENT else change.before,
+            "after": None if change.after is ABSENT else change.after,
+        }
+        for change in found
+    ]

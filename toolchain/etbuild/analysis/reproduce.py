@@ -1,0 +1,81 @@
+"""Builds a program a second time, in other surroundings, and compares."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from etbuild.errors import BuildError, Problem
+from etbuild.files import artifacts
+from etbuild.files.digests import canonical_json
+from etbuild.files.scratch import temporary
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used
+from etbuild.inputs.key import with_declared
+from etbuild.plan.plan import Plan, export_data_names, weights_names
+from etbuild.processes import environment as settled
+
+# What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
+_SURROUNDINGS = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "LC_ALL": "C",
+    "LOGNAME": "someone-else",
+    "OMP_NUM_THREADS": "1",
+    "TZ": "TOMORROW-24",  # there it is always another day
+    "USER": "someone-else",
+}
+_WORDS = "another directory, user, locale, time zone and umask, with one thread and without vector instructions"
+_HINT = (
+    f"it ran in {_WORDS}. What also differs each time, and no seed settles: `numpy.random.default_rng()` and "
+    "`random.Random()` without a seed, `random.SystemRandom`, `torch.seed()`, `os.urandom`, `secrets`, `uuid.uuid4`, "
+    "the time, process numbers, `id()`, and what the network answers"
+)
+
+
+def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
+    """Exports and lowers again, from nothing, and compares with what was made the first time.
+
+    Args:
+        export_plan: What is exported.
+        lower_plan: What is lowered.
+        inputs: What may be read.
+        used: The sources that the export uses.
+        made: What the first build made: files, and directories of shards.
+
+    Raises:
+        BuildError: The second build failed, or made something else. Names the first artifact, section and field.
+    """
+    from etbuild.analysis.program_diff import first_difference
+
+    with temporary("again") as scratch:
+        again = _build(scratch.path, export_plan, lower_plan, inputs, used)
+        for path in made:
+            difference = first_difference(path, again / path.name)
+            if difference is not None:
+                raise BuildError([Problem(f"a second build differs in {difference}", (), _HINT)])
+
+
+def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used) -> Path:
+    """Runs both steps with copies of the sources, each in a process of its own, and returns the outputs' directory."""
+    sources = {name: root / "sources" / name for name in used.sources}
+    for name, copy in sources.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(used.contents[name])
+    for name, plan in (("export.json", export_plan), ("lower.json", lower_plan)):
+        artifacts.replace(root / name, canonical_json(plan))
+    names = {**weights_names(lower_plan["weights"]), **export_data_names(export_plan)}
+    data = with_declared(inputs, names)
+    declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
+    copies = [f"--source={name}={path}" for name, path in sources.items()]
+    _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)
+    _run(root, "lower", "lower.json", "--export=export", "--no-accelerate", "-o", "out", *declared)
+    return root / "out"
+
+
+def _run(root: Path, verb: str, *arguments: str) -> None:
+    command, environment = settled.command([verb, *arguments]), {**settled.environment(), **_SURROUNDINGS}
+    done = subprocess.run(command, cwd=root, env=environment, umask=0o077, capture_output=True, text=True, check=False)
+    if done.returncode:
+        message = f"a second build failed, in {_WORDS}:\n{done.stderr.strip()}"
+        raise BuildError([Problem(message)])

@@ -1,0 +1,123 @@
+"""ExecuTorch's export recipes by name: what a program starts from where the manifest says nothing else.
+
+The names, and the backends of each, are those of ExecuTorch 1.5.1; a test holds them against ExecuTorch. What a recipe
+is made of only ExecuTorch knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import DocumentPath, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    pass
+
+DECIDES = ("partitioners", "quantize", "strict")
+"""What a recipe decides for a method where neither the method nor `defaults` says it."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Recipes that one module of ExecuTorch has.
+
+    Attributes:
+        module: Registers them when it is imported.
+        type: ExecuTorch's enumeration of them, in that module.
+        names: Each with the backends that it lowers to.
+    """
+
+    module: str
+    type: str
+    names: dict[str, tuple[str, ...]]
+
+
+FAMILIES = (
+    Family(
+        "executorch.backends.xnnpack.recipes",
+        "XNNPackRecipeType",
+        {
+            f"xnnpack_{name}": ("xnnpack",)
+            for name in (
+                "fp32",
+                "pt2e_int8_dynamic_per_channel",
+                "pt2e_int8_static_per_channel",
+                "pt2e_int8_static_per_tensor",
+                "torchao_int8da_int4w_per_channel",
+                "torchao_int8da_int4w_per_tensor",
+            )
+        },
+    ),
+    Family(
+        "executorch.backends.apple.coreml.recipes",
+        "CoreMLRecipeType",
+        {
+            f"coreml_{name}": ("coreml",)
+            for name in (
+                "fp32",
+                "fp16",
+                "pt2e_int8_static",
+                "pt2e_int8_weight_only",
+                "torchao_int4_weight_only_per_channel",
+                "torchao_int4_weight_only_per_group",
+                "torchao_int8_weight_only_per_channel",
+                "torchao_int8_weight_only_per_group",
+                "codebook_weight_only",
+            )
+        },
+    ),
+    Family(
+        "executorch.backends.arm.recipes",
+        "ArmRecipeType",
+        {
+            **{f"arm_{name}": ("ethos-u",) for name in ("ethos_u55_int8", "ethos_u65_int8", "ethos_u85_int8")},
+            **{f"arm_{name}": ("tosa",) for name in ("tosa_fp", "tosa_int8", "tosa_a16w8")},
+            **{f"arm_{name}": ("vgf",) for name in ("vgf_fp", "vgf_int8")},
+        },
+    ),
+    Family("executorch.backends.qualcomm.recipes", "QNNRecipeType", {"qnn_fp16": ("qualcomm",)}),
+)
+TARGETS = {
+    "ios-arm64-coreml-fp32": ("coreml", "xnnpack"),
+    "ios-arm64-coreml-fp16": ("coreml", "xnnpack"),
+    "ios-arm64-coreml-int8": ("coreml",),
+    "android-arm64-snapdragon-fp16": ("qualcomm", "xnnpack"),
+}
+NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends in family.names.items()}}
+
+
+def reduce(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """The plan's `recipe`: with what of ExecuTorch's own configuration the manifest says itself."""
+    recipe = manifest.get("recipe")
+    if recipe is None:
+        return None
+    written = {"name": recipe} if isinstance(recipe, str) else recipe
+    said = {key: set(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
+    if any("memory_planning" in method for method in manifest["methods"].values()):
+        said["executorch"].add("memory_planning")
+    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in said.items()}}
+
+
+def decided(manifest: dict[str, Any], name: str) -> list[str]:
+    """What a manifest leaves to its recipe for a method; empty without a recipe."""
+    method, defaults = manifest["methods"][name], manifest.get("defaults", {})
+    if "recipe" not in manifest or "program" in method:
+        return []
+    by_method = defaults.get("partitioners")
+    inherited = set(defaults) - ({"partitioners"} if isinstance(by_method, dict) and name not in by_method else set())
+    return [key for key in DECIDES if key not in method and key not in inherited]
+
+
+def check(recipe: Any) -> Iterator[Problem]:
+    """What is wrong with a manifest's `recipe` that a schema cannot say."""
+    name = recipe.get("name") if isinstance(recipe, dict) else recipe
+    if isinstance(name, str) and ":" not in name and name not in NAMES:
+        path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)
+        yield Problem(f"unknown recipe `{name}`", path, did_you_mean(name, NAMES))
+
+
+def backends(recipe: dict[str, Any]) -> tuple[str, ...]:
+    """The backends of a plan's recipe; none are known of one from the declared sources."""
+    return NAMES.get(recipe["name"], ())

@@ -1,0 +1,1 @@
+"""The local cache: blobs by content, and records by key."""

@@ -1,0 +1,35 @@
+"""`etbuild diff`: what differs between two programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "diff", "show what differs between two programs")
+    for name in ("before", "after"):
+        parser.add_argument(
+            name, type=Path, metavar=name.upper(), help="a .pte, a .ptd, an index, or a directory that holds one index"
+        )
+    parser.add_argument("--exit-code", action="store_true", help="exit with code 1 if the two differ")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the differences."""
+    from etbuild.analysis import program_diff
+    from etbuild.errors import printable
+
+    found = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
+    if options.json:
+        print(json.dumps(program_diff.as_json(found), indent=2))
+    else:
+        print("\n".join(map(printable, program_diff.text(found))) or "no differences")
+    return 1 if found and options.exit_code else 0

@@ -1,0 +1,99 @@
+"""`etbuild explain`: shows what a key is made of, or why the keys of two builds differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_cache_directory, add_declared, add_parser, add_roots, cache, inputs
+from etbuild.errors import EtbuildError, InputError, Problem, printable
+
+_MANIFESTS = (".yaml", ".yml")
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "explain", "show what a key is made of, or why the keys of two builds differ")
+    what = "an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache"
+    parser.add_argument("build", metavar="A", help=what)
+    parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
+    add_roots(parser)
+    add_declared(parser)
+    add_cache_directory(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the tree of one build, or the differences of two."""
+    first = _resolve(options.build, options)
+    if options.other is None:
+        _print_tree(first, options.json)
+    else:
+        _print_differences(first, _resolve(options.other, options), options.json)
+    return 0
+
+
+def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Returns `key`, `inputs` and `tensors` of an index, or of the index that a build of the manifest would write."""
+    from etbuild.analysis import find_index
+
+    if find_index.is_key(reference):
+        kept = cache(options.cache_dir)
+        if kept is None:
+            raise InputError([Problem(f"{reference}: there is no cache to look into")])
+        return find_index.index_of_key(reference, kept)
+    path = Path(reference)
+    if path.suffix in _MANIFESTS:
+        return _of_manifest(path, options)
+    return find_index.read_index(path)[1]
+
+
+def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    from etbuild.files import digests
+    from etbuild.inputs import import_graph, key
+    from etbuild.manifest import validate
+    from etbuild.model.tensor_digests import tensor_digests
+    from etbuild.plan import plan as plans
+
+    loaded = validate.load(path)
+    try:
+        plan = plans.reduce(loaded.data)
+        found = inputs(options, [path.parent, *options.root])
+        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plans.export_plan(plan)))
+        weights = plans.weights_names(plans.lower_plan(plan)["weights"])
+        tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
+    except EtbuildError as error:
+        raise error.located(loaded.positions) from None
+    return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
+
+
+def _print_tree(index: dict[str, Any], as_json: bool) -> None:
+    from etbuild.analysis import explanation
+    from etbuild.analysis.tables import table
+
+    if as_json:
+        print(json.dumps({"key": index["key"], "inputs": index["inputs"]}, indent=2, sort_keys=True))
+        return
+    rows = [("input", "sha256", "")]
+    rows += [("  " * depth + name, sha256, said) for depth, name, sha256, said in explanation.tree(index["inputs"])]
+    print(table(rows))
+
+
+def _print_differences(before: dict[str, Any], after: dict[str, Any], as_json: bool) -> None:
+    from etbuild.analysis import explanation
+
+    same = before["key"] == after["key"]
+    lines = explanation.differences(before, after)
+    steps = explanation.steps_to_run(before, after)
+    if as_json:
+        keys = [before["key"], after["key"]]
+        print(json.dumps({"keys": keys, "same": same, "differences": lines, "steps": steps}, indent=2))
+    elif same:
+        print(f"the same key: {before['key']}")
+    else:
+        print(
+            f"{before['key']} -> {after['key']}", *map(printable, lines), f"to run again: {'; '.join(steps)}", sep="\n"
+        )

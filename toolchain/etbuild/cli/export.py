@@ -1,0 +1,80 @@
+"""`etbuild export`: exports methods. The first step of a build, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
+from etbuild.errors import EtbuildError, InputError, Problem
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build")
+    parser.add_argument(
+        "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
+    add_declared(parser)
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="write the digests of everything that the export reads to FILE",
+    )
+    parser.add_argument(
+        "--method",
+        dest="methods",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="write this method to FILE instead of into DIR (repeatable)",
+    )
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the export"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exports the methods, and writes the digests of everything that the export read."""
+    from etbuild.cli.terminal import Progress
+    from etbuild.files import artifacts, digests
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.inputs.key import check_unchanged, describe_files, with_declared
+    from etbuild.plan import plan as plans
+    from etbuild.steps import export as exporting
+
+    options.settle()
+    plan = plans.read(options.plan, plans.EXPORT_SCHEMA)
+    read_from = inputs(options, [])
+    try:
+        used = used_sources(read_from, plan)
+        names = with_declared(read_from, plans.export_data_names(plan))
+        read = describe_files(read_from, used, names)
+        with artifacts.whole_directory(options.directory) as staged:
+            exporting.export(plan, read_from, used, staged, Progress().stage)
+            for name, path in declared("--method", options.methods).items():
+                _move(staged, name, path)
+            check_unchanged(read, read_from, used, names)
+        artifacts.replace(options.inputs, digests.canonical_json(read))
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.plan)) from error
+    return 0
+
+
+def _move(export: Path, name: str, path: Path) -> None:
+    """Moves a method to another path. Writes an empty file if lowering exports the method itself."""
+    from etbuild.export.layout import ExportFiles
+    from etbuild.files import artifacts
+
+    found = ExportFiles.below(export)
+    if not found.together and name not in found.methods:
+        raise InputError([Problem(f"--method {name}: the plan has no such method")])
+    if found.together:
+        artifacts.replace(path, b"")
+    else:
+        artifacts.replace(path, found.methods[name].read_bytes())
+        found.methods[name].unlink()

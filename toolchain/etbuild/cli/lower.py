@@ -1,0 +1,98 @@
+"""`etbuild lower`: lowers an export. The second step of a build, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_data, add_effort, add_step_parser, declared, effort, inputs, positions_beside
+from etbuild.errors import EtbuildError, InputError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from etbuild.export.layout import ExportFiles
+    from etbuild.steps.lower import Lowering
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
+    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
+    parser.add_argument(
+        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
+    )
+    parser.add_argument(
+        "--exported",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="an exported method outside of DIR (repeatable)",
+    )
+    add_data(parser)
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
+    part.add_argument(
+        "--lowered",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="merge this method, which an earlier call lowered with --method (repeatable)",
+    )
+    add_effort(parser)
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the program"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Lowers, and writes the program, its named data and the facts about both, or one lowered method."""
+    from etbuild import backends
+    from etbuild.plan import plan as plans
+
+    options.settle()
+    plan = plans.read(options.plan, plans.LOWER_SCHEMA)
+    try:
+        backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
+        _lower_method(options, plan) if options.method is not None else _lower(options, plan)
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.plan)) from error
+    return 0
+
+
+def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+    from etbuild.files import artifacts as files
+    from etbuild.steps import lower
+
+    if options.method not in plan["methods"]:
+        message = f"--method {options.method}: the plan has no such method"
+        raise InputError([Problem(message, hint=did_you_mean(options.method, plan["methods"]))])
+    with files.whole_directory(options.directory) as made:
+        lower.lower_method(_what(options, plan), options.method, made)
+
+
+def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+    from etbuild.files import artifacts as files
+    from etbuild.steps import lower
+
+    methods = declared("--lowered", options.lowered)
+    if methods and methods.keys() != plan["methods"].keys():
+        raise InputError([Problem(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")])
+    what = _what(options, plan)
+    with files.staging(options.directory) as staged:
+        artifacts = lower.merge(what, methods, staged) if methods else lower.lower(what, staged)
+        files.publish(artifacts, options.directory)
+
+
+def _what(options: argparse.Namespace, plan: dict[str, Any]) -> Lowering:
+    from etbuild.cli.terminal import Progress
+    from etbuild.steps.lower import Lowering
+
+    return Lowering(plan, _export(options), inputs(options, []), Progress().stage, effort(options))
+
+
+def _export(options: argparse.Namespace) -> ExportFiles:
+    from etbuild.export.layout import ExportFiles
+
+    methods = declared("--exported", options.exported)
+    return ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)

@@ -1,0 +1,186 @@
+"""The command line. Results go to standard output, diagnostics to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from etbuild import __version__
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, Problem, system_error
+
+_VERBS = (
+    "validate",
+    "plan",
+    "build",
+    "watch",
+    "explain",
+    "inspect",
+    "diff",
+    "lock",
+    "cache",
+    "export",
+    "lower",
+    "report",
+    "verify",
+)
+EXIT_CODES = {
+    0: "success",
+    1: "the build failed",
+    2: "the input or the usage is wrong",
+    3: "a check of the manifest failed",
+    INTERRUPTED: "a signal ended the command",
+}
+
+
+def _tell_interrupt() -> None:
+    print("etbuild: interrupted", file=sys.stderr)
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    settle: Callable[[float | None], None] = lambda limit: None,
+    tell_interrupt: Callable[[], None] = _tell_interrupt,
+) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The arguments of the command. Default: those of the process.
+        settle: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
+            the command in a process with a fixed environment, unless the current process is already such a process.
+        tell_interrupt: Called after a signal ended the command. It prints a message.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        Exception: A bug of the driver. Errors that a user can fix are printed, and become an exit code.
+    """
+    _mend_streams()
+    interrupts = _hear_interrupts()
+    try:
+        words = _expand(list(sys.argv[1:] if arguments is None else arguments))
+        options = _parser(_verbs(words)).parse_args(words)
+        options.settle = partial(settle, getattr(options, "timeout", None))
+        code = _run(options)
+        sys.stdout.flush()
+        return code
+    except SystemExit:  # from argparse
+        raise
+    except Elsewhere as done:
+        return done.code
+    except BaseException as error:  # noqa: BLE001
+        # Libraries turn an interrupt into other errors: PyTorch does, for example, while it is imported.
+        if interrupts or isinstance(error, KeyboardInterrupt):
+            tell_interrupt()
+            return INTERRUPTED
+        return _tell(error)
+
+
+def _tell(error: BaseException) -> int:
+    """Prints the error and returns the exit code. Raises it again if it is a bug of the driver."""
+    known = error
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            return _lose_output(error)
+        known = system_error(error) or error
+    if not isinstance(known, EtbuildError):
+        raise error
+    from etbuild.cli.terminal import complain
+
+    complain(known)
+    return known.exit_code
+
+
+def _lose_output(error: OSError) -> int:
+    if error.errno != errno.EPIPE:  # the reader has closed the pipe on purpose
+        print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        return int(options.run(options))
+    except SystemExit as end:  # a library, not the driver, called the model's code
+        message = f"something called `sys.exit({end.code!r})` while the command ran"
+        raise BuildError([Problem(message, hint="does the model do so?")]) from end
+    except MemoryError as error:
+        from etbuild.processes.build_status import out_of_memory
+
+        raise BuildError([out_of_memory("the build")]) from error
+
+
+def _mend_streams() -> None:
+    """Replaces closed streams by the null device. Escapes characters that the encoding of a stream lacks."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            setattr(sys, name, os.fdopen(descriptor, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _hear_interrupts() -> list[int]:
+    """Makes signals end the command as Ctrl-C does, so that it can clean up. Returns a list that they are added to."""
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    if _in_main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, interrupt)
+    return heard
+
+
+def _in_main_thread() -> bool:
+    threading = sys.modules.get("threading")  # if it is not imported, there is only one thread
+    return threading is None or threading.current_thread() is threading.main_thread()
+
+
+def _expand(arguments: list[str]) -> list[str]:
+    """Replaces `@FILE` by the lines of the file, if it is the only argument or the only one after the verb."""
+    if len(arguments) not in (1, 2) or not arguments[-1].startswith("@"):
+        return arguments
+    path = Path(arguments[-1][1:])
+    try:
+        return [*arguments[:-1], *path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError([Problem(f"{path}: cannot read the file of arguments: {error}")]) from None
+
+
+def _verbs(words: Sequence[str]) -> Sequence[str]:
+    """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
+    first = words[0] if words else ""
+    return [first] if first in _VERBS else [] if first == "--version" else _VERBS
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line, with every verb."""
+    return _parser(_VERBS)
+
+
+def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    parser = argparse.ArgumentParser(
+        prog="etbuild",
+        description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and verify.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
+    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for verb in verbs:
+        importlib.import_module(f"etbuild.cli.{verb}").add(registered)
+    return parser

@@ -1,0 +1,196 @@
+"""Options that several verbs have, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import InputError, Positions, Problem
+
+if TYPE_CHECKING:
+    from etbuild.cache.store import Cache
+    from etbuild.inputs.declared import Inputs
+    from etbuild.steps.resources import Effort
+
+
+def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+    """Adds a verb and returns its parser.
+
+    Options cannot be abbreviated: else a new option could change what an old script means.
+
+    Args:
+        verbs: What argparse's `add_subparsers` returned.
+        name: The verb.
+        summary: What it does, for the list of verbs: a phrase without a full stop.
+        more: Further sentences for the help of the verb itself.
+    """
+    description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    return parser
+
+
+def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    """Adds a verb for build rules and returns its parser. `--help` does not list such a verb."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, description=f"{summary}. Build rules call it.", allow_abbrev=False
+    )
+    return parser
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the manifest and the options that say where its sources and data are."""
+    add_manifest(parser)
+    add_roots(parser)
+    add_declared(parser)
+
+
+def add_manifest(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that names the manifest."""
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the manifest, such as model.yaml")
+
+
+def add_roots(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for further directories to search."""
+    parser.add_argument(
+        "--root",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="also search this directory for sources and data, after the directory of the manifest (repeatable)",
+    )
+
+
+def add_declared(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that declare sources and data by name."""
+    add_sources(parser)
+    add_data(parser)
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that declares a source by name."""
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="declare a source file by its import path, such as models/net.py=FILE (repeatable)",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that declares a data file by name."""
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="declare a data file by the name that the manifest uses (repeatable)",
+    )
+
+
+def add_cache_directory(parser: argparse._ActionsContainer) -> None:
+    """Adds the option that names the directory of the local cache."""
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
+    )
+
+
+def add_effort(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that decide how fast lowering is. They do not change the artifacts."""
+    parser.add_argument(
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help="number of methods to lower at the same time (default: number of processors)",
+    )
+    parser.add_argument(
+        "--no-accelerate",
+        action="store_true",
+        help="lower with unmodified ExecuTorch: slower, same bytes",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    """Returns what the options of `add_effort` say."""
+    from etbuild.steps.resources import Effort, processors
+
+    return Effort(not options.no_accelerate, options.jobs or processors())
+
+
+def cache(directory: Path | None) -> Cache | None:
+    """Returns the local cache. If the default directory cannot be used, prints a note and returns None.
+
+    Raises:
+        InputError: The directory that the user named cannot be used.
+    """
+    from etbuild.cache.store import Cache, default_directory
+
+    if directory is not None:
+        return Cache(directory)
+    try:
+        return Cache(default_directory())
+    except InputError as error:
+        print(f"note: building without a cache: {error}", file=sys.stderr)
+        return None
+
+
+def declared(option: str, values: list[str]) -> dict[str, Path]:
+    """Returns the files of a repeated option `NAME=FILE` by name.
+
+    Raises:
+        InputError: A value has another form, or a name has two files.
+    """
+    found: dict[str, Path] = {}
+    for value in values:
+        name, separator, path = value.partition("=")
+        if not separator or not name or not path:
+            raise InputError([Problem(f"{option} {value}: expected NAME=FILE")])
+        if name in found and found[name] != Path(path):
+            raise InputError([Problem(f"{option}: the name `{name}` stands for {found[name]} and for {path}")])
+        found[name] = Path(path)
+    return found
+
+
+def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
+    """Returns the sources and data that a build may read, from the options of `add_declared`.
+
+    Raises:
+        InputError: A declaration or a root is wrong.
+    """
+    from etbuild.inputs.declared import Inputs
+
+    for root in roots:
+        if not root.is_dir():
+            raise InputError([Problem(f"--root {root}: not a directory")])
+    sources = declared("--source", getattr(options, "source", []))
+    return Inputs(sources, declared("--data", options.data), roots)
+
+
+def positions_beside(plan: Path) -> Positions:
+    """Returns the line numbers of the manifest, if `plan --positions` wrote them to the directory of the plan.
+
+    Only error messages use them. They are not an input of a step, so that a comment in a manifest changes no key.
+    """
+    from etbuild.files import json_file
+    from etbuild.plan.plan import positions_from_json
+
+    real = plan.resolve()
+    name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
+    try:
+        beside = real.with_name(f"{name}.positions.json")
+        return positions_from_json(json_file.read(beside, "positions", "plan#positions"))
+    except InputError:
+        return {}

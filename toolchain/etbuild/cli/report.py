@@ -1,0 +1,55 @@
+"""`etbuild report`: runs the checks of the manifest. The last step of a build, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_step_parser, positions_beside
+from etbuild.errors import EtbuildError
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(
+        verbs,
+        "report",
+        "Run the checks of the manifest, and write the report and the index: the last step of a build",
+    )
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
+    parser.add_argument(
+        "--inputs", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --inputs` wrote"
+    )
+    parser.add_argument(
+        "--lowering",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file NAME.lowering.json that `etbuild lower` wrote",
+    )
+    parser.add_argument(
+        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the report and the index"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the checks, and writes the report and the index."""
+    from etbuild.files import artifacts as files
+    from etbuild.files import json_file
+    from etbuild.inputs.key import describe
+    from etbuild.plan import plan as plans
+    from etbuild.steps import report
+
+    plan = plans.read(options.plan, plans.SCHEMA)
+    read = json_file.read(options.inputs, "what an export read", "step#inputs")
+    lowering = report.read_lowering(options.lowering)
+    read["data"] = {**read["data"], **lowering["data"]}
+    try:
+        with files.staging(options.directory) as staged:
+            artifacts = report.check_and_report(plan, describe(plan, read), lowering, staged)
+            files.publish(artifacts, options.directory)
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.plan)) from error
+    return 0

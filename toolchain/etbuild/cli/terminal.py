@@ -1,0 +1,68 @@
+"""What people see while they wait and when something is wrong: stages with their times, errors, tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from etbuild.errors import EtbuildError, folded, printable
+
+GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour, on a terminal that wants colours."""
+    if stream.closed or not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"{colour}{text}{RESET}"
+
+
+def complain(error: EtbuildError) -> None:
+    """Prints what is wrong to standard error, one problem after the other; of many of a kind the first few."""
+    for problem in folded(error.problems):
+        head, _, hint = str(problem).partition("\n")
+        mark = paint("error:", RED + BOLD, sys.stderr)
+        print(f"{mark} {head}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
+    count = len(error.problems)
+    if count > 1:
+        print(f"{count} errors", file=sys.stderr)
+
+
+class Progress:
+    """Reports stages to a stream.
+
+    Args:
+        stream: Where to; standard error by default.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Shows that a stage runs, and at its end how long it took."""
+        from etbuild.processes.build_status import in_stage
+        from etbuild.processes.process_state import undone
+
+        start, name = time.monotonic(), printable(name)
+        self._line(f"  {name} ...", end="")
+        try:
+            with in_stage(name), undone():
+                yield
+        except BaseException:  # an interrupt ends the stage as well; all of it goes on
+            self._line(f"{paint('✗', RED, self.stream)} {name}")
+            raise
+        self._line(
+            f"{paint('✓', GREEN, self.stream)} {name} {paint(f'{time.monotonic() - start:.1f} s', DIM, self.stream)}"
+        )
+
+    def _line(self, text: str, end: str = "\n") -> None:
+        if self.live:
+            with suppress(OSError, ValueError):  # a model has closed it for now
+                self.stream.write(f"\r\033[K{text}{end}")
+                self.stream.flush()

@@ -1,0 +1,58 @@
+"""`etbuild validate`: checks manifests without building anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser
+from etbuild.errors import InputError, Problem
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "validate",
+        "check manifests",
+        "Prints every error of every file, with its line and column. Builds nothing, and imports no model.",
+    )
+    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
+    parser.add_argument("--json", action="store_true", help="print the errors as JSON, on standard output")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints every problem of every file."""
+    from etbuild.cli.terminal import complain
+    from etbuild.manifest import validate
+    from etbuild.plan import plan
+
+    problems = []
+    for path in options.manifests:
+        try:
+            loaded = validate.load(path)
+            plan.reduce(loaded.data)
+        except InputError as error:
+            problems += error.problems
+    if options.json:
+        print(json.dumps([_problem_json(problem) for problem in problems], indent=2))
+    elif problems:
+        complain(InputError(problems))
+    else:
+        print(f"{len(options.manifests)} manifest{'s' if len(options.manifests) > 1 else ''} checked: no errors")
+    return InputError.exit_code if problems else 0
+
+
+def _problem_json(problem: Problem) -> dict[str, Any]:
+    position = problem.position
+    return {
+        "file": position.file if position else None,
+        "line": position.line if position else None,
+        "column": position.column if position else None,
+        "path": list(problem.path or ()),
+        "message": problem.message,
+        "hint": problem.hint,
+    }

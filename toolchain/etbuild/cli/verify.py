@@ -1,0 +1,57 @@
+"""`etbuild verify`: builds a second time and compares, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_declared, add_step_parser, inputs, positions_beside
+from etbuild.errors import EtbuildError
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(
+        verbs,
+        "verify",
+        "Build a second time, and compare the artifacts with those of the first build",
+    )
+    parser.add_argument(
+        "export_plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
+    parser.add_argument(
+        "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
+    )
+    add_declared(parser)
+    parser.add_argument(
+        "--against",
+        action="append",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="an artifact of the first build: a file, or a directory of shards (repeatable)",
+    )
+    parser.add_argument(
+        "--stamp", type=Path, required=True, metavar="FILE", help="an empty file to write if nothing differs"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds, compares, and writes the stamp."""
+    from etbuild.analysis import reproduce
+    from etbuild.files import artifacts
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.plan import plan as plans
+
+    export_plan = plans.read(options.export_plan, plans.EXPORT_SCHEMA)
+    lower_plan = plans.read(options.lower_plan, plans.LOWER_SCHEMA)
+    declared = inputs(options, [])
+    try:
+        used = used_sources(declared, export_plan)
+        reproduce.verify(export_plan, lower_plan, declared, used, options.against)
+    except EtbuildError as error:
+        raise error.located(positions_beside(options.export_plan)) from error
+    artifacts.replace(options.stamp, b"")
+    return 0

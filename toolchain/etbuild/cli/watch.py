@@ -1,0 +1,109 @@
+"""`etbuild watch`: builds again after every change, in a process that has already imported torch and ExecuTorch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli import build
+from etbuild.cli.options import add_parser, declared
+from etbuild.errors import EtbuildError, InputError, Problem, printable
+
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "watch",
+        "build programs now, and again after every change",
+        "Watches manifests, sources and data. Needs the extra `watch`.",
+    )
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
+    build.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds until it is interrupted."""
+    from etbuild.cli.terminal import complain
+    from etbuild.processes import forked
+    from etbuild.worker.warm_up import warm
+
+    changes = _changes(options)
+    warm("build")
+    try:
+        for changed in changes:
+            for path in sorted(changed):
+                print(f"changed: {printable(str(path))}", file=sys.stderr)
+            for manifest in options.manifests:
+                try:
+                    forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                except EtbuildError as error:  # the forked process was killed
+                    complain(error)
+                except forked.ChildFailed as bug:
+                    print(bug, file=sys.stderr)
+            print("watching; Ctrl-C ends it", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
+    """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
+    own = {
+        "manifest": manifest,
+        "json": False,
+        "verify_reproducible": False,
+        "stop_after": None,
+        "settle": lambda: None,
+    }
+
+    def task() -> None:
+        from etbuild.cli.terminal import complain
+
+        try:
+            build.run(argparse.Namespace(**{**vars(options), **own}))
+            sys.stdout.flush()
+        except EtbuildError as error:
+            complain(error)
+
+    return task
+
+
+def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
+    """Yields sets of changed files. The first set is empty: every change after it is reported."""
+    try:
+        from watchfiles import watch
+    except ImportError:
+        problem = Problem("`etbuild watch` needs the package `watchfiles`", hint="pip install 'etbuild[watch]'")
+        raise InputError([problem]) from None
+    files = {path.resolve() for path in declared("--source", options.source).values()}
+    files |= {path.resolve() for path in declared("--data", options.data).values()}
+    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
+    missing = [path for path in (*directories, *files) if not path.exists()]
+    if missing:
+        raise InputError([Problem(f"{missing[0]}: no such file or directory")])
+
+    places = directories | {file.parent for file in files}
+    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places
+
+    def matters(change: object, name: str) -> bool:
+        return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
+
+    started = False
+    for found in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
+        if found or not started:
+            started = True
+            yield {name for _, name in found}
+
+
+def _matters(name: str) -> bool:
+    """Whether a build may read the file. If it does not, the build that follows finds everything in the cache."""
+    path = Path(name)
+    made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
+    return not made and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)

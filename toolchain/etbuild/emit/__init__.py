@@ -1,0 +1,1 @@
+"""The program: `.pte` and `.ptd` files, written and checked."""

@@ -1,0 +1,241 @@
+"""Emit: the lowered methods become a `.pte` and one `.ptd` for each tag, checked against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir._serialize._cord import Cord
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
+
+from etbuild.emit import mutable_buffers, runtime_limits
+from etbuild.emit.runtime_limits import Limit
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.exception_text import hints, summary, whole_error
+from etbuild.files import artifacts as files
+from etbuild.files import program_file
+from etbuild.inputs.user_code import SourceFinder, source_line
+from etbuild.lower import dequantize, named_data, passes
+from etbuild.lower.executorch_config import backend_config
+from etbuild.model.weights_files import tag_of_shard
+from etbuild.plan.plan import Plan
+from etbuild.plan.plan import tags as plan_tags
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What was emitted.
+
+    Attributes:
+        artifacts: The program, then the named data in the order of the tags and their shards.
+        program: The facts of the program, read from its file.
+        named_data: By tag, the size in bytes of each blob by key, read from its files.
+        limits: What ExecuTorch's own runtime cannot do of the program.
+    """
+
+    artifacts: list[files.Artifact]
+    program: dict[str, Any]
+    named_data: dict[str, dict[str, int]]
+    limits: list[Limit]
+
+
+def emit(
+    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+) -> Emission:
+    """Writes the program and its named data, and reads them back.
+
+    Args:
+        lower_plan: The lower plan.
+        edge: The lowered methods.
+        shards: The shard of each parameter that has a tag, by name.
+        finder: The declared sources, for passes and planning algorithms that come from there.
+        directory: Where the files go.
+
+    Raises:
+        InputError: The plan names an operator or a callable that there is not.
+        BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
+    """
+    if lower_plan["share_mutable_buffers"]:
+        mutable_buffers.share(edge)
+    if lower_plan["executorch"]["external_mutable_weights"]:
+        mutable_buffers.check_trained_weights(edge, shards)
+    _check_names(edge)
+    _check_outputs(edge)
+    initialized = mutable_buffers.initialized(edge)
+    early = passes.executorch(lower_plan, finder)
+    early += [InitializedMutableBufferPass(initialized)] if initialized else []
+    config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
+    segments = named_data.program_alignment(edge, config.segment_alignment)
+    dequantize.register_kernels(edge)
+    expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
+    try:
+        manager = edge.to_executorch(replace(config, segment_alignment=segments))
+    except (BuildError, InputError):
+        raise
+    except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
+        raise _emission_error(error, lower_plan, edge, finder) from error
+    if lower_plan["share_mutable_buffers"]:
+        mutable_buffers.check_shared(manager)
+    program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
+    data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
+    parsed = program_file.read_program(program.path.read_bytes())
+    blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
+    _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
+    _check_tags(expected, blobs)
+    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}
+    for shard, keys in blobs.items():
+        by_tag[tag_of_shard(shard)].update(keys)
+    facts = program_file.program_facts(parsed)
+    return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
+
+
+def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
+    """The file of each shard, in order. Those of a tag that is split are called after their content."""
+    missing = set(plan_tags(lower_plan)) - {tag_of_shard(shard) for shard in written}
+    if missing:
+        raise BuildError(
+            [
+                Problem(
+                    "no method reads a weight of this tag, so that its file would be empty",
+                    ("named_data", tag),
+                    "remove the tag, or change its patterns",
+                )
+                for tag in sorted(missing)
+            ]
+        )
+    made = {}
+    for shard, cord in written.items():
+        tag = tag_of_shard(shard)
+        if tag == shard:
+            name = f"{lower_plan['name']}.{tag}.ptd"
+            made[shard] = files.write(directory, name, "named_data", cord.write_to_file, tag)
+        else:
+            made[shard] = _write_shard(directory, f"{lower_plan['name']}.{tag}", tag, cord)
+    return made
+
+
+def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> files.Artifact:
+    written = files.write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
+    named = replace(written, file=f"{shards}/{tag}-{written.sha256}.ptd")
+    written.path.rename(named.path)
+    return named
+
+
+def _check_names(edge: EdgeProgramManager) -> None:
+    """Weights that portable operators read go by name: under one name, one method would read the other's."""
+    seen: dict[str, tuple[str, torch.Tensor]] = {}
+    for method in sorted(edge.methods):
+        program = edge.exported_program(method)
+        for node, name in named_data.weights(program):
+            if named_data.shard_of(node) is None:
+                continue
+            tensor = named_data.tensor(program, name)
+            first, known = seen.setdefault(name, (method, tensor))
+            if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
+                raise BuildError(
+                    [
+                        Problem(
+                            f"`{name}` has one content in `{first}` and another in `{method}`",
+                            ("methods", method),
+                            "a weight of named data goes by its name: rename one, or leave it out of `named_data`",
+                        )
+                    ]
+                )
+
+
+def _check_outputs(edge: EdgeProgramManager) -> None:
+    """ExecuTorch cannot plan the memory of a method that has no tensor to give, and does not say which one it is."""
+    problems = [
+        Problem(
+            "the method returns no tensor",
+            ("methods", method, "entry"),
+            "return one: a number as torch.tensor(number); numbers that never change belong under `constant_methods`",
+        )
+        for method in sorted(edge.methods)
+        if not any(
+            isinstance(spec.arg, TensorArgument) for spec in edge.exported_program(method).graph_signature.output_specs
+        )
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _check_keys(
+    edge: EdgeProgramManager, external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
+) -> None:
+    """Every key that the program asks for is in one place. Without it the runtime ends with a segmentation fault."""
+    places: dict[str, list[str]] = {key: [".pte"] for key in inside}
+    for shard, keys in blobs.items():
+        for key in keys:
+            places.setdefault(key, []).append(f".{shard}.ptd")
+    wanted = set(external)
+    for method in edge.methods:
+        for delegate in named_data.delegates(edge.exported_program(method).graph_module):
+            wanted.update(named_data.keys(delegate))
+    problems = [
+        Problem(f"the program asks for the named data `{key}`, which no file has")
+        for key in sorted(wanted - places.keys())
+    ]
+    problems += [
+        Problem(f"the named data `{key}` is in {' and in '.join(found)}, which the runtime refuses")
+        for key, found in sorted(places.items())
+        if len(found) > 1
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
+    """Every tagged weight that a portable operator reads is in its tag's file."""
+    problems = [
+        Problem(f"`{name}` did not reach the file of its tag `{tag}`", ("named_data", tag))
+        for shard, names in expected.items()
+        for tag in [tag_of_shard(shard)]
+        for name in sorted(names - blobs.get(shard, {}).keys())
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _emission_error(
+    error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
+) -> BuildError:
+    path, hint = _to_blame(str(error), lower_plan, edge)
+    place = source_line(error, finder)
+    where = f" at {place}" if place else ""
+    message = f"emitting {', '.join(sorted(edge.methods))} failed{where}: {summary(error)}"
+    return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
+
+
+def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    """Where the manifest says what is to blame for ExecuTorch's message, and what to do."""
+    if "Missing out variants" in text:
+        return _of_missing_kernels(text, lower_plan, edge)
+    if "without a name" in text:
+        hint = "buffers without planned memory go by their names: write `executorch: {emit_mutable_buffer_names: true}`"
+        return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
+    return ("methods",), None
+
+
+def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    if "torchao::" in text:
+        calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
+        hint = "what is quantized so needs a backend that takes these layers, as `xnnpack`: name one in `partitioners`"
+        return ("methods", *(calling[0] if calling else ())), hint
+    if any(lower_plan["custom_ops"].values()):
+        hint = (
+            "what registers these operators has to register an overload with `out` too, as in "
+            "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
+        )
+        return ("custom_ops",), hint
+    return ("methods",), None
+
+
+def _calls_torchao(program: ExportedProgram) -> bool:
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    return any("torchao." in str(node.target) for module in modules for node in module.graph.nodes)

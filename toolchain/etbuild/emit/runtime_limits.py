@@ -1,0 +1,157 @@
+"""What ExecuTorch's own runtime cannot load, cannot run, or computes wrongly, found in a program before it is run.
+
+ExecuTorch emits these without a word. All of it was measured with the runtime in the wheel of ExecuTorch 1.5.1, which
+has its portable, optimized and quantized kernels; `tests/integration/test_runtime_limits.py` runs each case, and fails
+once ExecuTorch has mended it. An application may have other kernels, so that most of it is worth a note and no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from executorch.exir._serialize._program import PTEFile
+from executorch.exir.scalar_type import ScalarType
+from executorch.exir.schema import (
+    ExecutionPlan,
+    KernelCall,
+    OptionalTensorList,
+    Tensor,
+    TensorDataLocation,
+    TensorList,
+)
+
+from etbuild.exception_text import summary
+from etbuild.files.program_file import operator_name
+
+# The operators of ExecuTorch's kernels that read and write uint16: they move elements as they are.
+_MOVES_UINT16 = frozenset(
+    {
+        "aten::copy.out",
+        "aten::embedding.out",
+        "aten::expand_copy.out",
+        "aten::repeat.out",
+        "aten::select_copy.int_out",
+        "aten::slice_copy.Tensor_out",
+        "aten::squeeze_copy.dims_out",
+        "aten::unsqueeze_copy.out",
+        "aten::view_copy.out",
+        "dim_order_ops::_clone_dim_order.out",
+    }
+)
+_INTEGERS = (ScalarType.BYTE, ScalarType.CHAR, ScalarType.SHORT, ScalarType.INT, ScalarType.LONG)
+_PORTABLE = ("aten", "dim_order_ops")  # the namespaces whose kernels choose by dtype; others have kernels of their own
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Something in a program that the runtime cannot do.
+
+    Attributes:
+        method: The method that has it.
+        what: What it is and what comes of it.
+        hint: What to do about it.
+        wrong: The method runs, and computes something else.
+    """
+
+    method: str
+    what: str
+    hint: str
+    wrong: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+def find(file: PTEFile) -> list[Limit]:
+    """The limits that a program meets, in the order of its methods, each once."""
+    found: dict[Limit, None] = {}
+    kernels = _kernels()
+    for plan in sorted(file.program.execution_plan, key=lambda plan: plan.name):
+        for limit in _of_method(file, plan, kernels):
+            found.setdefault(limit)
+    return list(found)
+
+
+@functools.cache  # so that the note is there once
+def _kernels() -> frozenset[str] | None:
+    """The operators that the runtime has kernels for; None: the installed package cannot say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its API is experimental
+        try:
+            import executorch.kernels.quantized  # noqa: F401
+            from executorch.extension.pybindings import portable_lib
+
+            return frozenset(portable_lib._get_operator_names())
+        except (ImportError, AttributeError) as error:  # other releases, and packages without the runtime
+            print(f"note: kernels of the runtime are not looked at: {summary(error)}", file=sys.stderr)
+            return None
+
+
+def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | None) -> Iterator[Limit]:
+    yield from _empty_constants(file, plan)
+    calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
+    for call in calls:
+        if isinstance(call, KernelCall):
+            operator, tensors = operator_name(plan, call.op_index), list(_tensors(plan, call.args))
+            if kernels is not None and operator not in kernels:
+                yield Limit(plan.name, f"it has no kernel for `{operator}`", "the application has to bring one")
+            for check in _CHECKS:
+                yield from check(plan.name, operator, tensors)
+
+
+def _tensors(plan: ExecutionPlan, indices: list[int]) -> Iterator[Tensor]:
+    """The tensors among values, those in lists too."""
+    for index in indices:
+        value = plan.values[index].val if index >= 0 else None
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, TensorList | OptionalTensorList):
+            yield from _tensors(plan, value.items)
+
+
+def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """exir's own verifier lets uint16 pass for many operators."""
+    portable = operator.partition("::")[0] in _PORTABLE and operator not in _MOVES_UINT16
+    if portable and any(tensor.scalar_type == ScalarType.UINT16 for tensor in tensors):
+        what = f"its kernel of `{operator}` does not take uint16, and the method fails when it runs"
+        yield Limit(method, what, "keep what is uint16 in another dtype, as int32")
+
+
+def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Of several dimensions, the kernel returns indices in a wrong order of columns."""
+    if operator == "aten::nonzero.out" and len(tensors[0].sizes) > 1:
+        count = len(tensors[0].sizes)
+        what = f"its kernel of `{operator}` gives wrong indices for a tensor of {count} dimensions"
+        hint = "look for them in one dimension, `x.flatten().nonzero()`, and work out the others by `//` and `%`"
+        yield Limit(method, what, hint, wrong=True)
+
+
+def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Of integers, the kernel gives the sign of the dividend, as C does; PyTorch gives that of the divisor."""
+    if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
+        what = f"its kernel of `{operator}` gives a wrong result for integers of different signs"
+        yield Limit(method, what, "write `x - x // y * y`, unless no value is negative")
+
+
+_CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (_uint16, _nonzero, _remainder)
+
+
+def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:
+    """A segment without a byte cannot be mapped from a file. One with other constants besides can."""
+    if any(buffer.storage for buffer in file.program.constant_buffer):
+        return
+    for value in plan.values:
+        tensor = value.val
+        if isinstance(tensor, Tensor) and tensor.data_buffer_idx > 0 and tensor.allocation_info is None:
+            info = tensor.extra_tensor_info
+            if info is None or info.location == TensorDataLocation.SEGMENT:
+                what = f"a constant of shape {tensor.sizes} has no elements, and there is no other constant: "
+                hint = "leave it out of the model, or load the program from memory"
+                yield Limit(plan.name, f"{what}the method cannot be loaded from a file", hint)
+                return

@@ -1,0 +1,1 @@
+"""The export: one `torch.export` program for each method, and the files that hold them."""

@@ -1,0 +1,338 @@
+"""An export as a directory: every method without its weights, and what else lowering has to know of the module.
+
+    module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
+    methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
+    made.safetensors      what the factory made, or the export, and no file of weights brings; all zeros are left out
+    constants.safetensors tensors that constant methods from code return
+    sources/              sources that lowering has to import: those of custom partitioners, passes and custom operators
+    export_plan.json      only where the methods cannot be saved without weights; lowering then exports
+
+The same graphs give the same bytes, whatever the weights, the place of the sources, or a comment in them: lowering then
+has nothing to do. Written against torch 2.13, whose `.pt2` holds stack traces and a random identifier otherwise.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2
+from torch.utils import _pytree as pytree
+
+from etbuild.errors import InputError, Problem
+from etbuild.exception_text import hints, summary, whole_error
+from etbuild.export.layout import METHODS, PLAN, ExportFiles
+from etbuild.files import artifacts as files
+from etbuild.files import json_file
+from etbuild.files.digests import canonical_json
+from etbuild.files.zip_archive import canonical_archive
+from etbuild.inputs.import_graph import Used, reached_sources
+from etbuild.model.method_tensors import carried
+from etbuild.model.module import loading_code, named_tensors, row_major
+from etbuild.model.weights_files import TensorFacts, describe
+from etbuild.plan.plan import Plan, carries_content
+
+_SCHEMA = "executorch-export/v3"
+_MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
+_TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
+# Operators of what is installed with the driver, by the module that registers them.
+_LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
+_PLAIN_CONTAINERS = (tuple, list, dict)
+
+
+@dataclass(frozen=True)
+class SavedExport:
+    """An export that was read.
+
+    Attributes:
+        files: Where it is.
+        tensors: The module's parameters and buffers.
+        zeros: Those that no file of weights brings and that hold nothing but zeros.
+        constants: The constant methods that come from code, by name.
+        imports: Modules that have to be imported before a method is loaded.
+        sources: The sources that it brings, by import path.
+        export_plan: What lowering has to export by itself; None where the methods are here.
+    """
+
+    files: ExportFiles
+    tensors: list[TensorFacts]
+    zeros: list[str]
+    constants: dict[str, Any]
+    imports: list[str]
+    sources: dict[str, Path]
+    export_plan: Plan | None
+
+
+class CannotSave(Exception):
+    """Why methods cannot be saved without weights, in a user's words."""
+
+
+def write(
+    directory: Path,
+    export_plan: Plan,
+    module: torch.nn.Module,
+    programs: dict[str, ExportedProgram],
+    constants: dict[str, Any],
+    used: Used,
+) -> None:
+    """Saves an export.
+
+    Args:
+        directory: An existing directory, empty.
+        export_plan: The export plan.
+        module: The module.
+        programs: Its methods. Their content is taken out of them.
+        constants: The constant methods from code, by name.
+        used: The sources that the export used.
+
+    Raises:
+        CannotSave: A method, or what the factory made, has no form in which it could be saved.
+        BuildError: A file cannot be written.
+    """
+    content, tensors = named_tensors(module), describe(module, export_plan["weights"])
+    if carries_content(export_plan):
+        held = carried(programs, content.keys())
+        content, tensors = held.content, held.tensors
+    imports, libraries = _imports(export_plan, programs), _libraries(programs)
+    (directory / METHODS).mkdir()
+    names = {entry.name for entry in tensors}
+    for name, program in programs.items():
+        _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
+    zeros = _save_made(directory, content, tensors)
+    roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
+    roots += export_plan["model"]["modules"] if roots else []
+    roots += export_plan["custom_ops"]["modules"]
+    _copy_sources(directory, used if imports else reached_sources(used, roots))
+    facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
+    facts["constants"] = _save_constants(directory, constants)
+    _write_module(directory, {**facts, "imports": [*libraries, *imports]})
+
+
+def write_plan(directory: Path, export_plan: Plan, constants: dict[str, Any], used: Used) -> None:
+    """Saves what lowering needs to export by itself.
+
+    Raises:
+        BuildError: A file cannot be written.
+    """
+    _copy_sources(directory, used)
+    _write(directory, PLAN, canonical_json(export_plan))
+    saved = _save_constants(directory, constants)
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "constants": saved})
+
+
+def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
+    """Why the module has to be exported with its weights; None where it has not."""
+    code = loading_code(module) if export_plan["weights"] else None
+    return None if code is None else f"{code} takes part in loading its weights"
+
+
+def _write_module(directory: Path, content: dict[str, Any]) -> None:
+    _write(directory, _MODULE, canonical_json({"schema": _SCHEMA, **content}))
+
+
+def _write(directory: Path, file: str, content: bytes) -> None:
+    files.write(directory, file, "export", lambda opened: opened.write(content))
+
+
+def _copy_sources(directory: Path, used: Used) -> None:
+    for name, content in used.contents.items():
+        target = directory / "sources" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _imports(export_plan: Plan, programs: dict[str, ExportedProgram]) -> list[str]:
+    """The modules that define what is in the graphs and is not PyTorch's: operators, and types of results."""
+    own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
+    factory = (export_plan["model"]["factory"] or "").partition(":")[0]
+    return [*([factory] if factory else []), *export_plan["model"]["modules"]] if own else []
+
+
+def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
+    """The installed modules that define operators of the graphs."""
+    namespaces = {name for program in programs.values() for name in _namespaces(program.graph_module)}
+    return [library for name, library in _LIBRARIES.items() if name in namespaces]
+
+
+def _operators_of_others(graph_module: torch.nn.Module) -> bool:
+    return bool(_namespaces(graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys())
+
+
+def _namespaces(graph_module: torch.nn.Module) -> set[str]:
+    return {
+        node.target.namespace
+        for child in graph_module.modules()
+        if isinstance(child, torch.fx.GraphModule)
+        for node in child.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+    }
+
+
+def _types_of_others(program: ExportedProgram) -> bool:
+    def foreign(spec: pytree.TreeSpec) -> bool:
+        plain = spec.is_leaf() or spec.type in _PLAIN_CONTAINERS
+        return not plain or any(map(foreign, spec.children()))
+
+    return foreign(program.call_spec.out_spec)
+
+
+def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
+    """The method as a `.pt2`, with the content of the named tensors taken out."""
+    for child in program.graph_module.modules():
+        if isinstance(child, torch.fx.GraphModule):
+            for node in child.graph.nodes:
+                node.meta.pop("stack_trace", None)  # it holds paths and line numbers
+    for content in (program._state_dict, program._constants):
+        for name in names & content.keys():
+            empty = torch.empty(0, dtype=content[name].dtype)
+            parameter = isinstance(content[name], torch.nn.Parameter)
+            content[name] = torch.nn.Parameter(empty, requires_grad=False) if parameter else empty
+    program._example_inputs = None  # their values do not reach the program
+    saved = io.BytesIO()
+    try:
+        torch.export.save(program, saved)
+    except Exception as error:  # torch's serializer has no common base of its errors
+        raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
+    return canonical_archive(saved.getvalue())
+
+
+def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
+    """Saves what no file of weights brings, and returns the names of what is all zeros, such as caches."""
+    from safetensors.torch import save
+
+    made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
+    zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
+    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}  # it refuses shared memory
+    if kept:
+        try:
+            data = save(kept)
+        except Exception as error:  # safetensors has errors of its own, and KeyError for a dtype that it lacks
+            raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
+        _write(directory, _MADE, data)
+    return zeros
+
+
+def _save_constants(directory: Path, constants: dict[str, Any]) -> dict[str, Any]:
+    """Saves tensors as a file, and returns the other constants."""
+    from safetensors.torch import save
+
+    tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}
+    if tensors:
+        _write(directory, _CONSTANTS, save(tensors))
+    return {name: value for name, value in constants.items() if name not in tensors}
+
+
+def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {**plain, **(load_file(directory / _CONSTANTS) if (directory / _CONSTANTS).exists() else {})}
+
+
+def _all_zero_bytes(tensor: torch.Tensor) -> bool:
+    """Whether every bit is zero: -0.0 is not."""
+    return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
+
+
+def read(export: ExportFiles) -> SavedExport:
+    """Reads an export, without its methods.
+
+    Raises:
+        InputError: It is none, or it is damaged.
+    """
+    directory = export.directory
+    what = "an export that `etbuild export` wrote"
+    content = json_file.read(directory / _MODULE, what, "step#export")
+    try:
+        root = directory / "sources"
+        return SavedExport(
+            export,
+            [_tensor_facts(entry) for entry in content["tensors"]],
+            content["zeros"],
+            _read_constants(directory, content["constants"]),
+            content["imports"],
+            {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
+            json_file.read(directory / PLAN, "a plan", "plan#exportPlan") if export.together else None,
+        )
+    except Exception as error:  # safetensors has errors of its own
+        raise InputError([Problem(f"{directory}: not {what}: {summary(error)}")]) from error
+
+
+def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
+    if not isinstance(getattr(torch, entry["dtype"], None), torch.dtype):
+        raise ValueError(f"`{entry['dtype']}` is no type of tensors")
+    return TensorFacts(**entry)
+
+
+def load_methods(
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
+) -> dict[str, ExportedProgram]:
+    """Methods, with the content of their parameters and buffers.
+
+    Args:
+        saved: What `read` gave. Its `imports` have been imported.
+        content: Of every parameter and buffer, by name.
+        names: Of the methods.
+
+    Raises:
+        InputError: A method cannot be read.
+    """
+    programs = {}
+    for name in sorted(names):
+        path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
+        try:
+            program = load_pt2(path).exported_programs["model"]  # torch.export.load says nothing of what went wrong
+        except Exception as error:  # torch's deserializer has no common base of its errors
+            message = f"what was exported of the method cannot be read again: {summary(error)}"
+            hint = "leave out of the method what its graph cannot hold, or remove a damaged export"
+            raise InputError([Problem(message, ("methods", name), hints(hint, whole_error(error, message)))]) from error
+        for tensors in (program._state_dict, program._constants):
+            tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
+        programs[name] = program
+    return programs
+
+
+def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer: one tensor for each, whatever the methods and names that it has. Never one for two
+    of equal content: ExecuTorch would take two caches of zeros for one.
+
+    Args:
+        saved: What `read` gave.
+        weights: The content of those that the weights' files bring, by name.
+
+    Raises:
+        InputError: Some of it is missing or damaged.
+    """
+    from safetensors.torch import load_file
+
+    path = saved.files.directory / _MADE
+    try:
+        made = load_file(path) if path.exists() else {}
+        return _content(saved, weights, made)
+    except Exception as error:  # safetensors and torch have errors of their own
+        message = f"{saved.files.directory}: the parameters and buffers cannot be read: {summary(error)}"
+        raise InputError([Problem(message)]) from error
+
+
+def _content(
+    saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for entry in saved.tensors:
+        if entry.same_as is not None:
+            found[entry.name] = found[entry.same_as]
+        elif entry.in_weights:
+            found[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+        elif entry.name in saved.zeros:
+            found[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+        else:
+            found[entry.name] = _as_declared(entry, made[entry.name])
+    return found
+
+
+def _as_declared(entry: TensorFacts, content: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content

@@ -1,0 +1,90 @@
+"""Constant methods from code: evaluated by the export, so that lowering needs their values alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.manifest.example_inputs import INT64
+from etbuild.model.module import row_major
+from etbuild.plan.plan import Plan
+
+
+def compute(export_plan: Plan, finder: SourceFinder) -> dict[str, Any]:
+    """What each constant method from code returns, by name: a number, a boolean, a string, a list of numbers and
+    booleans, a tensor.
+
+    Raises:
+        BuildError: A callable failed, or returned something else.
+    """
+    found = {}
+    for name, entry in sorted(export_plan["constant_methods"].items()):
+        path = ("constant_methods", name, "factory")
+        factory = load_callable(entry["factory"], finder, path)
+        with blame(path, f"`{entry['factory']}`", finder):
+            value = factory(**entry["kwargs"])
+        if isinstance(value, torch.Tensor):
+            _check_tensor(value, entry["factory"], path)
+            value = row_major(value.detach())
+        elif isinstance(value, str):
+            _check_text(value, entry["factory"], path)
+        else:
+            _check(value, entry["factory"], path)
+        found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn),
+)
+"""Those of a tensor that a program can hold. Complex and quantized ones, which it could too, no kernel takes."""
+
+
+def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
+    if value.dtype not in DTYPES:
+        dtype, known = _name(value.dtype), ", ".join(map(_name, DTYPES))
+        message = f"`{reference}` returned a tensor of {dtype}, which no program can hold"
+        raise BuildError([Problem(message, path, f"known: {known}")])
+    if value.is_meta or value.layout != torch.strided:
+        raise BuildError([Problem(f"`{reference}` returned a tensor that no program can hold", path)])
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_text(value: str, reference: str, path: DocumentPath) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        message = f"`{reference}` returned a string that is no Unicode text: {error.reason} at {error.start}"
+        raise BuildError([Problem(message, path)]) from None
+
+
+def _check(value: Any, reference: str, path: DocumentPath) -> None:
+    if isinstance(value, (list, tuple)) and not value:
+        hint = "a list has to have a number"
+        raise BuildError([Problem(f"`{reference}` returned an empty {type(value).__name__}", path, hint)])
+    for number in value if isinstance(value, (list, tuple)) else [value]:
+        if type(number) not in (bool, int, float):
+            hint = "a constant is a number, a boolean, a string, a list of numbers and booleans, or a tensor"
+            message = f"`{reference}` returned {type(value).__name__}" + (
+                f" with {type(number).__name__}" if number is not value else ""
+            )
+            raise BuildError([Problem(message, path, hint)])
+        if isinstance(number, int) and not INT64[0] <= number <= INT64[1]:
+            raise BuildError([Problem(f"`{reference}` returned {number}, which does not fit into 64 bits", path)])
+        if not math.isfinite(number):
+            raise BuildError([Problem(f"`{reference}` returned {number}, which no artifact can hold", path)])
+
+
+def described(value: Any) -> Any:
+    """A constant as JSON data: of a tensor its form."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return {"dtype": _name(value.dtype), "shape": list(value.shape)}

@@ -1,0 +1,95 @@
+"""Operators that are not PyTorch's, from shared libraries and Python modules that the manifest declares."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import summary
+from etbuild.files.digests import file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.user_code import SourceFinder, import_module
+
+# An operator is registered once in a process: what has done so stays, though the export and lowering each load it.
+_loaded: set[str] = set()  # the digests of libraries
+_registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of what they and modules registered
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """A module of the declared sources, those that it imported among it, and the digests of their files."""
+
+    modules: dict[str, ModuleType]
+    digests: dict[str, str]
+
+
+_imported: dict[str, _Imported] = {}
+
+
+def is_declared(operator: str) -> bool:
+    """Whether an operator is one that a manifest declares.
+
+    Args:
+        operator: As its schema names it, `NAMESPACE::NAME` or `NAMESPACE::NAME.OVERLOAD`.
+    """
+    return operator in _registered
+
+
+def load(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
+    """Registers the operators, those of libraries first.
+
+    Args:
+        custom_ops: Of an export plan or a lower plan.
+        inputs: What may be read.
+        finder: The declared sources, for modules that come from there.
+
+    Raises:
+        InputError: A library is not declared.
+        BuildError: A library cannot be loaded, or a module not imported.
+    """
+    before = set(torch._C._dispatch_get_all_op_names())
+    try:
+        _load_all(custom_ops, inputs, finder)
+    finally:
+        _registered.update(set(torch._C._dispatch_get_all_op_names()) - before)
+
+
+def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
+    for index, name in enumerate(custom_ops["libraries"]):
+        path = ("custom_ops", "libraries", index)
+        file = inputs.find_data(name, path)
+        digest = file_digest(file)
+        if digest in _loaded:
+            continue
+        try:
+            torch.ops.load_library(file.absolute())
+        except Exception as error:  # the loader's errors, and what the library's own code raises
+            hint = "it has to be built for this version of PyTorch, and to register operators that no other one does"
+            raise BuildError([Problem(f"cannot load `{name}`: {summary(error)}", path, hint)]) from error
+        _loaded.add(digest)
+    for index, name in enumerate(custom_ops["modules"]):
+        _import(name, finder, ("custom_ops", "modules", index))
+
+
+def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:
+    known = _imported.get(name)
+    if known is not None and known.digests == _digests(finder, known.digests):
+        sys.modules.update(known.modules)
+        return
+    before = set(sys.modules)
+    import_module(name, finder, path)
+    tops = finder.top_level_names()
+    own = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
+    names = [finder.name_of(module.__file__) for module in own.values() if module.__file__]
+    _imported[name] = _Imported(own, _digests(finder, filter(None, names)))
+
+
+def _digests(finder: SourceFinder, names: Iterable[str]) -> dict[str, str]:
+    return {name: hashlib.sha256(finder.contents[name]).hexdigest() for name in names if name in finder.contents}

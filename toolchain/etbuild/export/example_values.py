@@ -1,0 +1,224 @@
+"""Example inputs as PyTorch objects, and their dynamic shapes as `torch.export` takes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.manifest import example_inputs
+from etbuild.model.weights_files import read_tensors
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def make(
+    method: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword inputs of a method.
+
+    Args:
+        method: The method, as the export plan has it.
+        path: Where it stands in the manifest.
+        inputs: What may be read.
+        finder: The declared sources, for factories that come from there.
+
+    Raises:
+        InputError: A file is not declared, or lacks a tensor.
+        BuildError: A factory failed, or returned something else.
+    """
+    arguments = tuple(
+        make_one(example, (*path, "example_inputs", index), inputs, finder)
+        for index, example in enumerate(method["example_inputs"])
+    )
+    keywords = {
+        name: make_one(example, (*path, "example_kwargs", name), inputs, finder)
+        for name, example in method["example_kwargs"].items()
+    }
+    return arguments, keywords
+
+
+def make_one(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder) -> Any:
+    """One input: see `make`."""
+    for kind in example_inputs.CONTAINERS:
+        if kind in example:
+            parts = {
+                key: make_one(part, (*path, kind, key), inputs, finder)
+                for key, part in example_inputs.parts(example).items()
+            }
+            return parts if kind == "dict" else {"list": list, "tuple": tuple}[kind](parts.values())
+    if "value" in example:
+        return example["value"]
+    if "factory" in example:
+        return _from_factory(example, path, finder)
+    if "file" in example:
+        return _tensor_from_file(example, path, inputs)
+    dtype = getattr(torch, example["dtype"])
+    shape, fill = example["shape"], example["fill"]
+    with blame(path, "making the example input", finder):
+        if fill == "arange":
+            return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+        return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
+
+
+def _from_factory(example: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Any:
+    path = (*path, "factory")
+    factory = load_callable(example["factory"], finder, path)
+    with blame(path, f"`{example['factory']}`", finder):
+        return _checked(factory(**example["kwargs"]), f"`{example['factory']}` returned", path)
+
+
+def _checked(value: Any, what: str, path: DocumentPath) -> Any:
+    """The value with its tensors detached and its mappings sorted by key, as those of a manifest are."""
+    if isinstance(value, torch.Tensor):
+        return _without_overlap(value.detach())
+    if isinstance(value, _PLAIN):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_checked(part, what, path) for part in value)
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {key: _checked(part, what, path) for key, part in sorted(value.items())}
+    hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of such"
+    found = f"{type(value).__name__}, not a tensor"
+    plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
+    if type(value) is dict:
+        key = next(key for key in value if not isinstance(key, str))
+        found, hint = f"a dict with the key {key!r}", "the keys of a dict of inputs are strings"
+    elif plain is not None:
+        found = f"{type(value).__name__}, a kind of {plain.__name__} of its own"
+        hint = f"have it return a plain {plain.__name__}"
+    raise BuildError([Problem(f"{what} {found}", path, hint)])
+
+
+def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with memory of its own for each element, as the one at run time has; an expanded one shares it."""
+    expanded = tensor.layout == torch.strided and 0 in tensor.stride()
+    return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
+
+
+def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
+    file = inputs.find_data(example["file"], (*path, "file"))
+    tensors = read_tensors(example["file"], file, (*path, "file"))
+    key = example.get("key", "")
+    if key not in tensors:
+        raise InputError(
+            [
+                Problem(
+                    f"`{example['file']}` has no tensor `{key}`",
+                    (*path, "key" if key else "file"),
+                    did_you_mean(key, tensors),
+                )
+            ]
+        )
+    return tensors[key]
+
+
+class DynamicShapes:
+    """The dynamic shapes of a method.
+
+    Attributes:
+        positional: As `torch.export` takes them, for each positional input.
+        keyword: The same for keyword inputs, by name.
+    """
+
+    def __init__(
+        self, method: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any], path: DocumentPath
+    ) -> None:
+        """Equal names become one `Dim`.
+
+        Raises:
+            InputError: They do not have the form of the inputs.
+        """
+        self._dims: dict[str, Any] = {}
+        self._leaves: dict[int, list[tuple[tuple[Any, ...] | None, DocumentPath]]] = {0: [], 1: []}
+        place: DocumentPath = (*path, "dynamic_shapes")
+        self.positional = tuple(
+            self._convert(shapes, value, (*place, index), 0)
+            for index, (shapes, value) in enumerate(zip(method["dynamic_shapes"], arguments, strict=True))
+        )
+        place = (*path, "dynamic_kwargs_shapes")
+        self.keyword = {
+            name: self._convert(method["dynamic_kwargs_shapes"][name], value, (*place, name), 1)
+            for name, value in keywords.items()
+        }
+
+    def for_export(self, forward: Callable[..., Any]) -> dict[str, Any] | None:
+        """What `torch.export.export` takes, by parameter of what is exported; None where every size is fixed."""
+        if not self._dims:
+            return None
+        return dict(inspect.signature(forward).bind(*self.positional, **self.keyword).arguments)
+
+    @property
+    def leaves(self) -> list[tuple[tuple[Any, ...] | None, DocumentPath]]:
+        """For each tensor and plain value, in the order in which the method takes them, its shape and place."""
+        return self._leaves[0] + self._leaves[1]
+
+    def _convert(self, shapes: Any, value: Any, path: DocumentPath, kind: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            if shapes is not None and (not isinstance(shapes, list) or len(shapes) != len(value)):
+                raise self._misfit(f"the input is a {type(value).__name__} of {len(value)}", path)
+            parts = [None] * len(value) if shapes is None else shapes
+            return type(value)(
+                self._convert(part, element, (*path, index), kind)
+                for index, (part, element) in enumerate(zip(parts, value, strict=True))
+            )
+        if isinstance(value, dict):
+            by_key = shapes is None or (isinstance(shapes, dict) and not example_inputs.is_dim(shapes))
+            if not by_key or (shapes or {}).keys() - value:
+                raise self._misfit(f"the input is a mapping of {', '.join(value)}", path)
+            return {
+                key: self._convert((shapes or {}).get(key), part, (*path, key), kind) for key, part in value.items()
+            }
+        shape = None if shapes is None else self._tensor_shape(shapes, value, path)
+        self._leaves[kind].append((shape, path))
+        return shape
+
+    def _tensor_shape(self, entries: Any, value: Any, path: DocumentPath) -> tuple[Any, ...]:
+        if not isinstance(value, torch.Tensor):
+            raise self._misfit(f"the input is {type(value).__name__}, which has no dimensions", path)
+        if not isinstance(entries, list) or not all(entry is None or example_inputs.is_dim(entry) for entry in entries):
+            raise self._misfit("the input is a tensor", path)
+        if len(entries) != value.dim():
+            raise self._misfit(f"{len(entries)} entries for an input of {value.dim()} dimensions", path)
+        for entry in entries:
+            if entry is not None:
+                self._dims.setdefault(entry["dim"], torch.export.Dim(entry["dim"], min=entry["min"], max=entry["max"]))
+        return tuple(torch.export.Dim.STATIC if entry is None else self._dims[entry["dim"]] for entry in entries)
+
+    @staticmethod
+    def _misfit(message: str, path: DocumentPath) -> InputError:
+        return InputError([Problem(message, path, "dynamic shapes have the form of their input")])
+
+
+def with_batch(shapes: Any, value: Any) -> Any:
+    """The dynamic shapes of an input, as the plan has them, with one size of any number for the first dimension of each
+    of its tensors, unless they say another."""
+    if isinstance(value, torch.Tensor) and value.dim():
+        own = shapes or [None] * value.dim()
+        return [own[0] or {"dim": "dynamic_batch_size", "min": 1, "max": None}, *own[1:]]
+    if isinstance(value, (list, tuple)):
+        return [with_batch(part, each) for part, each in zip(shapes or [None] * len(value), value, strict=True)]
+    if isinstance(value, dict):
+        return {key: with_batch((shapes or {}).get(key), part) for key, part in value.items()}
+    return shapes
+
+
+def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path: DocumentPath) -> dict[str, Any]:
+    """The keyword inputs in the order of the parameters, in which `torch.export` passes them on.
+
+    Raises:
+        InputError: The entry has no parameter of that name.
+    """
+    parameters = inspect.signature(entry).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [name for name in keywords if name not in parameters]
+    if unknown and not takes_any:
+        hint = did_you_mean(unknown[0], parameters)
+        raise InputError([Problem(f"the method has no parameter `{unknown[0]}`", (*path, unknown[0]), hint)])
+    order = {name: index for index, name in enumerate(parameters)}
+    return dict(sorted(keywords.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))

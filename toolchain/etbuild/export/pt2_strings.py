@@ -1,0 +1,331 @@
+"""What PyTorch makes of the strings in a `.pt2`: names of code, code, and expressions that `sympy` evaluates.
+
+`torch.export` looks up operators by any dotted name, gives expressions to `sympy.sympify`, which is `eval`, imports
+modules that trees of results name, and writes names into Python source that it runs. A string that is none of what it
+writes itself is refused here before it reaches any of these. Forms are those of `torch._export.serde.schema`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+from torch._export.serde import schema
+from torch._export.serde.union import _Union
+from torch.utils import _pytree as pytree
+
+from etbuild.export import custom_ops
+
+
+class Refused(Exception):
+    """Why a file is not read, in a user's words."""
+
+
+def check(form: Any, value: Any, field: str = "") -> None:
+    """Whether JSON data has a form of the schema, and holds no string that PyTorch would run.
+
+    Args:
+        form: A class of the schema, or a type in one.
+        value: The data.
+        field: The name under which it stands.
+
+    Raises:
+        Refused: It has not, or it does.
+    """
+    origin, arguments = typing.get_origin(form), typing.get_args(form)
+    if origin in (typing.Union, types.UnionType):
+        if value is not None:
+            check(arguments[0], value, field)
+    elif origin is list:
+        for item in _of_type(list, value, field):
+            check(arguments[0], item, field)
+    elif origin is dict:
+        for key, item in _of_type(dict, value, field).items():
+            _KEYS.get(field, _path)(key)
+            check(arguments[1], item, f"{field}.{key}" if field == "metadata" else field)
+    elif dataclasses.is_dataclass(form):
+        _check_object(form, _of_type(dict, value, field))
+    else:
+        _check_plain(form, value, field)
+
+
+def _check_object(form: Any, value: dict[str, Any]) -> None:
+    if form is schema.CustomObjArgument:
+        raise Refused("it holds an object of a class of its own, which can only be read by running code of the file")
+    if issubclass(form, _Union) and len(value) != 1:
+        raise Refused(f"it has {len(value)} kinds of {form.__name__} where one belongs")
+    fields = _fields(form)
+    for name, item in value.items():
+        if name in fields:
+            check(fields[name], item, name)
+        elif issubclass(form, _Union):
+            raise Refused(f"it has a {form.__name__} of the unknown kind {_shown(name)}")
+
+
+@functools.cache
+def _fields(form: Any) -> dict[str, Any]:
+    return typing.get_type_hints(form, globalns=vars(schema))
+
+
+def _check_plain(form: Any, value: Any, field: str) -> None:
+    if form is str:
+        rule = _free if field.startswith("metadata.") else _identifier
+        _STRINGS.get(field, rule)(_of_type(str, value, field))
+    elif form is float:
+        if not (type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN")):
+            raise Refused(f"`{field}` is no number")
+    elif form is bool:
+        _of_type(bool, value, field)
+    elif form is int or issubclass(form, Enum):
+        _of_type(int, value, field)
+    else:  # a release of PyTorch with other forms: a bug of ours
+        raise TypeError(f"unknown form {form} of `{field}`")
+
+
+def _of_type(kind: type, value: Any, field: str) -> Any:
+    if type(value) is not kind:
+        raise Refused(f"`{field or 'it'}` is no {kind.__name__}")
+    return value
+
+
+def _shown(text: str) -> str:
+    """A string of the file for a message: one short line, without control characters."""
+    return "`" + ascii(text if len(text) <= 80 else f"{text[:77]}...")[1:-1] + "`"
+
+
+def _free(text: str) -> None:
+    """Text that is read by people, or is an argument of an operator."""
+
+
+def _identifier(text: str) -> None:
+    """A name that `torch.fx` writes into Python source."""
+    if text and not text.isidentifier():
+        raise Refused(f"the name {_shown(text)} is no identifier, and would be run as Python code")
+
+
+def _path(text: str) -> None:
+    """A dotted name, as of a weight; `torch.fx` writes it into strings and comments of Python source."""
+    if not text.isprintable() or re.search(r"[\"'`\\{}]", text):
+        raise Refused(f"the name {_shown(text)} has characters that no name of a weight or module has")
+
+
+def _symbol(text: str) -> None:
+    """The name of a size; PyTorch counts up to its number."""
+    if not re.fullmatch(r"[A-Za-z_]{1,20}\d{1,5}", text):
+        raise Refused(f"{_shown(text)} is no name of a size")
+
+
+def _dimension(text: str) -> None:
+    """What has a range: the name of a size, or what is worked out from one."""
+    if not re.fullmatch(r"\w+", text) and re.fullmatch(r"[\w +*/()-]+", text, re.ASCII):
+        hint = "cannot be lowered by ExecuTorch; give it a `Dim` of its own"
+        raise Refused(f"{_shown(text)}: a dimension that is worked out from another one {hint}")
+    _symbol(text)
+
+
+def _verifier(text: str) -> None:
+    """Edge programs and those of other dialects are not what a build starts from."""
+    if text not in ("TRAINING", "ATEN"):
+        raise Refused(f"it is of the dialect {_shown(text)}, and not of torch.export.export")
+
+
+_HIGHER_ORDER = {
+    *("cond", "while_loop", "map_impl", "scan", "associative_scan", "out_dtype", "strict_mode"),
+    *("wrap_with_set_grad_enabled", "wrap_with_autocast", "auto_functionalized", "auto_functionalized_v2"),
+}
+# Arithmetic on sizes, as `torch._export.serde.serialize._SYM_OPS` has it.
+_ARITHMETIC = re.compile(
+    r"_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv|and_|or_|lshift|rshift|getitem)"
+    r"|math\.(trunc|ceil|floor|sqrt)|torch\.sym_(not|int|float|ite|max|min|sqrt|sum)|torch\._sym_sqrt"
+)
+_OPERATOR = re.compile(r"torch\.ops\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
+
+
+def _operator(text: str) -> None:
+    if _ARITHMETIC.fullmatch(text):
+        return
+    name = text.removeprefix("torch.ops.higher_order.")
+    if name != text and name in _HIGHER_ORDER:
+        return
+    if text.startswith("torch._functorch.predispatch."):
+        raise Refused(f"the graph calls {_shown(text)}: `associative_scan` and `torch.func` are not supported")
+    parts = _OPERATOR.fullmatch(text)
+    if parts is None or name != text:
+        raise Refused(f"the graph calls {_shown(text)}, which is no operator")
+    found: Any = torch.ops
+    for part in parts.groups():
+        found = getattr(found, part, None)
+    if found is None:
+        return  # PyTorch says so itself
+    if not isinstance(found, torch._ops.OpOverload):
+        raise Refused(f"the graph calls {_shown(text)}, which is no operator")
+    if parts[1] in _NO_MODELS:
+        raise Refused(f"the graph calls {_shown(text)}: operators of `{parts[1]}` do not belong into a model")
+    if not custom_ops.is_declared(found.name()) and any(map(_names_file, found._schema.arguments)):
+        raise Refused(f"the graph calls {_shown(text)}, which opens files")
+
+
+_NO_MODELS = ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")  # files, other processes
+
+
+def _names_file(argument: Any) -> bool:
+    return str(argument.type) == "str" and ("file" in argument.name or "path" in argument.name)
+
+
+def _sources(text: str) -> None:
+    """`source_fn_stack`: what a node was made of, as `NAME,FUNCTION;NAME,FUNCTION`. It is looked up, never called."""
+    for source in text.split(";"):
+        name = source.partition(",")[2]
+        if name.startswith(("torch", "_operator", "math", "#")) and ("__" in name or not re.fullmatch(r"[\w.]+", name)):
+            raise Refused(f"{_shown(name)} is no name of a function")
+
+
+_PLAIN_TREES = (
+    *(None, "builtins.tuple", "builtins.list", "builtins.dict", "builtins.slice", "torch.Size"),
+    *("collections.OrderedDict", "collections.namedtuple", "collections.deque"),
+)
+
+
+def _tree(text: str) -> None:
+    """A tree of inputs or results. PyTorch imports what some kinds of nodes name."""
+    nodes = [_json(text)[1]]
+    while nodes:
+        node = _of_type(dict, nodes.pop(), "tree")
+        kind, context = node.get("type"), node.get("context")
+        owner = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind) if isinstance(kind, str) else None
+        of_others = owner is not None and owner.__module__.partition(".")[0] not in ("torch", "builtins", "collections")
+        if kind not in _PLAIN_TREES and not of_others:
+            raise Refused(f"inputs or results are of the kind {_shown(str(kind))}, which is none that can be read")
+        if "__enum__" in json.dumps(context):
+            raise Refused("inputs or results name an enumeration, which PyTorch would import")
+        nodes += _of_type(list, node.get("children_spec"), "children_spec")
+
+
+def _input_tree(text: str) -> None:
+    """A tree of inputs, whose keywords `torch.fx` writes into Python source."""
+    _tree(text)
+    children = _json(text)[1]["children_spec"]
+    if len(children) == 2 and children[1]["type"] == "builtins.dict":
+        for keyword in _json(children[1]["context"]):
+            _identifier(_of_type(str, keyword, "keyword"))
+
+
+def _json(text: str) -> list[Any]:
+    try:
+        read = json.loads(text)
+    except (TypeError, ValueError):
+        read = None
+    return _of_type(list, read, "a tree of inputs or results")  # type: ignore[no-any-return]
+
+
+_CALLS = {
+    *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Mod", "Abs", "Max", "Min", "floor", "ceiling"),
+    *("Equality", "Unequality", "GreaterThan", "LessThan", "StrictGreaterThan", "StrictLessThan", "Eq", "Ne"),
+    *("And", "Or", "Not", "Piecewise", "ExprCondPair", "sqrt", "FloorDiv", "ModularIndexing", "Where", "PythonMod"),
+    *("CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv"),
+    *("IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal"),
+    *("ToFloat", "Identity", "OpaqueUnaryFn_sqrt", "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or"),
+}
+_NAMES = {"true", "false", "True", "False", "oo", "int_oo"}
+_ASSUMPTIONS = {"integer", "positive", "nonnegative", "real", "finite", "nonzero", "zero", "negative", "precision"}
+_POWERS = {"Pow", "PowByNatural", "FloatPow", "LShift", "RShift"}
+_MAX_POWER = 4096  # of all powers around a number together: more digits than any size has, and few enough to compute
+
+
+def _expression(text: str) -> None:
+    """An expression over sizes, as `sympy.srepr` writes it: calls of constructors, numbers, names of symbols."""
+    refused = Refused(f"{_shown(text)} is no expression over sizes, and would be run as Python code")
+    if len(text) > 20_000 or not re.fullmatch(r"[\w(),=.' -]*", text, re.ASCII):
+        raise refused
+    try:
+        _check_expression(ast.parse(text, mode="eval").body, 1)
+    except (_NoExpression, SyntaxError, ValueError, RecursionError, MemoryError):
+        raise refused from None
+
+
+class _NoExpression(Exception):
+    pass
+
+
+def _check_expression(node: ast.AST, power: int) -> None:
+    """Whether a part of an expression is one, too.
+
+    Args:
+        node: The part.
+        power: The product of the powers that it is raised to.
+    """
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as number) if abs(number) < 2**64:
+            pass
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant() as operand):
+            _check_expression(operand, power)
+        case ast.Name(id=name) if name in _NAMES:
+            pass
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))]):
+            _symbol(name)
+        case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(number))]):
+            if abs(float(number)) == float("inf"):
+                raise _NoExpression
+        case ast.Call(func=ast.Name(id=name), args=parts) if name in _CALLS:
+            power *= _power(parts) if name in _POWERS else 1
+            if power > _MAX_POWER:
+                raise _NoExpression
+            for part in parts:
+                _check_expression(part, power)
+        case _:
+            raise _NoExpression
+    for keyword in getattr(node, "keywords", []):
+        if keyword.arg not in _ASSUMPTIONS:
+            raise _NoExpression
+        _check_expression(keyword.value, power)
+
+
+def _power(parts: list[ast.expr]) -> int:
+    """By how much the second part may enlarge the digits of the first: a symbol does not, since it has no value."""
+    match parts:
+        case [_, ast.Call(func=ast.Name(id="Symbol"))]:
+            return 1
+        case [_, ast.Call(func=ast.Name(id="Integer"), args=[exponent])]:
+            value = ast.literal_eval(exponent)
+            return max(1, abs(value)) if isinstance(value, int) else _MAX_POWER + 1
+        case [_, ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(number))])]:
+            value = abs(float(number))
+            return max(1, math.ceil(value)) if value <= _MAX_POWER else _MAX_POWER + 1
+        case [_, ast.Call(func=ast.Name(id="Rational"), args=[ast.Constant(value=1), ast.Constant(value=int())])]:
+            return 1
+    return _MAX_POWER + 1
+
+
+_STRINGS: dict[str, Callable[[str], None]] = {
+    "expr_str": _expression,
+    "target": _operator,
+    "as_operator": _operator,
+    "in_spec": _input_tree,
+    "out_spec": _tree,
+    "verifiers": _verifier,
+    "metadata.source_fn_stack": _sources,
+    "as_string": _free,
+    "as_strings": _free,
+    "torch_version": _free,
+    **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name"), _path),
+}
+"""What a string may be, by the name of its field; all others are names of nodes and arguments."""
+
+_KEYS: dict[str, Callable[[str], None]] = {
+    "range_constraints": _dimension,
+    "metadata": _free,
+    **dict.fromkeys(("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"), _identifier),
+}
+"""What the keys of a mapping may be, by the name of its field; all others are paths."""

@@ -1,0 +1,275 @@
+"""What is in a `.pte` or `.ptd`, read from the file itself: any file of ExecuTorch's, also one made elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from executorch.exir._serialize import _program
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._program import PTEFile
+from executorch.exir.schema import (
+    DelegateCall,
+    ExecutionPlan,
+    KernelCall,
+    Program,
+    Tensor,
+    TensorDataLocation,
+    TensorShapeDynamism,
+)
+from executorch.exir.tensor import get_scalar_type
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
+from executorch.extension.flat_tensor.serialize.serialize import (
+    FlatTensorHeader,
+    FlatTensorSerializer,
+    _deserialize_to_flat_tensor,
+)
+from flatbuffers.number_types import Uint32Flags, Uint64Flags  # type: ignore[import-untyped]
+from flatbuffers.table import Table  # type: ignore[import-untyped]
+
+from etbuild.errors import InputError, Problem
+from etbuild.files import regular_files
+from etbuild.patching import replaced
+
+_READS = 4  # so many times the bytes of a flatbuffer may be read; those of ExecuTorch are read once
+
+_SHARED = 64  # so many keys of named data may have one blob, on average
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The facts of one file, as JSON data.
+
+    Returns:
+        `kind` ("program" or "named_data"), `size` in bytes and `sha256`; of a program what `program_facts` gives, of
+        named data `named_data`: the size in bytes of each blob by key.
+
+    Raises:
+        InputError: It is neither, or it is damaged.
+    """
+    try:
+        with regular_files.opened(path) as file:
+            data = file.read()
+    except OSError as error:
+        raise InputError([Problem(f"{path}: cannot read the file: {error.strerror}")]) from None
+    facts = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    identifier = data[4:6]
+    try:
+        if identifier == b"ET":
+            return {"kind": "program", **facts, **program_facts(read_program(data))}
+        if identifier == b"FT":
+            return {"kind": "named_data", **facts, "named_data": _blob_sizes(data, len(data))}
+    except Exception as error:  # flatbuffers and struct have no common base of their errors
+        raise InputError([Problem(f"{path}: the file is damaged, or of another version: {error}")]) from error
+    raise InputError(
+        [
+            Problem(
+                f"{path}: neither a .pte nor a .ptd",
+                hint="a program starts with the identifier ET12, named data with FT01, from the fifth byte on",
+            )
+        ]
+    )
+
+
+def read_program(data: bytes) -> PTEFile:
+    """The content of a `.pte`.
+
+    Raises:
+        ValueError: It ends too early.
+        Exception: It is no program, or it is damaged; flatbuffers and struct have no common base of their errors.
+    """
+    header = _program._get_extended_header(data)
+    if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
+        raise ValueError("it ends too early")
+    size = len(data) if header is None else min(header.program_size, len(data))
+    with _read_once(size), replaced(_program, "_restore_segments", _restore_segments):
+        return _program.deserialize_pte_binary(data)
+
+
+_restore_segments_of_program = _program._restore_segments
+
+
+def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
+    """As ExecuTorch does, which copies each segment and each tensor, where they do not overlap."""
+    sizes = [segment.size for segment in program.segments]
+    named = [sizes[entry.segment_index] for entry in program.named_data or ()]
+    parts = [program.constant_segment, *(program.mutable_data_segments or ())]
+    in_order = all(list(part.offsets) == sorted(part.offsets) for part in parts if part is not None)
+    if sum(sizes) > len(segment_data) or sum(named) > _SHARED * len(segment_data) or not in_order:
+        raise ValueError("its segments overlap")
+    return _restore_segments_of_program(program=program, segment_data=segment_data)
+
+
+@contextmanager
+def _read_once(size: int) -> Iterator[None]:
+    """Inside, reading a flatbuffer of so many bytes ends in a ValueError where it stands for much more than them.
+
+    Its parts may be pointed to from many places, and are read anew for each: a few kB could stand for terabytes.
+    """
+    left = _READS * size
+    length_of, string_of = Table.VectorLen, Table.String
+
+    def count(number: int) -> None:
+        nonlocal left
+        left -= number + 1
+        if left < 0:
+            raise ValueError("it stands for much more than its bytes")
+
+    def vector_length(table: Table, offset: int) -> int:
+        number: int = length_of(table, offset)
+        count(number)
+        return number
+
+    def string(table: Table, offset: int) -> bytes:
+        text: bytes = string_of(table, offset)
+        count(len(text))
+        return text
+
+    with replaced(Table, "VectorLen", vector_length), replaced(Table, "String", string):
+        yield
+
+
+def named_data_facts(path: Path) -> dict[str, int]:
+    """The size in bytes of each blob of a named-data file, by key. The blobs are not read.
+
+    Raises:
+        Exception: As `named_data_blobs`.
+    """
+    with regular_files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        header = _named_data_header(file.read(8 + FlatTensorHeader.EXPECTED_LENGTH), size)
+        file.seek(0)
+        return _blob_sizes(file.read(header.flatbuffer_offset + header.flatbuffer_size), size)
+
+
+def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
+    header = _named_data_header(head, size)
+    end = header.flatbuffer_offset + header.flatbuffer_size
+    with _read_once(min(end, len(head))):
+        return dict(sorted(_listed(head[:end])))
+
+
+def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
+    """The blobs of named data with their sizes, after `flat_tensor.fbs` of ExecuTorch 1.5. ExecuTorch itself has
+    `flatc` write all of it as JSON, which may be larger than any disk."""
+    root = Table(flatbuffer, int.from_bytes(flatbuffer[:4], "little"))
+    sizes = [_number(segment, 1, Uint64Flags) for segment in _tables(root, 1)]
+    for named in _tables(root, 2):
+        place = named.Offset(_slot(0))
+        if not place:
+            raise ValueError("a blob has no key")
+        yield named.String(named.Pos + place).decode(), sizes[_number(named, 1, Uint32Flags)]
+
+
+def _slot(field: int) -> int:
+    return 4 + 2 * field  # in a table of offsets, after its own size and that of the fields
+
+
+def _number(table: Table, field: int, kind: type) -> int:
+    return int(table.GetSlot(_slot(field), 0, kind))
+
+
+def _tables(table: Table, field: int) -> Iterator[Table]:
+    """The tables of a vector."""
+    place = table.Offset(_slot(field))
+    if place:
+        start = table.Vector(place)
+        for index in range(table.VectorLen(place)):
+            yield Table(table.Bytes, table.Indirect(start + 4 * index))
+
+
+def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:
+    header = FlatTensorHeader.from_bytes(head[8:])
+    if header.segment_base_offset + header.segment_data_size > size:
+        raise ValueError("it ends too early")
+    return header
+
+
+def named_data_content(head: bytes) -> FlatTensor:
+    """What a named-data file says of its blobs, given the part in front of them."""
+    header = FlatTensorHeader.from_bytes(head[8:])
+    return _deserialize_to_flat_tensor(head[: header.flatbuffer_offset + header.flatbuffer_size])
+
+
+def named_data_blobs(data: bytes) -> dict[str, bytes]:
+    """The blobs of a named-data file, by key.
+
+    Raises:
+        ValueError: It ends too early.
+        Exception: It is no named data, or it is damaged.
+    """
+    _named_data_header(data, len(data))
+    payload = FlatTensorSerializer().deserialize(Cord(data))
+    return {key: bytes(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
+
+
+def program_facts(file: PTEFile) -> dict[str, Any]:
+    """The facts of a program: its methods by name, and its bytes by blob."""
+    program = file.program
+    return {
+        "methods": {
+            plan.name: _method_facts(plan) for plan in sorted(program.execution_plan, key=lambda plan: plan.name)
+        },
+        "bytes": {
+            "constants": [len(buffer.storage) for buffer in program.constant_buffer if buffer.storage],
+            "mutable": [len(buffer.storage) for buffer in file.mutable_data or () if buffer.storage],
+            "delegates": [len(data.data) for data in program.backend_delegate_data],
+            "named_data": pte_named_data(file),
+        },
+        "external_keys": external_keys(file),
+    }
+
+
+def pte_named_data(file: PTEFile) -> dict[str, int]:
+    """The size in bytes of each named blob inside the program, by key."""
+    if file.named_data is None:
+        return {}
+    buffers = file.named_data.buffers
+    return {key: len(buffers[entry.buffer_index]) for key, entry in sorted(file.named_data.pte_data.items())}
+
+
+def external_keys(file: PTEFile) -> list[str]:
+    """Names of the tensors that the program expects in named-data files. Delegates alone know what they ask for."""
+    found = set()
+    for plan in file.program.execution_plan:
+        for value in plan.values:
+            info = value.val.extra_tensor_info if isinstance(value.val, Tensor) else None
+            if info is not None and info.location == TensorDataLocation.EXTERNAL:
+                found.add(info.fully_qualified_name)
+    return sorted(found)
+
+
+def _method_facts(plan: ExecutionPlan) -> dict[str, Any]:
+    calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
+    operators = Counter(operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall))
+    delegates = Counter(plan.delegates[call.delegate_index].id for call in calls if isinstance(call, DelegateCall))
+    return {
+        "inputs": [_value_facts(plan, index) for index in plan.inputs],
+        "outputs": [_value_facts(plan, index) for index in plan.outputs],
+        "operators": dict(sorted(operators.items())),
+        "delegates": dict(sorted(delegates.items())),
+        "memory": plan.non_const_buffer_sizes[1:],  # index 0 is reserved for constants
+    }
+
+
+def operator_name(plan: ExecutionPlan, index: int) -> str:
+    """The name of a method's operator, as `aten::add.out`."""
+    operator = plan.operators[index]
+    return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+
+
+def _value_facts(plan: ExecutionPlan, index: int) -> dict[str, Any]:
+    """A tensor as dtype, shape (upper bounds where dynamic) and whether it is dynamic; else the type and the value."""
+    value = plan.values[index].val
+    if isinstance(value, Tensor):
+        return {
+            "dtype": str(get_scalar_type(value.scalar_type)).removeprefix("torch."),
+            "shape": list(value.sizes),
+            "dynamic": value.shape_dynamism != TensorShapeDynamism.STATIC,
+        }
+    content = next((content for name, content in vars(value).items() if name.endswith(("_val", "items"))), None)
+    return {"type": type(value).__name__.lower(), "value": content}

@@ -1,0 +1,313 @@
+"""Directories and files that go with the process that made them, however it ends.
+
+Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
+containers of one machine that share a directory, too). A directory has it on a file inside, which also tells that the
+directory is ours. A process that makes something new in a place sweeps there: it removes what has our kind of name and
+a lock that nobody holds.
+
+A network file system may grant a lock to each machine by itself. A name therefore says in which boot of which machine
+it was made. What is of another boot is removed only when nobody has changed it for a week.
+
+Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
+it has the lock, and else makes another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from etbuild.errors import BuildError, Problem
+from etbuild.files.directories import Folder, NoLocks, lock
+
+HIDDEN = ".etbuild-"
+"""How directories beside a user's files are called."""
+
+_MARKER = "made-by-etbuild"
+_DIRECTORY = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)([0-9a-f]{8})?[a-z0-9_]{8}")
+_FILE = re.compile(r"tmp([0-9a-f]{8})?[a-z0-9_]{8}")
+_ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # nothing is built for so long
+_CHILDREN_SECONDS = 1.0
+_LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+observers: list[Callable[[str, bool], None]] = []
+"""Called with the path of a directory of this process, and whether it is about to be made or is gone."""
+
+
+def _tell(path: str, exists: bool) -> None:
+    for observer in observers:
+        observer(path, exists)
+
+
+class Scratch:
+    """A new directory, which is this process's alone. As a context it removes itself.
+
+    Args:
+        parent: An existing directory. Links in its path are followed.
+        prefix: Of its name: `HIDDEN`, or `etbuild-WORD-`.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, parent: Path, prefix: str) -> None:
+        self._parent = Folder.at(parent.absolute())
+        try:
+            self._busy = _sweep_directories(self._parent, _left_here(self._parent, _DIRECTORY))
+            self._folder, self._name, self._lock = _make_directory(self._parent, prefix)
+        except BaseException:
+            self._parent.close()
+            raise
+        self.path = self._folder.path
+        """Where it is."""
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes it with all that is in it. What cannot be removed is left for another process to sweep.
+
+        Sweeps again what was locked before: children of a process that was killed may have ended only now.
+        """
+        # A model may have closed descriptors that are not its own, and opened others in their place.
+        with contextlib.suppress(OSError):
+            if self._parent.is_still(self._name, self._folder.descriptor):
+                _remove_directory(self._parent, self._name, self._folder)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+        _sweep_directories(self._parent, self._busy)
+        if not _is_there(self._parent, self._name):
+            _tell(str(self._parent.path / self._name), False)
+        for folder in (self._folder, self._parent):
+            with contextlib.suppress(OSError):
+                folder.close()
+
+
+def temporary(word: str) -> Scratch:
+    """A directory in the system's directory of temporary files.
+
+    Args:
+        word: What it is for; becomes part of its name.
+
+    Raises:
+        BuildError: It cannot be made.
+    """
+    import tempfile  # takes longer than all of this file, and a hit makes no temporary file
+
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # nowhere can a file be written
+        raise BuildError([Problem(str(error.strerror), hint="name a directory that has room in TMPDIR")]) from error
+    try:
+        return Scratch(place, f"etbuild-{word}-")
+    except OSError as error:
+        raise write_error(place, error) from error
+
+
+@contextlib.contextmanager
+def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
+    """A new file, to be written and then moved, and its name. One that was not moved goes.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    while True:
+        name = f"tmp{_boot()}{os.urandom(4).hex()}"
+        descriptor = _make_locked(folder, name)
+        if descriptor is not None:
+            break
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, name
+    finally:
+        folder.remove(name)
+
+
+def remove_left(paths: Iterable[str]) -> None:
+    """Removes directories of a process that has ended, as far as that can be done.
+
+    Those that it has started were killed with it, and may need a moment to end.
+
+    Args:
+        paths: Absolute, of `Scratch`.
+    """
+    for path in map(Path, paths):
+        until = time.monotonic() + _CHILDREN_SECONDS
+        with contextlib.suppress(OSError), Folder.at(path.parent) as parent:
+            while _DIRECTORY.fullmatch(path.name) and _sweep_directories(parent, [path.name]):
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.01)
+
+
+def sweep_files(folder: Folder) -> None:
+    """Removes what `unfinished` made in processes that were killed."""
+    for name in _left_here(folder, _FILE):
+        remove_unlocked(folder, name)
+
+
+def remove_unlocked(folder: Folder, name: str) -> None:
+    """Removes a file unless a process has its lock, as far as that can be done."""
+    with contextlib.suppress(OSError):
+        descriptor = _try_lock(folder, name)
+        if descriptor is not None:
+            try:
+                folder.remove(name)
+            finally:
+                os.close(descriptor)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file is called as those that `unfinished` makes."""
+    return _FILE.fullmatch(name) is not None
+
+
+def write_error(path: Path, error: OSError) -> BuildError:
+    """That a file or a directory cannot be written, and where that is."""
+    hidden = [place for place in path.parents if _DIRECTORY.fullmatch(place.name)]
+    place = hidden[-1].parent if hidden else path.parent
+    where = f"in {place.absolute()}"
+    hint = f"is there room {where}?" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where
+    return BuildError([Problem(f"{path.name or path}: cannot write the file: {error.strerror or error}", hint=hint)])
+
+
+def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
+    """A new directory, its name, and the descriptor that holds its lock."""
+    while True:
+        name = f"{prefix}{_boot()}{os.urandom(4).hex()}"
+        _tell(str(parent.path / name), True)
+        os.mkdir(name, 0o700, dir_fd=parent.descriptor)
+        with contextlib.ExitStack() as failed:
+            failed.callback(_remove_if_empty, parent, name)
+            try:
+                folder = failed.enter_context(parent.enter(name))
+                descriptor = _make_locked(folder, _MARKER)
+            except FileNotFoundError:
+                continue  # another process has swept it while it was empty
+            if descriptor is not None:
+                failed.pop_all()
+                return folder, name, descriptor
+
+
+def _remove_if_empty(parent: Folder, name: str) -> None:
+    with contextlib.suppress(OSError):
+        parent.remove_empty(name)
+
+
+def _make_locked(folder: Folder, name: str) -> int | None:
+    """The descriptor of a new file that holds the file's lock; None where another process has swept the file."""
+    descriptor = os.open(name, _LOCKED | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
+    try:
+        with contextlib.suppress(NoLocks):  # nothing is swept there
+            lock(descriptor, fcntl.LOCK_EX)
+        if folder.is_still(name, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+@functools.cache
+def _boot() -> str:
+    """Tells one boot of one machine from others. Where nobody can tell, each process is alone."""
+    try:
+        return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
+    except OSError:
+        return os.urandom(4).hex()
+
+
+def _left_here(folder: Folder, pattern: re.Pattern[str]) -> list[str]:
+    """What may be removed if nobody has its lock. A place that cannot be listed is not swept.
+
+    Args:
+        folder: Where to look.
+        pattern: Of names. Its group is the boot.
+    """
+    try:
+        return [name for name in folder.names(pattern) if _is_of_this_boot(name, pattern) or _is_old(folder, name)]
+    except OSError:
+        return []
+
+
+def _is_of_this_boot(name: str, pattern: re.Pattern[str]) -> bool:
+    matched = pattern.fullmatch(name)
+    return matched is not None and matched[1] == _boot()
+
+
+def _is_old(folder: Folder, name: str) -> bool:
+    try:
+        return time.time() - folder.status(name).st_mtime > _ANOTHER_BOOT_SECONDS
+    except OSError:
+        return False
+
+
+def _sweep_directories(parent: Folder, names: list[str]) -> list[str]:
+    """Removes directories that nobody has the lock of. Returns those that are still there."""
+    for name in names:
+        with contextlib.suppress(OSError):  # it is no directory, is gone already, or belongs to somebody else
+            _sweep_directory(parent, name)
+    return [name for name in names if _is_there(parent, name)]
+
+
+def _is_there(parent: Folder, name: str) -> bool:
+    try:
+        return parent.is_folder(name)
+    except OSError:
+        return False
+
+
+def _sweep_directory(parent: Folder, name: str) -> None:
+    with parent.enter(name) as folder:
+        if os.fstat(folder.descriptor).st_uid != os.geteuid():
+            return
+        try:
+            descriptor = _try_lock(folder, _MARKER)
+        except FileNotFoundError:
+            parent.remove_empty(name)  # a process was killed before it had made the lock; else it is not ours
+            return
+        if descriptor is not None:
+            try:
+                _remove_directory(parent, name, folder)
+            finally:
+                os.close(descriptor)
+
+
+def _try_lock(folder: Folder, name: str) -> int | None:
+    """The descriptor that now holds the lock of a file; None where it is another process's, or no file of ours."""
+    descriptor = os.open(name, _LOCKED, dir_fd=folder.descriptor)
+    try:
+        lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and folder.is_still(name, descriptor):
+            return descriptor
+    except OSError:
+        pass  # a living process has it
+    os.close(descriptor)
+    return None
+
+
+def _remove_directory(parent: Folder, name: str, folder: Folder) -> None:
+    """Removes a directory. Its lock goes last, so that who is killed meanwhile leaves what can be swept."""
+    for each in folder.names():
+        if each != _MARKER:
+            folder.remove_tree(each)
+    folder.remove(_MARKER)
+    parent.remove_empty(name)

@@ -1,0 +1,199 @@
+"""The sources that a program uses, found by following import statements."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etbuild.errors import InputError, Problem, did_you_mean
+from etbuild.inputs.declared import Inputs, is_file
+from etbuild.plan import plan as plans
+
+
+@dataclass
+class Used:
+    """What a plan uses of its sources.
+
+    Attributes:
+        sources: Those that its callables reach through import statements, by import path, sorted.
+        packages: Top-level names that they import from elsewhere, Python's own left out.
+        contents: Of the sources, by import path. Each file is read once: what is digested is what runs.
+    """
+
+    sources: dict[str, Path] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+
+def read_sources(sources: Mapping[str, Path]) -> Used:
+    """All of some sources, whatever imports them.
+
+    Raises:
+        InputError: One cannot be read, or is not Python.
+    """
+    used = Used(dict(sources), set(), {name: _read(name, path) for name, path in sources.items()})
+    return reached_sources(used, [_module_of(name) for name in sorted(sources)])
+
+
+def _module_of(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
+    """Follows the import statements of an export plan's callables.
+
+    Raises:
+        InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
+            Python's own.
+    """
+    used = Used(packages={"transformers"} if export_plan["model"]["huggingface"] else set())
+    problems = []
+    roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(export_plan)]
+    roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]
+    for module, path in roots:
+        if not _follow(inputs, module, used):
+            message = f"the module `{module}` is not among the declared sources"
+            problems.append(Problem(message, path, _nearest(inputs, module)))
+    for index, module in enumerate(export_plan["custom_ops"]["modules"]):
+        if _follow(inputs, module, used):
+            continue
+        top = module.partition(".")[0]
+        if _locate(inputs, [top])[1] is None and importlib.util.find_spec(top) is not None:
+            used.packages.add(top)
+        else:
+            message = f"the module `{module}` is neither among the declared sources nor installed"
+            problems.append(Problem(message, ("custom_ops", "modules", index), _nearest(inputs, module)))
+    for name in used.sources:
+        top = name.removesuffix(".py").split("/")[0]
+        if top in sys.stdlib_module_names:
+            problems.append(
+                Problem(
+                    f"the source `{name}` hides Python's own module `{top}`",
+                    ("model", "factory"),
+                    "rename the file",
+                )
+            )
+    if problems:
+        raise InputError(problems)
+    used.sources = dict(sorted(used.sources.items()))
+    return used
+
+
+def _nearest(inputs: Inputs, module: str) -> str | None:
+    """What may have been meant by a module that there is not, or where it was looked for."""
+    known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
+    where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
+    return did_you_mean(module, known) or (f"there is no {where}" if where else None)
+
+
+def reached_sources(used: Used, modules: Iterable[str]) -> Used:
+    """The part that the import statements of some modules reach, those modules among it. Reads no file again."""
+    reached = Used(contents=dict(used.contents))
+    for module in modules:
+        _follow(Inputs(used.sources), module, reached)
+    reached.contents = {name: reached.contents[name] for name in reached.sources}
+    return reached
+
+
+def _follow(inputs: Inputs, module: str, used: Used) -> bool:
+    """Adds a module, the packages it lies in and what it imports; False where it is not a declared source."""
+    parts = module.split(".")
+    name, path = _locate(inputs, parts)
+    if path is None:
+        return False
+    if name in used.sources:
+        return True
+    used.sources[name] = path
+    content = used.contents[name] = used.contents[name] if name in used.contents else _read(name, path)
+    for length in range(1, len(parts)):
+        if inputs.source("/".join([*parts[:length], "__init__.py"])) is not None:
+            _follow(inputs, ".".join(parts[:length]), used)
+    package = parts if name.endswith("/__init__.py") else parts[:-1]
+    for imported in _imports(content, name, package):
+        # `from a.b import c` may name a module a.b.c or a value in a.b, and imports a and a.b on the way.
+        pieces = imported.split(".")
+        for length in range(len(pieces), 0, -1):
+            if _follow(inputs, ".".join(pieces[:length]), used):
+                break
+        else:
+            if pieces[0] not in sys.stdlib_module_names:
+                used.packages.add(pieces[0])
+    return True
+
+
+def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
+    for name in ("/".join([*parts, "__init__.py"]), "/".join(parts) + ".py"):
+        path = inputs.source(name)
+        if path is not None:
+            return name, path
+    return "", None
+
+
+def _read(name: str, path: Path) -> bytes:
+    """The content of a source.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        if not is_file(path):
+            raise OSError(0, "it is not a file" if os.path.lexists(path) else "there is no such file")
+        return path.read_bytes()
+    except OSError as error:
+        message = f"cannot read the source `{name}` from {path}: {error.strerror}"
+        raise InputError([Problem(message, ("model", "factory"))]) from None
+
+
+def _parse(content: bytes, name: str) -> ast.Module:
+    """The syntax tree of a source.
+
+    Raises:
+        InputError: It is not Python.
+    """
+    hint = None
+    try:
+        return ast.parse(content)
+    except SyntaxError as error:
+        why = f"line {error.lineno}: {error.msg}"
+    except ValueError as error:
+        why = str(error)
+    except (RecursionError, MemoryError):  # so the parser says that its stack is full
+        why, hint = "an expression or a chain of `elif` in it is too long for Python's parser", "split it"
+    raise InputError([Problem(f"the source `{name}` is not valid Python: {why}", ("model", "factory"), hint)])
+
+
+def _imports(content: bytes, name: str, package: list[str]) -> Iterator[str]:
+    """What a source imports: modules, and what may be modules, by their whole names."""
+    for node in ast.walk(_parse(content, name)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            stem = _absolute(node.module or "", node.level, package)
+            if stem:
+                yield from (f"{stem}.{alias.name}" if alias.name != "*" else stem for alias in node.names)
+            else:
+                yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and (called := _imported_by_call(node)):
+            absolute = called.lstrip(".")
+            yield _absolute(absolute, len(called) - len(absolute), package)
+
+
+def _absolute(name: str, level: int, package: list[str]) -> str:
+    """The whole name of what has `level` dots in front of it."""
+    base = package[: len(package) - level + 1] if level else []
+    return ".".join([*base, *([name] if name else [])])
+
+
+def _imported_by_call(call: ast.Call) -> str | None:
+    """The name that `importlib.import_module("NAME")` or `__import__("NAME")` spells out."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    first = call.args[0] if call.args else None
+    if function not in ("import_module", "__import__") or not isinstance(first, ast.Constant):
+        return None
+    return first.value if isinstance(first.value, str) and first.value.strip(".") else None

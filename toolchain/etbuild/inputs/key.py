@@ -1,0 +1,112 @@
+"""The key of a program: a digest of its plan, its sources and data, and the toolchain."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etbuild import backends
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.files.digests import file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used
+from etbuild.inputs.toolchain import toolchain
+from etbuild.plan import plan as plans
+
+KEY_SCHEMA = "executorch-key/v2"
+
+
+def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
+    """`describe` of a whole plan, with the files that it uses.
+
+    Raises:
+        InputError: As the functions that it calls.
+    """
+    return describe(plan, describe_files(inputs, used, data_in_key(inputs, plan)))
+
+
+def data_in_key(inputs: Inputs, plan: plans.Plan) -> dict[str, DocumentPath]:
+    """The data that a plan names, and what is declared besides."""
+    return with_declared(inputs, plans.data_names(plan))
+
+
+def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
+    """These data, and all others that are declared one by one: a model may open such a file by itself."""
+    return {**dict.fromkeys(inputs.data, ("model",)), **names}
+
+
+def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
+    """All that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
+
+    Args:
+        plan: The plan.
+        read: What `describe_files` found.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
+    """
+    return {
+        "schema": KEY_SCHEMA,
+        "plan": plan,
+        "sources": read["sources"],
+        "data": read["data"],
+        "toolchain": toolchain(read["packages"], backends.distributions(plans.used_backends(plan))),
+    }
+
+
+def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> dict[str, Any]:
+    """Digests of files, as JSON data: `sources` by import path, `data` by name, and the `packages` that are imported.
+
+    Args:
+        inputs: What may be read.
+        used: The sources.
+        names: The data, each with the place in the manifest that names it.
+
+    Raises:
+        InputError: Something that the plan names is not declared.
+    """
+    return {
+        "sources": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(used.contents.items())},
+        "data": {name: _digest_of(name, inputs.find_data(name, path), path) for name, path in sorted(names.items())},
+        "packages": sorted(used.packages),
+    }
+
+
+def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> None:
+    """What was digested has to be what was read: else another content would be kept under the key.
+
+    Args:
+        read: What `describe_files` found when the build began.
+        inputs: What may be read.
+        used: The sources.
+        names: The data.
+
+    Raises:
+        BuildError: A source or a data file is no longer what it was.
+    """
+    now = {
+        "sources": {name: _digest_now(path) for name, path in used.sources.items()},
+        "data": {name: _digest_now(inputs.find(name)) for name in names},
+    }
+    for kind, digests in now.items():
+        for name, digest in digests.items():
+            if digest != read[kind][name]:
+                message = f"`{name}` was changed while the program was built"
+                raise BuildError([Problem(message, hint="build again")])
+
+
+def _digest_now(path: Path | None) -> str | None:
+    """The digest of a file, or None where it is gone."""
+    try:
+        return None if path is None else file_digest(path)
+    except OSError:
+        return None
+
+
+def _digest_of(name: str, path: Path, place: DocumentPath) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise InputError([Problem(f"cannot read `{name}` from {path}: {error.strerror}", place)]) from None

@@ -1,0 +1,103 @@
+"""The toolchain of a build: the driver's files, Python, and the distributions that the sources import."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from etbuild import __version__
+from etbuild.errors import InputError, Problem
+from etbuild.files.digests import digest, file_digest
+from etbuild.inputs import distributions as installed
+
+
+def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> dict[str, Any]:
+    """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
+
+    In use is what the driver requires, what owns the packages that the sources import, and distributions that are
+    named here because backends need them; and all that these require. `startup` is code that Python runs when it
+    starts, where there is any. The patch release of Python is left out: it does not reach the bytes, and executors of
+    one build may differ in it.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
+    """
+    return {
+        "driver": {"version": __version__, "sha256": _driver_digest()},
+        "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
+        "distributions": {
+            name: {"version": version, "sha256": sha256}
+            for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
+            for version, sha256 in [installed.facts(name)]
+        },
+        **({"startup": startup} if (startup := installed.startup()) else {}),
+    }
+
+
+def check_installed(packages: Iterable[str] = ()) -> None:
+    """Whether what lowers, and the packages that sources import, are installed as the key says.
+
+    Raises:
+        InputError: A file was changed after its installation.
+    """
+    for name in sorted(distributions_of(packages)):
+        installed.check_unedited(name)
+
+
+@functools.cache
+def _driver_digest() -> str:
+    root = Path(__file__).parents[1]
+    files = [path for pattern in ("**/*.py", "schemas/*.json") for path in root.glob(pattern)]
+    names = {path.relative_to(root).as_posix(): path for path in files}
+    return digest({name: file_digest(path) for name, path in names.items()})
+
+
+def distributions_of(packages: Iterable[str]) -> set[str]:
+    """The distributions that the key holds for any build whose sources import these packages.
+
+    Raises:
+        InputError: A package cannot be told from others of its name.
+    """
+    found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
+    others = [name for name in sorted(packages) if name not in found]
+    owners = importlib.metadata.packages_distributions() if others else {}
+    for name in others:
+        if name in owners:
+            found.update(_requirements(*owners[name]))
+        elif importlib.util.find_spec(name) is not None:
+            raise InputError(
+                [
+                    Problem(
+                        f"the sources import `{name}`, which is installed without a version that the key could hold",
+                        ("model", "factory"),
+                        "declare it as a source, or install it as a distribution",
+                    )
+                ]
+            )
+    return found
+
+
+@functools.cache
+def _requirements(*roots: str) -> tuple[str, ...]:
+    """The named distributions and all that they require, as far as they are installed."""
+    found = []
+    waiting, seen = list(roots), {"etbuild"}  # which is there by its files
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a requirement of an extra or of another platform
+        found.append(name)
+        needed = [each for each in distribution.requires or () if "extra ==" not in each and "extra==" not in each]
+        waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
+    return tuple(found)

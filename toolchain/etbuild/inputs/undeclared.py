@@ -1,0 +1,436 @@
+"""Refuses what the declared sources read that no key holds, while their code runs.
+
+Python tells an audit hook of each file, library, process and connection that is opened. Who opened it is told by the
+stack: the sources did, where a function of theirs has called what opens it, a library between them or not. What an
+installed package reads while it is imported is the package's own business, and its version is in the key. Native code
+opens files without telling Python; the functions of PyTorch and safetensors that do so are made to tell.
+
+`docs/staleness.md` lists what is found this way and what is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from etbuild.errors import BuildError, Problem
+from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_compiling, is_running, known_sources
+from etbuild.inputs.native_readers import import_module, native_readers, told_everywhere
+from etbuild.inputs.readable_places import (
+    installed_places,
+    is_editable,
+    lies_in,
+    places_of,
+    real_path,
+    source_of_bytecode,
+)
+from etbuild.patching import replaced
+from etbuild.processes import environment as settled
+from etbuild.processes.process_state import high_copy
+
+_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
+_OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
+_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
+_TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
+
+_FILE = (
+    "put what it holds into a Python source, into the `kwargs` of the model or into its weights; or declare the file: "
+    "`--data {name}={path}`, in Bazel `data`"
+)
+_ABSENT = "it is not there: create and declare it (`--data {name}={path}`, in Bazel `data`), or leave the read out"
+_SOURCE = (
+    "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by its name there; a name that is "
+    "computed belongs into `model.modules`"
+)
+_LIBRARY = "list it under `custom_ops.libraries`"
+_PLACE = ("model", "factory")
+_OUTSIDE = "do that before the build, and declare what it gives as a file"
+
+
+class Undeclared(Exception):
+    """Raised in sources that read what they may not. The build reports the problem itself: this may come out of another
+    process as text."""
+
+
+class _Told:
+    """A list of rows of words that forked processes append to as well. It is read where it was made.
+
+    A model may close the descriptor, which is not its own: what its own process has told is kept in memory too.
+    """
+
+    def __init__(self) -> None:
+        low = os.memfd_create("told")
+        self.file = high_copy(low)
+        os.close(low)
+        self.process, self.own = os.getpid(), list[list[str]]()
+
+    def append(self, *words: str) -> None:
+        if os.getpid() == self.process:
+            self.own.append([*words])
+            return
+        with contextlib.suppress(OSError):
+            os.write(self.file, json.dumps(words).encode() + b"\n")
+
+    def rows(self) -> list[list[str]]:
+        try:
+            text = os.pread(self.file, os.fstat(self.file).st_size, 0)
+        except OSError:
+            text = b""
+        return [*self.own, *(json.loads(line) for line in text.splitlines())]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.file)
+
+
+@dataclass
+class _Watch:
+    """What the sources of one step may read, and what they read besides.
+
+    Attributes:
+        readable: Declared files, and directories of what is installed.
+        packages: The top-level names that import statements of theirs name.
+        top_level_names: Their own.
+        made: Real paths of files and directories that the process has made meanwhile.
+        told: What they read besides, and what is not cached. It is reported at the end, should the code go on.
+    """
+
+    readable: set[str]
+    packages: set[str]
+    top_level_names: set[str]
+    made: set[str] = field(default_factory=set)
+    told: _Told = field(default_factory=_Told)
+
+
+_watches: list[_Watch] = []  # a step in a forked process watches inside of another's
+_unkeyed: list[set[str]] = []
+
+
+@contextlib.contextmanager
+def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
+    """Refuses inside what the sources open and no key holds.
+
+    Args:
+        sources: Their import paths, by the file name of their code.
+        data: Other files that they may open.
+        packages: The top-level names that their import statements name.
+
+    Raises:
+        BuildError: They have opened something else, even if they went on without it.
+    """
+    _install_hook()
+    known_sources.update(sources)
+    files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
+    tops = {name.removesuffix(".py").split("/")[0] for name in sources.values()}
+    watch = _Watch(files | installed_places(sources), packages, tops)
+    before = set(sys.modules)
+    _watches.append(watch)
+    try:
+        with _telling():
+            yield
+        _check_modules(watch, before)
+    except Exception as error:
+        if problems := _problems(watch):
+            raise BuildError(problems[:1]) from error
+        raise
+    finally:
+        _watches.pop()
+        for found in _unkeyed:
+            found.update(words[0] for words in watch.told.rows() if len(words) == 1)
+        problems = _problems(watch)
+        watch.told.close()
+    if problems:
+        raise BuildError(problems[:1])
+
+
+def _problems(watch: _Watch) -> list[Problem]:
+    return [Problem(words[0], _PLACE, words[1]) for words in watch.told.rows() if len(words) == 2]
+
+
+@contextlib.contextmanager
+def unkeyed() -> Iterator[set[str]]:
+    """What sources read inside that is allowed, and may be another the next time: in words, each with a note."""
+    found: set[str] = set()
+    _unkeyed.append(found)
+    try:
+        yield found
+    finally:
+        _unkeyed.pop()
+
+
+def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
+    if _unkeyed and what not in _unkeyed[0]:
+        print(f"note: {place}, {what}, which no key holds, so that the result is not cached: {hint}", file=sys.stderr)
+        watch.told.append(what)
+    for found in _unkeyed:
+        found.add(what)
+
+
+def check_package(name: str) -> None:
+    """Refuses the import of an installed package that no import statement of the sources names.
+
+    Args:
+        name: Of the module that is imported.
+
+    Raises:
+        Undeclared: The key does not hold it.
+    """
+    top = name.partition(".")[0]
+    if not _watches or not top or top in sys.stdlib_module_names:
+        return
+    watch = _watches[-1]
+    if top in watch.packages or top in watch.top_level_names:
+        return
+    author = author_of(sys._getframe(1))
+    if author is not None and author.direct and not _in_key(top, watch.packages):
+        what = f"imports the package `{top}` by a name that is computed, so that no key holds its version"
+        _refuse(watch, _problem(author, what, f"write `import {top}` in the source"))
+
+
+def _in_key(top: str, packages: set[str]) -> bool:
+    """Whether a change of an installed package changes the key; also true of what is not installed."""
+    import importlib.metadata
+
+    from etbuild.inputs.toolchain import distributions_of
+
+    owners = {name.lower().replace("_", "-") for name in importlib.metadata.packages_distributions().get(top, ())}
+    if not owners:
+        return importlib.util.find_spec(top) is None
+    return bool(owners & {name.lower().replace("_", "-") for name in distributions_of(packages)})
+
+
+@functools.cache
+def _install_hook() -> None:
+    sys.addaudithook(_hook)  # for as long as the process lives
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _HANDLERS and _watches:
+        _HANDLERS[event](_watches[-1], *arguments)
+
+
+def _refuse(watch: _Watch, problem: Problem) -> None:
+    watch.told.append(problem.message, problem.hint or "")
+    raise Undeclared(str(problem))
+
+
+def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
+    real = real_path(path)
+    if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
+        return
+    if not _reads(watch, real, mode, flags) or _may_read(watch, path):
+        return
+    author = author_of(sys._getframe(2))
+    if author is None:
+        if is_compiling(sys._getframe(2)):
+            watch.made.add(real)  # a module that was compiled is imported from there
+        return
+    if not author.itself and real.startswith(_OF_THE_MACHINE):
+        return
+    if _is_editable(watch, real) or is_running(sys._getframe(2), real):
+        return
+    shown = os.fsdecode(path)
+    if author.importing:
+        shown = source_of_bytecode(shown)
+        _refuse(watch, _problem(author, f"imports {shown}, which is no declared source", _SOURCE))
+    hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
+    _refuse(watch, _problem(author, f"opens {shown}, which is no declared file", hint))
+
+
+def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
+    """Whether a file is opened to be read; notes what is new, whose content is the process's own."""
+    if os.path.isdir(real):  # noqa: PTH112 - as a file without a name is made in it
+        return False
+    mode = mode or ""
+    appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
+    creates = bool(flags & os.O_CREAT)
+    empty = "w" in mode or "x" in mode or bool(flags & os.O_TRUNC) or (creates and bool(flags & os.O_EXCL))
+    if empty or ((appends or creates) and not os.path.lexists(real)):
+        watch.made.add(real)
+        return False
+    return not appends and flags & os.O_ACCMODE != os.O_WRONLY
+
+
+def _listed(watch: _Watch, path: Any = None) -> None:
+    real = real_path(os.curdir if path is None else path)
+    frame = sys._getframe(2)
+    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, path or os.curdir):
+        return
+    author = author_of(frame)
+    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
+        shown = os.fsdecode(os.curdir if path is None else path)
+        hint = "name the files in a source or in the `kwargs` of the model"
+        _refuse(watch, _problem(author, f"lists the directory {shown}, whose files no key holds", hint))
+
+
+def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
+    del module, rest
+    if file is not None:  # an extension module; others are files that are opened
+        _opened(watch, file)
+
+
+def _library_opened(watch: _Watch, name: Any) -> None:
+    real = real_path(name) if name and os.sep in os.fsdecode(name) else None
+    if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
+        return
+    author = author_of(sys._getframe(2))
+    if author is not None and (author.direct or real is not None):
+        _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
+
+
+def _is_of_the_system(library: str) -> bool:
+    """Whether the loader takes a library of this name from a directory of the system."""
+    first = os.environ.get("LD_LIBRARY_PATH", "")
+    if any(Path(place, library).exists() for place in first.replace(";", ":").split(":") if first):
+        return False
+    below = ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}")
+    return any(Path(root, place, library).exists() for root in ("/", "/usr") for place in below)
+
+
+def _database_opened(watch: _Watch, name: Any) -> None:
+    if name and os.fsdecode(name) != ":memory:":
+        _opened(watch, name)
+
+
+def _connected(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = author_of(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "uses the network: no key holds what that gives", _OUTSIDE))
+
+
+def _process_started(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = author_of(sys._getframe(2))
+    if author is not None:
+        _note(watch, author.place, "starts a process", _OUTSIDE)
+
+
+def _asked(watch: _Watch, *arguments: Any) -> None:
+    del arguments
+    author = author_of(sys._getframe(2))
+    if author is not None:
+        _refuse(watch, _problem(author, "asks for input: no key holds the answer", "pass it in the `kwargs`"))
+
+
+def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
+    del rest
+    real = real_path(path)
+    if real is not None and not os.path.lexists(real):
+        watch.made.add(real)
+
+
+def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
+    del rest
+    source, target = real_path(old), real_path(new)
+    if target is not None and source in watch.made:
+        watch.made.add(target)
+
+
+_HANDLERS: dict[str, Callable[..., None]] = {
+    "open": _opened,
+    "import": _imported,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
+    "os.mkdir": _directory_made,
+    "os.rename": _renamed,
+    "ctypes.dlopen": _library_opened,
+    "sqlite3.connect": _database_opened,
+    "builtins.input": _asked,
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "pty.spawn"), _process_started),
+    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
+    "urllib.Request": _connected,
+}
+
+
+def _problem(author: Author, what: str, hint: str) -> Problem:
+    return Problem(f"{author.place}, {what}", _PLACE, hint)
+
+
+def _is_editable(watch: _Watch, real: str) -> bool:
+    return is_editable(real, watch.packages, known_sources)
+
+
+def _may_read(watch: _Watch, path: Any) -> bool:
+    return any(lies_in(place, watch.readable) or lies_in(place, watch.made) for place in places_of(path))
+
+
+def _check_modules(watch: _Watch, before: set[str]) -> None:
+    """What was imported is declared or installed, whichever way it was found."""
+    for name in sorted(set(sys.modules) - before):
+        spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
+        file = spec.origin if spec is not None and spec.has_location else None
+        real = real_path(file) if file else None
+        if (
+            real is not None
+            and real not in known_sources
+            and not _may_read(watch, file)
+            and not _is_editable(watch, real)
+        ):
+            message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
+            raise BuildError([Problem(message, ("model", "factory"), _SOURCE)])
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Has those functions tell that read without doing so. PyTorch has been imported where its functions are used."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(importlib, "import_module", _import_module))
+        stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
+        for owner, name in native_readers():
+            stack.enter_context(told_everywhere(owner, name))
+        yield
+
+
+def _import_module(name: str, package: str | None = None) -> Any:
+    if not name.startswith("."):
+        check_package(name)
+    return import_module(name, package)
+
+
+def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
+    """What sources find by the name `__import__`. Their import statements do not need it."""
+    if not (arguments[3:] or keywords.get("level")):
+        check_package(name)
+    return __import__(name, *arguments, **keywords)
+
+
+_own_getitem = os._Environ.__getitem__
+_MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
+
+
+def _read_variable(place: str, name: str, is_there: bool) -> None:
+    """A settled process sees few variables. One that it never sees, or that has one value, changes nothing."""
+    if settled.is_settled():
+        if name in settled.dropped() and not is_there:
+            message = f"{place}, reads the environment variable `{name}`, which is set, and builds do not see it"
+            hint = "hand the value over with the `kwargs` of the model, which are in the key"
+            _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
+        if not (settled.stays_set(name) or name == "PYTHONPATH"):
+            return
+    hint = "the `kwargs` of the model are in the key"
+    _note(_watches[-1], place, f"reads the environment variable `{name}`", hint)
+
+
+def _environment_read(environment: Any, name: Any) -> Any:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
+        if frame.f_code.co_name == "setdefault":
+            break
+        frame = frame.f_back
+    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
+        place = f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+        _read_variable(place, os.fsdecode(name), name in environment)
+    return _own_getitem(environment, name)

@@ -1,0 +1,239 @@
+"""Imports the declared sources: of a user's own modules, only those that the key covers can be imported.
+
+What runs is compiled from the content that was digested: no file is read a second time, and bytecode is neither read
+nor written. `undeclared` refuses what a source reads by other means.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.exception_text import hints, summary, whole_error
+from etbuild.processes.process_state import undone
+
+if TYPE_CHECKING:
+    from etbuild.inputs.import_graph import Used
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a source from its content, whatever its file, or bytecode beside that, holds by now."""
+
+    def __init__(self, name: str, file: str, content: bytes) -> None:
+        super().__init__(name, file)
+        self.content = content
+
+    def get_data(self, path: str) -> bytes:
+        """importlib's protocol."""
+        return self.content if path == self.path else super().get_data(path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """importlib's protocol."""
+        from etbuild.inputs import undeclared
+
+        vars(module)["__import__"] = undeclared.import_by_name
+        super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """importlib's protocol. Puts the lines where `inspect` and tracebacks look for them; else they would read the
+        file."""
+        text = self.get_source(fullname) or ""
+        linecache.cache[self.path] = (len(self.content), None, text.splitlines(keepends=True), self.path)
+        return compile(self.content, self.path, "exec", dont_inherit=True, optimize=0)
+
+
+class SourceFinder:
+    """A meta path finder over sources. Directories without `__init__.py` are namespaces.
+
+    Attributes:
+        sources: The files by import path.
+        contents: What was read from them.
+    """
+
+    def __init__(self, used: Used) -> None:
+        self.sources = used.sources
+        self.contents = used.contents
+        self.namespaces = {
+            ".".join(parts[:length])
+            for parts in (name.split("/")[:-1] for name in self.sources)
+            for length in range(1, len(parts) + 1)
+        }
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """importlib's protocol."""
+        del path, target
+        stem = name.replace(".", "/")
+        for candidate, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
+            if candidate in self.sources:
+                location = self.location(candidate)
+                spec = importlib.util.spec_from_file_location(
+                    name,
+                    location,
+                    loader=_Loader(name, location, self.contents[candidate]),
+                    submodule_search_locations=[] if is_package else None,
+                )
+                if spec is not None and is_package:
+                    spec.submodule_search_locations = []  # or what lies beside could be imported undeclared
+                return spec
+        if name in self.namespaces:
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = []
+            return spec
+        from etbuild.inputs import undeclared
+
+        undeclared.check_package(name)
+        return None
+
+    def location(self, name: str) -> str:
+        """The file name of a source's code."""
+        return str(self.sources[name].absolute())
+
+    def top_level_names(self) -> set[str]:
+        """The first parts of all import paths."""
+        return {name.removesuffix(".py").split("/")[0] for name in self.sources}
+
+    def name_of(self, filename: str) -> str | None:
+        """The import path of a source, from the file name in a traceback."""
+        return next((name for name in self.sources if filename == self.location(name)), None)
+
+
+@contextmanager
+def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
+    """Makes sources importable, before anything that is installed, and forgets their modules at the end.
+
+    PyTorch has to be imported already: what it imports must not be taken from the sources.
+
+    Args:
+        used: The sources.
+        data: Files besides them that their code may open.
+
+    Raises:
+        InputError: A source hides a module that is loaded already, such as torch.
+        BuildError: The code has read something that no key holds.
+    """
+    from etbuild.inputs import undeclared  # which what imports nothing of a user's does without
+
+    finder = SourceFinder(used)
+    hidden = finder.top_level_names() & set(sys.modules)
+    if hidden:
+        raise InputError(
+            [
+                Problem(
+                    f"the source `{min(hidden)}` hides an installed module of that name",
+                    ("model", "factory"),
+                    "rename the file or its directory",
+                )
+            ]
+        )
+    sys.meta_path.insert(0, finder)
+    path, bytecode = sys.path[:], sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a build leaves nothing beside its inputs
+    files = {finder.location(name): name for name in finder.sources}
+    try:
+        with undeclared.refused(files, data, used.packages):
+            yield finder
+    finally:
+        sys.dont_write_bytecode = bytecode
+        sys.path[:] = path
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.split(".")[0] in finder.top_level_names()]:
+            del sys.modules[name]
+        for file in files:
+            linecache.cache.pop(file, None)
+
+
+def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
+    """The callable that `module:callable` names.
+
+    Args:
+        reference: What the manifest says.
+        finder: The declared sources.
+        path: Where the manifest says it.
+
+    Raises:
+        InputError: The module has no such callable.
+        BuildError: Importing the module failed; names the source line.
+    """
+    module_name, _, attribute = reference.partition(":")
+    value: Any = import_module(module_name, finder, path)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            known = [name for name in dir(value) if not name.startswith("_")]
+            raise InputError([Problem(f"`{module_name}` has no `{attribute}`", path, did_you_mean(part, known))])
+        value = getattr(value, part)
+    if not callable(value):
+        raise InputError([Problem(f"`{reference}` is not callable", path)])
+    return value  # type: ignore[no-any-return]
+
+
+def import_module(name: str, finder: SourceFinder, path: DocumentPath) -> ModuleType:
+    """A module of the declared sources, imported.
+
+    Raises:
+        BuildError: Importing it failed; names the source line.
+    """
+    with blame(path, f"importing `{name}`", finder):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def blame(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[None]:
+    """Turns whatever user code raises inside into a BuildError that names the manifest's place and the source line.
+
+    An error that did not come through a declared source has no line to name; it is worded the same way, without one.
+    """
+    try:
+        with undone():
+            yield
+    except (BuildError, InputError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        place = source_line(error, finder)
+        where = f" at {place}" if place else ""
+        message = f"{action} failed{where}: {summary(error)}"
+        raise BuildError([Problem(message, path, hints(_hint(error), whole_error(error, message)))]) from error
+
+
+def source_line(error: BaseException, finder: SourceFinder) -> str | None:
+    """`model.py:12, in forward`: the innermost line of a declared source that the error or its cause passed through."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
+            return f"{name}:{current.lineno}"
+        trace, found = current.__traceback__, None
+        while trace is not None:
+            name = finder.name_of(trace.tb_frame.f_code.co_filename)
+            if name:
+                found = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+            trace = trace.tb_next
+        if found:
+            return found
+        current = current.__cause__ or current.__context__
+    return None
+
+
+def _hint(error: BaseException) -> str | None:
+    operator = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", str(error))
+    if operator:
+        name = "::".join(operator.groups())
+        return f"no operator `{name}` is registered: list the library or the module that does so under `custom_ops`"
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
+            "Is it a package? Add it to the toolchain"
+        )
+    return None

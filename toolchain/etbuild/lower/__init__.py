@@ -1,0 +1,1 @@
+"""The lowering: edge programs, delegated to backends, with named data."""

@@ -1,0 +1,130 @@
+"""Weights that are quantized while activations are not, in operators that ExecuTorch's runtime has.
+
+torchao reads such weights with one operator, `dequantize_affine`, which some backends take together with the layer, and
+which ExecuTorch has no kernel for otherwise. What it does is spelled out here, so that the layer runs everywhere, from
+weights that stay small in the program. An embedding is left as it is: ExecuTorch has a kernel of its own for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.passes.constant_prop_pass import constant_prop_pass
+from executorch.exir.passes.quant_fusion_pass import QuantFusionPass, _get_node_value_dict
+from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from etbuild.lower import named_data
+
+# What ExecuTorch puts before an operator for embeddings.
+_PACKING = (torch.ops.quant_fusion._pack_embedding_weight.default, torch.ops.aten.to.dtype)
+_DEQUANTIZE = "torchao.dequantize_affine.default"
+
+
+def spell_out(program: ExportedProgram) -> None:
+    """Replaces `dequantize_affine` of weights, where neither an embedding nor a layer with quantized activations reads
+    them."""
+    graph = program.graph
+    for node in list(graph.nodes):
+        if str(node.target) == _DEQUANTIZE and _of_weights(node) and not any(map(_takes_quantized, node.users)):
+            _inline(graph, node)
+    program.graph_module.recompile()
+
+
+def _of_weights(node: Node) -> bool:
+    source, scale = node.args[0], node.args[2]
+    if not isinstance(source, Node) or not isinstance(scale, Node):
+        return False
+    return bool(source.op == "placeholder" and source.meta["val"].dim() == scale.meta["val"].dim() == 2)
+
+
+def _takes_quantized(user: Node) -> bool:
+    if "embedding" in str(user.target):
+        return True
+    activation = user.all_input_nodes[0] if user.all_input_nodes else None
+    return activation is not None and str(activation.target) == _DEQUANTIZE and not _of_weights(activation)
+
+
+def _inline(graph: Graph, node: Node) -> None:
+    """Puts the operators that a node stands for in its place."""
+    weights, _, scale, zero_point = node.args[:4]
+    sources = [source for source in (weights, scale, zero_point) if isinstance(source, Node)]
+    values = [source.meta["val"] for source in sources]
+    result = node.meta["val"]
+    with result.fake_mode:
+        traced: GraphModule = make_fx(lambda *tensors: _dequantize(*tensors).to(result.dtype))(*values)
+    known = dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True))
+    with graph.inserting_before(node):
+        for inner in traced.graph.nodes:
+            if inner.op == "call_function":
+                known[inner] = graph.node_copy(inner, known.__getitem__)
+                provenance = {key: node.meta[key] for key in ("nn_module_stack", "from_node") if key in node.meta}
+                known[inner].meta.update(provenance)
+            elif inner.op == "output":
+                node.replace_all_uses_with(known[inner.args[0]])
+    graph.erase_node(node)
+
+
+def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
+    """Weights of a layer from their quantized ones.
+
+    Nothing here is a view of a constant, which ExecuTorch 1.5 cannot emit where the constant lies in named data.
+
+    Args:
+        weights: int8 [rows, columns].
+        scale: float [rows, groups].
+        zero_point: int8 [rows, groups]; None: zero.
+
+    Returns:
+        float [rows, columns].
+    """
+    values = weights.to(scale.dtype).unflatten(1, (scale.shape[1], -1))
+    if zero_point is not None:
+        values = values - zero_point.to(scale.dtype).unsqueeze(-1)
+    return (values * scale.unsqueeze(-1)).flatten(1)
+
+
+def asymmetric_weights(program: ExportedProgram) -> list[str]:
+    """Names of the quantized weights that have zero points other than zero, for their rows or groups."""
+    names = dict(named_data.weights(program))
+    found: list[str] = []
+    for node in program.graph.nodes:
+        if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
+            continue
+        weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
+        if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
+            found.append(weight)
+    return found
+
+
+def fuse_embeddings(edge: EdgeProgramManager) -> None:
+    """Gives methods with quantized embeddings ExecuTorch's own operators for them, which read packed weights.
+
+    What ExecuTorch does for them folds all constants of the method, what `spell_out` has spelled out among them, and
+    would write it out in fp32: here the packing alone is folded.
+    """
+    for name in sorted(edge.methods):
+        program = edge.exported_program(name)
+        if any(_is_quantized_embedding(node) for node in program.graph.nodes):
+            import executorch.kernels.quantized  # noqa: F401  # registers the operators
+
+            fuse = QuantFusionPass(_fix_node_meta_val=True, node_value_dict=_get_node_value_dict(program))
+            others = {node.target for node in fuse(program.graph_module).graph_module.graph.nodes}
+            edge._edge_programs[name] = constant_prop_pass(program, others - set(map(aten_to_edge, _PACKING)))
+
+
+def _is_quantized_embedding(node: Node) -> bool:
+    sources = node.all_input_nodes
+    return "embedding" in str(node.target) and bool(sources) and _DEQUANTIZE in str(sources[0].target)
+
+
+def register_kernels(edge: EdgeProgramManager) -> None:
+    """Registers ExecuTorch's quantized operators, where some are left outside of delegates."""
+    for name in edge.methods:
+        for child in edge.exported_program(name).graph_module.modules():
+            if isinstance(child, GraphModule) and any(
+                "quantized_decomposed" in str(n.target) for n in child.graph.nodes
+            ):
+                import executorch.kernels.quantized  # noqa: F401

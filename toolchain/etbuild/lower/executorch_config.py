@@ -1,0 +1,199 @@
+"""A lower plan's options as ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
+from executorch.exir.dialects._ops import ops
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
+from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.export.recipe import load_recipe
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from executorch.export import LoweringRecipe
+
+_SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
+_WRITTEN = "operators are written `namespace::name` or `namespace::name.overload`, as in `aten::add.Tensor`"
+_ALGORITHMS = {"greedy": greedy, "naive": naive}
+
+
+def edge_compile_config(
+    lower_plan: Plan, recipe: LoweringRecipe | None, of_backends: Iterable[Mapping[str, Any]]
+) -> EdgeCompileConfig:
+    """The configuration of `to_edge_transform_and_lower`.
+
+    Args:
+        lower_plan: The lower plan.
+        recipe: The recipe that the program starts from; what the manifest says itself holds against it.
+        of_backends: The fields that backends ask for.
+
+    Raises:
+        InputError: It names an operator that there is not.
+    """
+    said, path = lower_plan["edge_compile"], ("edge_compile",)
+    fields: Mapping[str, Any] = {
+        "_check_ir_validity": said["check_ir_validity"],
+        "_skip_dim_order": said["skip_dim_order"],
+        "_core_aten_ops_exception_list": _operators(said, "core_aten_ops_exception_list", path),
+        "preserve_ops": _operators(said, "preserve_ops", path),
+    }
+    if recipe is not None and recipe.edge_compile_config is not None:
+        own = {field for field in fields if field.removeprefix("_") in lower_plan["recipe"]["said"]["edge_compile"]}
+        fields = {**vars(recipe.edge_compile_config), **{field: fields[field] for field in own}}
+    return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an `EdgeCompileConfig` that both can live with: lists together, and of two flags what permits more."""
+    joined = dict(one)
+    for field, value in other.items():
+        known = joined.get(field)
+        if isinstance(value, list):
+            joined[field] = [*(known or []), *(item for item in value if item not in (known or []))]
+        elif known is None or field == "_skip_dim_order":
+            joined[field] = bool(known or value)
+        else:
+            joined[field] = known and value
+    return joined
+
+
+def backend_config(
+    lower_plan: Plan,
+    passes: list[Any],
+    external_constants: Callable[[torch.fx.Node], str | None] | bool,
+    finder: SourceFinder,
+) -> ExecutorchBackendConfig:
+    """The configuration of `to_executorch`.
+
+    Args:
+        lower_plan: The lower plan.
+        passes: What runs before memory is planned.
+        external_constants: ExecuTorch's option of that name.
+        finder: The declared sources, for planning algorithms that come from there.
+
+    Raises:
+        InputError: It names an operator or an algorithm that there is not.
+    """
+    said = dict(lower_plan["executorch"])
+    inplace = _operators(said, "reinplace_extra_ops", ("executorch",))
+    # External mutable weights are tagged as all others are: see `emit`.
+    for key in ("reinplace_extra_ops", "external_mutable_weights"):
+        del said[key]
+    fields = {
+        **said,
+        "memory_planning_pass": _memory_planning(lower_plan, finder),
+        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said["sym_shape_eval_pass"]](),
+        "to_out_var_pass": ToOutVarPass(**said["to_out_var_pass"]),
+        "propagate_device_config": _propagate_device_config(lower_plan),
+        "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
+    }
+    first, fields = _started_from_recipe(lower_plan, fields, finder)
+    return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
+
+
+def _started_from_recipe(
+    lower_plan: Plan, fields: dict[str, Any], finder: SourceFinder
+) -> tuple[list[Any], dict[str, Any]]:
+    """The passes of the recipe, and the fields with what the recipe says where the manifest says nothing itself."""
+    config = load_recipe(lower_plan["recipe"], finder).executorch_backend_config if lower_plan["recipe"] else None
+    if config is None:
+        return [], fields
+    said = set(lower_plan["recipe"]["said"]["executorch"])
+    said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan["share_mutable_buffers"] else set()
+    # A default of ExecuTorch's is one object for the whole process, and passes keep state: a new one takes its place.
+    kept = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in said and getattr(config, field.name) is not field.default
+    }
+    return kept.pop("passes"), {**fields, **kept}
+
+
+def _propagate_device_config(lower_plan: Plan) -> dict[str, PropagateDeviceConfig]:
+    said = lower_plan["executorch"]["propagate_device_config"]
+    return {
+        method: PropagateDeviceConfig(
+            **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in said.items()}
+        )
+        for method in lower_plan["methods"]
+    }
+
+
+def _memory_planning(lower_plan: Plan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
+    """New passes, since they keep state. Methods that share buffers have one, which lays them out together."""
+    by_method = lower_plan["memory_planning"]
+    made = {
+        method: _memory_planning_pass(said, lower_plan["share_mutable_buffers"], method, finder)
+        for method, said in sorted(by_method.items())
+    }
+    alike = len({json.dumps(said, sort_keys=True) for said in by_method.values()}) == 1
+    return next(iter(made.values())) if alike else made
+
+
+def _memory_planning_pass(said: dict[str, Any], share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
+    name = said["memory_planning_algo"]
+    if name in _ALGORITHMS:
+        algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
+    else:
+        algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
+    return MemoryPlanningPass(**{**said, "memory_planning_algo": algorithm, "share_mutable_buffers": share})
+
+
+def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:
+    """An algorithm of the declared sources, whose errors name it."""
+    function = load_callable(reference, finder, path)
+
+    @functools.wraps(function, updated=())
+    def plan(*arguments: Any) -> list[int]:
+        with blame(path, f"`{reference}`", finder):
+            sizes = function(*arguments)
+        if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
+            hint = "return the size in bytes of each memory, as MemoryPlanningAlgorithmSuite of ExecuTorch does"
+            raise BuildError([Problem(f"`{reference}` returned {sizes!r}"[:200] + ", no list of sizes", path, hint)])
+        return list(sizes)
+
+    return plan
+
+
+def _operators(said: dict[str, Any], key: str, path: DocumentPath) -> list[torch._ops.OpOverload]:
+    problems, found = [], []
+    for name in said[key]:
+        operator = _find(name)
+        if operator is None:
+            near = difflib.get_close_matches(name, sorted(torch._C._dispatch_get_all_op_names()), n=3)
+            hint = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else _WRITTEN
+            problems.append(Problem(f"there is no operator `{name}`", (*path, key), hint))
+        else:
+            found.append(operator)
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _find(name: str) -> torch._ops.OpOverload | None:
+    """The operator `namespace::name` or `namespace::name.overload`."""
+    qualified, _, overload = name.partition(".")
+    namespace, _, operator = qualified.partition("::")
+    try:
+        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default")
+    except AttributeError:
+        return None
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _edge_operator(operator: torch._ops.OpOverload) -> Any:
+    namespace, _, name = operator._schema.name.partition("::")
+    return getattr(getattr(getattr(ops.edge, namespace), name), operator._overloadname)

@@ -1,0 +1,56 @@
+"""Weights that hold NaN or infinity, before methods are lowered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from etbuild.lower import named_data
+
+NonFinite = dict[str, dict[str, Any]]
+"""By name of a weight, as JSON data: `kind`, "parameter" or "buffer"; `nan` and `infinite`, how many elements are so;
+`elements`, how many there are."""
+
+
+def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
+    """The parameters and buffers that methods use, with elements that are NaN or infinite.
+
+    -inf in a buffer is none of them: masks of attention are made of it.
+
+    Args:
+        programs: The methods, with the content of their weights.
+    """
+    found: NonFinite = {}
+    known: set[tuple[int, int]] = set()  # tensors without any, by place: methods have most in common
+    for _, program in sorted(programs.items()):
+        parameters = program.graph_signature.inputs_to_parameters
+        written = program.graph_signature.buffers_to_mutate.values()
+        for node, name in named_data.weights(program):
+            tensor = named_data.tensor(program, name)
+            place = tensor.data_ptr(), tensor.nbytes
+            unused = not node.users and name not in written
+            if unused or name in found or place in known or not _may_have(tensor.dtype):
+                continue
+            counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
+            if counted["nan"] or counted["infinite"]:
+                found[name] = counted
+            else:
+                known.add(place)
+    return found
+
+
+def _may_have(dtype: torch.dtype) -> bool:
+    """Whether a dtype has NaN or infinity. Numbers of 4 bits have neither."""
+    return bool((dtype.is_floating_point or dtype.is_complex) and dtype != torch.float4_e2m1fn_x2)
+
+
+def _counted(tensor: torch.Tensor, kind: str) -> dict[str, Any]:
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    values = values.detach().float() if values.element_size() == 1 else values.detach()  # float8 has no comparisons
+    none = {"kind": kind, "nan": 0, "infinite": 0, "elements": tensor.numel()}
+    if values.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
+        return none
+    infinite = values.isinf() if kind == "parameter" else values.isposinf()
+    return {**none, "nan": int(values.isnan().sum()), "infinite": int(infinite.sum())}

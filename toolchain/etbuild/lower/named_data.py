@@ -1,0 +1,474 @@
+"""Named data: which blob goes to which tag, so that a tag's file depends on its weights alone.
+
+ExecuTorch decides blob by blob, in the order in which it meets them. Three things need help: backends lose the tag
+where a pass makes a new constant; a blob that a tagged and an untagged parameter have in common lands where it was met
+first; and the order of blobs in a file follows the graph. Written against ExecuTorch 1.5.
+
+A tag that is split over several files has several shards, each of which is a tag to ExecuTorch. What is said here of
+shards holds for a whole tag too, which is its own only shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.program import _program
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
+from executorch.extension.flat_tensor.serialize.serialize import (
+    FlatTensorConfig,
+    FlatTensorHeader,
+    FlatTensorSerializer,
+)
+from torch.export import ExportedProgram
+
+from etbuild import releases
+from etbuild.errors import BuildError, Problem
+from etbuild.files.program_file import named_data_content
+from etbuild.model.weights_files import tag_of_shard
+from etbuild.patching import replaced
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
+
+_TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
+_MOST_ALIGNMENT = 1 << 21  # bytes: the largest that a manifest can ask for
+
+Claims = dict[str, set[str | None]]
+"""By the key of each blob the shards whose weights it holds; None for weights without one."""
+
+
+def tag_placeholders(program: ExportedProgram, shards: dict[str, str]) -> None:
+    """Marks the placeholders of tagged parameters and buffers, by the names that they have in the module."""
+    for node, name in weights(program):
+        if name in shards:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: shards[name]}
+
+
+def untag(node: torch.fx.Node) -> None:
+    """Undoes `tag_placeholders` for one of them."""
+    node.meta.get("custom", {}).pop(_TAG, None)
+
+
+def shard_of(node: torch.fx.Node) -> str | None:
+    """The shard of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
+    return node.meta.get("custom", {}).get(_TAG) if node.users else None
+
+
+def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
+    """The placeholders of parameters and buffers, each with its name in the module."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in names:
+            yield node, names[node.name]
+
+
+def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
+    """The content of a parameter or buffer. Those that are not in the state dict are among the constants."""
+    content = program.state_dict.get(name)
+    return program.constants[name] if content is None else content
+
+
+@contextmanager
+def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
+    """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one.
+
+    Raises:
+        BuildError: At the end: what was folded together does not have one tag, so that a file would depend on other
+            weights too.
+    """
+    modules = (fuse_batch_norm, decompose_batch_norm)
+    originals = [module.create_constant_placeholder for module in modules]
+    mixed: list[set[str]] = []
+
+    def create(**kwargs: Any) -> torch.fx.Node:
+        folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
+        node = originals[0](**kwargs)
+        owners = {shards.get(name) for name in folded}
+        if len(_tags_of(owners)) > 1:
+            mixed.append(folded)
+        elif owners and owners != {None}:
+            node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: min(filter(None, owners))}
+        return node
+
+    for module in modules:
+        module.create_constant_placeholder = create
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, originals, strict=True):
+            module.create_constant_placeholder = original
+    if mixed:
+        names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
+        shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
+        raise BuildError(
+            [
+                Problem(
+                    f"XNNPACK folds weights of different tags into one: {shown}",
+                    ("named_data",),
+                    "put all of them under one tag",
+                )
+            ]
+        )
+
+
+def _tags_of(shards: set[str | None]) -> set[str | None]:
+    """The tags of some shards; None for what has no tag."""
+    return {None if shard is None else tag_of_shard(shard) for shard in shards}
+
+
+def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> set[str]:
+    """Names of the weights that a new constant is made of: of the layer that it is named after, and its BatchNorm."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    sources = [
+        node
+        for node in graph.find_nodes(op="placeholder")
+        if node.name in names and name.startswith(names[node.name].replace(".", "_"))
+    ]
+    if not sources:
+        return set()
+    layers = list(max(sources, key=lambda node: len(names[node.name])).users)
+    norms = [user for layer in layers for user in layer.users if "batch_norm" in str(user.target)]
+    operands = {node for layer in [*layers, *norms] for node in layer.all_input_nodes}
+    return {names[node.name] for node in operands if node.name in names}
+
+
+def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModule]:
+    """Every delegate of a lowered graph, those inside control flow too, in the graph's order."""
+    for node in graph_module.graph.nodes:
+        if node.target is executorch_call_delegate:
+            yield getattr(graph_module, node.args[0].target)
+    for _, submodule, _ in get_control_flow_submodules(graph_module):
+        yield from delegates(submodule)
+
+
+def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
+    """Finds out which shards want each blob of the delegates.
+
+    XNNPACK stores weights alone: a blob of one of its delegates whose weights all have one tag has that tag. Of other
+    backends' blobs those go to a tag that the backend puts there, or that are a tagged weight byte for byte; the rest
+    may depend on the graph.
+
+    Raises:
+        BuildError: Nothing says whose a blob is; or a backend puts one under a tag that the manifest does not have.
+    """
+    found: Claims = {}
+    for method in sorted(edge.methods):
+        for delegate in delegates(edge.exported_program(method).graph_module):
+            output = delegate.named_data_store_output
+            if output is None:
+                continue
+            owners = _owners(delegate, shards)
+            one_owner = len(_tags_of(owners)) == 1
+            for shard, entries in output.external_data.items():
+                _check_tag(shard, set(shards.values()), delegate.backend_id, method)
+                for key in entries:
+                    found.setdefault(key, set()).add(shard)
+            weights_alone = delegate.backend_id == "XnnpackBackend"
+            for key in output.pte_data:
+                found.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
+            if not (weights_alone and one_owner):
+                for key, shard in _claims_by_content(delegate, output, shards):
+                    found[key].add(shard)
+            if weights_alone and not one_owner:
+                _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
+    return found
+
+
+def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
+    """A tag that a backend chose itself is one of the manifest, and a whole one."""
+    if tag in shards:
+        return
+    message = f"{backend} puts named data under the tag `{tag}`, which the manifest does not have"
+    hint = f'name the weights that go there, as in `named_data: {{{tag}: {{parameters: ["*"]}}}}`'
+    if tag in map(tag_of_shard, shards):
+        message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by the names of weights"
+        hint = "leave `shard_size` out for this tag"
+    raise BuildError([Problem(message, ("methods", method, "partitioners"), hint)])
+
+
+@contextmanager
+def alignments_kept() -> Iterator[None]:
+    """Inside, a store keeps all alignments that a key is added with, as ExecuTorch says, and not the first alone."""
+    add = NamedDataStore.add_named_data
+
+    def add_named_data(
+        store: NamedDataStore, key: str, data: Any, alignment: int | None = 1, *rest: Any, **named: Any
+    ) -> None:
+        known = [entries[key] for entries in (store.pte_data, *store.external_data.values()) if key in entries]
+        add(store, key, data, alignment, *rest, **named)
+        for entry in known:
+            entry.alignment = math.lcm(entry.alignment, alignment or 1)
+
+    with replaced(NamedDataStore, "add_named_data", add_named_data):
+        yield
+
+
+@contextmanager
+def clashes_told_later() -> Iterator[None]:
+    """Inside, ExecuTorch passes over named data that it refuses: `arrange` does so too, and says whose it is."""
+    collect = _program.collect_named_data_store_from_exported_program
+
+    def collect_what_fits(program: ExportedProgram, store: NamedDataStore) -> None:
+        with suppress(ValueError):
+            collect(program, store)
+
+    with replaced(_program, "collect_named_data_store_from_exported_program", collect_what_fits):
+        yield
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A blob under a key, as one delegate asks for it."""
+
+    method: str
+    backend: str
+    data: CordBuffer
+    entry: DataEntry
+
+    @property
+    def alignment(self) -> int:
+        """In bytes. A backend may leave it open."""
+        return 1 if self.entry.alignment is None else self.entry.alignment
+
+    def __str__(self) -> str:
+        return f"{self.backend} of `{self.method}`"
+
+
+def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
+    """Gives each blob of the delegates its final place, whatever order they came in.
+
+    A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
+    to the first of them. A blob that is asked for with several alignments has all of them.
+
+    Args:
+        edge: The lowered methods.
+        claims: Of all of them.
+
+    Raises:
+        BuildError: Two tags claim a blob; delegates ask for different blobs under one key, or for alignments that no
+            file can keep.
+    """
+    asked: dict[str, list[_Request]] = {}
+    for key, request in _requests(edge):
+        asked.setdefault(key, []).append(request)
+    _check_requests(asked)
+    arranged = NamedDataStore()
+    for key, requests in sorted(asked.items()):
+        data, layout = requests[-1].data, requests[-1].entry.tensor_layout
+        alignment = math.lcm(*(request.alignment for request in requests))
+        arranged.add_named_data(key, data, alignment, _only_shard(claims[key], len(data)), layout)
+    for entries in (arranged.pte_data, *arranged.external_data.values()):
+        _align_together(entries.values())
+        _check_alignments({key: asked[key] for key in entries})
+    edge._named_data_store = arranged
+
+
+def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
+    """Each blob that a delegate asks for, with its key, in the order of the methods' names."""
+    for method in sorted(edge.methods):
+        for delegate in delegates(edge.exported_program(method).graph_module):
+            output = delegate.named_data_store_output
+            stores = (output.pte_data, *output.external_data.values()) if output is not None else ()
+            for entries in stores:
+                for key, entry in entries.items():
+                    yield key, _Request(method, delegate.backend_id, output.buffers[entry.buffer_index], entry)
+
+
+def _check_requests(asked: dict[str, list[_Request]]) -> None:
+    """What is asked for under one key is one blob, and is aligned to some number of bytes."""
+    problems = []
+    for key, requests in sorted(asked.items()):
+        first, *others = requests
+        other = next((each for each in others if not _same_blob(first.data, each.data)), None)
+        if other is not None:
+            message = f"{first} and {other} store different data under the key `{key}` of named data"
+            hint = "a key goes for the whole program: a backend has to derive it from the data, or from a weight's name"
+            problems.append(Problem(message, ("methods", other.method, "partitioners"), hint))
+        wrong = next((each for each in requests if type(each.alignment) is not int or each.alignment < 1), None)
+        if wrong is not None:
+            message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment!r} bytes"
+            problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the least alignment is 1"))
+    if problems:
+        raise BuildError(problems)
+
+
+def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
+    if releases.is_file_backed(one) or releases.is_file_backed(other):  # these know their digests
+        return releases.sha256_of(one) == releases.sha256_of(other)
+    return bool(one == other)
+
+
+def _align_together(entries: Iterable[DataEntry]) -> None:
+    """Gives all keys of a blob one alignment: ExecuTorch places it by that of the key that it meets first."""
+    by_blob: dict[int, list[DataEntry]] = {}
+    for entry in entries:
+        by_blob.setdefault(entry.buffer_index, []).append(entry)
+    for same in by_blob.values():
+        alignment = math.lcm(*(entry.alignment for entry in same))
+        for entry in same:
+            entry.alignment = alignment
+
+
+def _check_alignments(asked: dict[str, list[_Request]]) -> None:
+    """A file can keep all alignments that are asked for of its blobs: it grows by up to as much for each of them."""
+    askers = {each.alignment: each for requests in asked.values() for each in requests}
+    if math.lcm(*askers) > _MOST_ALIGNMENT:
+        said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
+        message = f"named data of one file is wanted at alignments that have no common multiple up to 2 MiB: {said}"
+        raise BuildError([Problem(message, ("methods",), "powers of two go together")])
+
+
+def _only_shard(claims: set[str | None], size: int) -> str | None:
+    shards = sorted(shard for shard in claims if shard is not None)
+    found = sorted({tag_of_shard(shard) for shard in shards})
+    if len(found) > 1:
+        raise BuildError(
+            [
+                Problem(
+                    f"the tags {' and '.join(f'`{tag}`' for tag in found)} have a weight of the same content ({size} "
+                    "bytes; a bias of zeros?), and the runtime refuses a blob that is in two files",
+                    ("named_data", found[-1]),
+                    "leave that weight out of the patterns of one of them",
+                )
+            ]
+        )
+    return shards[0] if shards else None
+
+
+def _owners(delegate: LoweredBackendModule, shards: dict[str, str]) -> set[str | None]:
+    """The shards of the weights that a delegate took; None for weights without one."""
+    return {shards.get(name) for _, name in weights(delegate.original_module)}
+
+
+def _claims_by_content(
+    delegate: LoweredBackendModule, output: NamedDataStoreOutput, shards: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Keys of blobs that are a tagged weight as it is, with its shard: of equal blobs a backend keeps one."""
+    program = delegate.original_module
+    by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for _, name in weights(program):
+        if name in shards:
+            weight = tensor(program, name)
+            by_size.setdefault(weight.nbytes, []).append((name, weight))
+    for entries in (output.pte_data, *output.external_data.values()):
+        for key, entry in entries.items():
+            blob = output.buffers[entry.buffer_index]
+            for name, weight in by_size.get(len(blob), ()):
+                if blob_bytes(blob) == _tensor_content(weight):
+                    yield key, shards[name]
+
+
+def blob_bytes(blob: CordBuffer) -> bytes:
+    """The bytes of a blob, which may lie in a file."""
+    return blob.to_bytes() if releases.is_file_backed(blob) else bytes(blob)
+
+
+def _tensor_content(weight: torch.Tensor) -> bytes:
+    return bytes(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def _check_untagged(
+    method: str,
+    delegate: LoweredBackendModule,
+    keys: dict[str, Any],
+    owners: set[str | None],
+    shards: dict[str, str],
+) -> None:
+    """In a delegate of several owners, what has no tag must come from weights without one."""
+    program = delegate.original_module
+    untagged = [
+        name
+        for names in (program.state_dict, program.constants)
+        for name, content in names.items()
+        if name not in shards and isinstance(content, torch.Tensor)
+    ]
+    if len(keys) > len(untagged):
+        shown = ", ".join(sorted(f"`{tag}`" for tag in owners if tag))
+        raise BuildError(
+            [
+                Problem(
+                    f"{delegate.backend_id} made constants of weights of {shown} that it does not say the tag of",
+                    ("methods", method),
+                    "put all weights that it folds into one another under one tag: `*` is all of them",
+                )
+            ]
+        )
+
+
+def keys(delegate: LoweredBackendModule) -> set[str]:
+    """The keys of all blobs that a delegate reads at run time."""
+    output = delegate.named_data_store_output
+    return set() if output is None else set(output.pte_data).union(*output.external_data.values())
+
+
+def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
+    """Names of a shard's constants that no delegate took. What a method writes to, such as a cache, is no constant."""
+    programs = [edge.exported_program(method) for method in edge.methods]
+    return {
+        name
+        for program in programs
+        for node, name in weights(program)
+        if shard_of(node) == shard and name not in program.graph_signature.buffers_to_mutate.values()
+    }
+
+
+def program_alignment(edge: EdgeProgramManager, alignment: int) -> int:
+    """The alignment of a program's segments that puts its named data where backends want it.
+
+    ExecuTorch aligns each blob to the place where the segments begin, which has to be aligned itself.
+    """
+    return math.lcm(alignment, *(entry.alignment for entry in edge._named_data_store.pte_data.values()))
+
+
+def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
+    """The content of each named-data file, with the blobs in the order of their keys, not of the graph.
+
+    Args:
+        edge: The lowered methods, arranged.
+        manager: The program that was made of them.
+        alignment: The least alignment of a blob in its file, in bytes.
+    """
+    alignments = {
+        key: entry.alignment
+        for entries in edge._named_data_store.external_data.values()
+        for key, entry in entries.items()
+    }
+    files = {}
+    for shard, file in sorted((manager._tensor_data or {}).items()):
+        content, blobs = _pieces(file)
+        entries = {
+            named.key: DataEntry(named.segment_index, alignments.get(named.key, 1), named.tensor_layout)
+            for named in sorted(content.named_data, key=lambda named: named.key)
+        }
+        _align_together(entries.values())
+        aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as `program_alignment`
+        serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=aligned))
+        files[shard] = serializer.serialize(DataPayload(blobs, entries))
+    return files
+
+
+def _pieces(file: Cord) -> tuple[FlatTensor, list[CordBuffer]]:
+    """What a named-data file says of its blobs, and the blobs as they are, on disk or in memory."""
+    pieces, end = {}, 0
+    for piece in file._buffers:
+        if len(piece):
+            pieces[end] = piece
+        end += len(piece)
+    head = blob_bytes(pieces[0])
+    content, start = named_data_content(head), FlatTensorHeader.from_bytes(head[8:]).segment_base_offset
+    return content, [pieces[start + segment.offset] if segment.size else b"" for segment in content.segments]

@@ -1,0 +1,195 @@
+"""Compares the partitions of methods before a backend compiles them, where it needs as many in each.
+
+A backend that pairs partitions, as CoreML and Qualcomm do to share weights, refuses other counts: after what it has
+compiled until then, and without a word on where methods part. ExecuTorch has the partitioners of all methods tag their
+operators before it calls the first backend, so that the last of them knows all counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Any
+
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.graph_module import get_control_flow_submodules
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.lower import named_data
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator of a method's graph: the number of its partition, None for one that is left out; and its layer."""
+
+    name: str
+    partition: int | None
+    layer: str
+
+    def __str__(self) -> str:
+        layer = f" of `{self.layer}`" if self.layer else ""
+        return f"`{self.name}`{layer}, which it {'leaves out' if self.partition is None else 'takes'}"
+
+
+@dataclass(frozen=True)
+class _Method:
+    """What a partitioner tagged in a method.
+
+    Attributes:
+        path: Of the partitioner in the manifest.
+        operators: By backend all operators of the method.
+        weights: The size in bytes of each weight that it reads, by name.
+    """
+
+    path: DocumentPath
+    operators: dict[str, list[_Operator]]
+    weights: dict[str, int]
+
+
+class PartitionLint:
+    """Collects what the partitioners of one index tag.
+
+    Args:
+        methods: That have one.
+        otherwise: What a manifest says so that partitions need not be equal; None if there is nothing.
+    """
+
+    def __init__(self, methods: set[str], otherwise: str | None) -> None:
+        self._waiting = set(methods)
+        self._otherwise = otherwise
+        self._methods: dict[str, _Method] = {}
+
+    def watched(self, partitioner: Partitioner, method: str, path: DocumentPath) -> Partitioner:
+        """The partitioner, looked at while it tags the operators of a method.
+
+        The last one raises a BuildError if the counts differ.
+
+        Args:
+            partitioner: Of one method or several.
+            method: The method.
+            path: Where the manifest names the partitioner.
+        """
+
+        def partition_and_compare(program: ExportedProgram) -> PartitionResult:
+            result = partitioner.partition(program)
+            self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
+            if self._methods.keys() == self._waiting:
+                _compare(self._methods, self._otherwise)
+            return result
+
+        looked_at = copy.copy(partitioner)  # a factory may give one to several methods
+        looked_at.partition = partition_and_compare
+        return looked_at
+
+
+def operator_name(node: Node) -> str:
+    """ExecuTorch's name of the operator that a node calls, such as `aten::add.Tensor`."""
+    target: Any = node.target
+    named = hasattr(target, "name") and callable(target.name)
+    return str(target.name() if named else getattr(target, "__name__", target))
+
+
+def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]:
+    module = result.tagged_exported_program.graph_module
+    found = {}
+    for backend in sorted({spec.backend_id for spec in result.partition_tags.values()}):
+        tags = {tag for tag, spec in result.partition_tags.items() if spec.backend_id == backend}
+        numbers: dict[tuple[int, str], int] = {}
+        found[backend] = list(_operators(module, tags, numbers))
+    return {backend: operators for backend, operators in found.items() if _count(operators)}
+
+
+def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:
+    """A branch of control flow has partitions of its own, even under a tag of the graph around it."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            tag = node.meta.get("delegation_tag")
+            number = numbers.setdefault((id(module), tag), len(numbers)) if tag in tags else None
+            yield _Operator(operator_name(node), number, _layer(node))
+    for _, submodule, _ in get_control_flow_submodules(module):
+        yield from _operators(submodule, tags, numbers)
+
+
+def _layer(node: Node) -> str:
+    """The innermost submodule of the model that the operator comes from."""
+    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    return next((name for name, _ in reversed(stack.values()) if name), "")
+
+
+def _count(operators: list[_Operator]) -> int:
+    return len({each.partition for each in operators} - {None})
+
+
+def _weights(program: ExportedProgram) -> dict[str, int]:
+    return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
+
+
+def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:
+    problems = []
+    for backend in sorted({backend for method in methods.values() for backend in method.operators}):
+        # A method without a partition is not shown to the backend at all.
+        counts = {
+            name: _count(each.operators[backend]) for name, each in sorted(methods.items()) if backend in each.operators
+        }
+        first = next(iter(counts))
+        other = next((name for name in counts if counts[name] != counts[first]), None)
+        if other is not None:
+            message = _difference(backend, counts, {name: methods[name] for name in (first, other)})
+            problems.append(Problem(message, methods[other].path, _hint(methods, otherwise)))
+    if problems:
+        raise BuildError(problems)
+
+
+def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) -> str:
+    shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
+    parts = _parting(*(method.operators[backend] for method in pair.values()))
+    places = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
+    return f"{backend} needs as many partitions of each method, and would get {shown}: where they part, {places}"
+
+
+def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:
+    or_else = f", leave it out for one, or say {otherwise}" if otherwise else ", or leave it out for one"
+    return (
+        f"let it take or leave out the same operators in all methods{or_else}: "
+        f"{_read_by_several(methods):,} bytes of weights that several methods read are at stake"
+    )
+
+
+def _parting(one: list[_Operator], other: list[_Operator]) -> tuple[_Operator | None, _Operator | None]:
+    """The operators at which two methods get different partitions.
+
+    What both have is aligned. Where the same operator is in another partition, the last difference before it did that,
+    of those with an operator that is left out, which alone cuts; or the partitioner cuts there by itself.
+    """
+    tokens = [(each.name, each.partition is None) for each in one]
+    codes = SequenceMatcher(a=tokens, b=[(each.name, each.partition is None) for each in other], autojunk=False)
+    cuts: list[tuple[_Operator | None, _Operator | None]] = []
+    for kind, a, b, c, d in codes.get_opcodes():
+        sides = one[a:b], other[c:d]
+        moved = next((pair for pair in zip(*sides, strict=False) if pair[0].partition != pair[1].partition), None)
+        if kind == "equal" and moved:
+            return cuts[-1] if cuts else moved
+        if kind != "equal" and any(each.partition is None for side in sides for each in side):
+            cuts.append((_first(sides[0]), _first(sides[1])))
+    if cuts:
+        return cuts[0]
+    return next((a, b) for a, b in zip_longest(one, other) if not (a and b and a.partition == b.partition))
+
+
+def _first(operators: list[_Operator]) -> _Operator | None:
+    """The first that is left out, else the first."""
+    return next((each for each in operators if each.partition is None), operators[0] if operators else None)
+
+
+def _read_by_several(methods: dict[str, _Method]) -> int:
+    seen: dict[str, list[int]] = {}
+    for method in methods.values():
+        for name, size in method.weights.items():
+            seen.setdefault(name, []).append(size)
+    return sum(sizes[0] for sizes in seen.values() if len(sizes) > 1)

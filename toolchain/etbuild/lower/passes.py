@@ -1,0 +1,100 @@
+"""Passes of the declared sources, at each point where ExecuTorch takes some.
+
+The points and what is called there are those of ExecuTorch's `ExportRecipe`: `aten_transform_passes`,
+`edge_transform_passes`, `edge_manager_transform_passes`, and `ExecutorchBackendConfig.passes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir import EdgeProgramManager
+from torch.export import ExportedProgram
+from torch.fx.passes.infra.pass_manager import PassManager
+
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from executorch.export import LoweringRecipe
+
+
+def edge(
+    lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
+) -> dict[str, list[Any]]:
+    """The passes over each method in the edge dialect, before it is partitioned: those of the recipe first.
+
+    Raises:
+        BuildError: A callable failed, or returned something else.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, program in sorted(programs.items()):
+        for reference, path, function in _callables(
+            lower_plan, "edge", finder, recipe and recipe.edge_transform_passes
+        ):
+            with blame(path, f"`{reference}` for the method `{name}`", finder):
+                made = function(name, program)
+            found.setdefault(name, []).extend(_checked(made, reference, path))
+    return found
+
+
+def edge_manager(
+    lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
+) -> EdgeProgramManager:
+    """The lowered methods after the passes over all of them.
+
+    Raises:
+        BuildError: A callable or a pass failed, or a callable returned something else.
+    """
+    of_recipe = recipe and recipe.edge_manager_transform_passes
+    for reference, path, function in _callables(lower_plan, "edge_manager", finder, of_recipe):
+        with blame(path, f"`{reference}`", finder):
+            made = function(lowered)
+            passes = made if isinstance(made, dict) else _checked(made, reference, path)
+            if isinstance(made, dict):
+                passes = {name: _checked(part, reference, path) for name, part in made.items()}
+            lowered = lowered.transform(passes) if passes else lowered
+    return lowered
+
+
+def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
+    """The passes over each method before its memory is planned.
+
+    Raises:
+        BuildError: A callable failed, or returned something else.
+    """
+    found = []
+    for reference, path, function in _callables(lower_plan, "executorch", finder):
+        with blame(path, f"`{reference}`", finder):
+            made = function()
+        found += _checked(made, reference, path)
+    return found
+
+
+def _callables(
+    lower_plan: Plan, hook: str, finder: SourceFinder, of_recipe: Sequence[Callable[..., Any]] | None = None
+) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
+    first: list[tuple[str, DocumentPath, Callable[..., Any]]] = [
+        ("a pass of the recipe", ("recipe",), function) for function in of_recipe or ()
+    ]
+    places = [(reference, ("passes", hook, index)) for index, reference in enumerate(lower_plan["passes"][hook])]
+    return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in places)]
+
+
+def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
+    """The passes that a callable returned."""
+    if isinstance(made, PassManager):
+        if made.steps != 1 or made.constraints:
+            message = f"`{reference}` returned a PassManager with steps or constraints"
+            raise BuildError([Problem(message, path, "return a list of passes in their order")])
+        made = made.passes
+    if not isinstance(made, (list, tuple)):
+        message = f"`{reference}` returned {type(made).__name__}, not a list of passes"
+        raise BuildError([Problem(message, path)])
+    strangers = [entry for entry in made if not callable(entry)]
+    if strangers:
+        message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which cannot be called"
+        raise BuildError([Problem(message, path)])
+    return list(made)

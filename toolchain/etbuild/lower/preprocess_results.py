@@ -1,0 +1,123 @@
+"""What a backend returns for the partitions of methods, checked before ExecuTorch puts it into programs.
+
+ExecuTorch takes the results of `preprocess_multimethod` as they come: it drops results that are too many, leaves
+partitions without a result in the graph, and fails far away from the backend where a result is no result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry
+from executorch.exir.backend import backend_api
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+
+from etbuild import releases
+from etbuild.errors import BuildError, Problem
+from etbuild.patching import replaced
+
+_HINT = (
+    "`preprocess_multimethod` has to return a dict with the names of the methods that it is given, each with a list of "
+    "one `PreprocessResult` for each partition"
+)
+
+
+def backend_class(backend_id: str) -> type[BackendDetails] | None:
+    """The class that ExecuTorch would call; None: no module that was imported defines it."""
+    # Of two of one name ExecuTorch takes the last.
+    found: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
+    return found.get(backend_id)
+
+
+@contextlib.contextmanager
+def checked() -> Iterator[None]:
+    """Inside, a backend's results are checked as soon as ExecuTorch has them.
+
+    Raises:
+        BuildError: In ExecuTorch's call of the backend: the results are not one for each partition. Names the backend.
+    """
+    lower_all = backend_api.lower_all_submodules_to_backend
+
+    def lower_all_checked(backend: str, *arguments: Any) -> None:
+        owner = backend_class(backend)
+        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
+            lower_all(backend, *arguments)
+
+    with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
+        yield
+
+
+@contextlib.contextmanager
+def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
+    preprocess = owner.preprocess_multimethod
+
+    def preprocess_multimethod(cls: Any, programs: Mapping[str, Sequence[Any]], specs: Any) -> Any:
+        del cls
+        counts = {method: len(partitions) for method, partitions in programs.items()}  # before anyone changes them
+        results = preprocess(programs, specs)
+        problems = list(_problems(owner.__name__, counts, results))
+        if problems:
+            raise BuildError(problems)
+        return results
+
+    with replaced(owner, "preprocess_multimethod", classmethod(preprocess_multimethod)):
+        yield
+
+
+def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
+    """What is wrong with a backend's results, given the number of partitions of each method."""
+    if not isinstance(results, Mapping):
+        yield Problem(f"{backend} returned {_named(results)} for all methods, and no results", ("methods",), _HINT)
+        return
+    for method in sorted(results.keys() - counts.keys(), key=str):
+        yield Problem(f"{backend} returned results for `{method}`, which it was not given", ("methods",), _HINT)
+    for method, count in sorted(counts.items()):
+        for message in _messages(count, results.get(method)):
+            yield Problem(f"{backend} returned {message}", ("methods", method, "partitioners"), _HINT)
+
+
+def _messages(count: int, results: Any) -> Iterator[str]:
+    """What a backend returned for the partitions of one method that is wrong."""
+    if not isinstance(results, (list, tuple)):
+        yield f"{_named(results)} for the method, and no list of results"
+        return
+    if len(results) != count:
+        yield f"{_counted(len(results), 'result')} for {_counted(count, 'partition')}"
+        return
+    for number, result in enumerate(results):
+        if not isinstance(result, PreprocessResult):
+            yield f"{_named(result)} for partition {number}, and no `PreprocessResult`"
+        elif not _is_blob(result.processed_bytes):
+            yield f"{_named(result.processed_bytes)} as what it compiled of partition {number}, and no bytes"
+        elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
+            found = _named(result.data_store_output)
+            yield f"{found} as the named data of partition {number}, and no `NamedDataStoreOutput`"
+        elif result.data_store_output is not None and _damage(result.data_store_output):
+            yield f"named data for partition {number} that {_damage(result.data_store_output)}"
+
+
+def _is_blob(value: Any) -> bool:
+    return isinstance(value, bytes) or releases.is_file_backed(value)
+
+
+def _damage(output: NamedDataStoreOutput) -> str | None:
+    """What named data has that it must not have; None: nothing."""
+    wrong = sorted({_named(each) for each in output.buffers if not _is_blob(each)})
+    if wrong:
+        return f"has {' and '.join(wrong)} where `bytes` belong"
+    entries = [entry for keys in (output.pte_data, *output.external_data.values()) for entry in keys.values()]
+    known = range(len(output.buffers))
+    if all(isinstance(entry, DataEntry) and entry.buffer_index in known for entry in entries):
+        return None
+    return "has keys without a blob"
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"`{type(value).__name__}`"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

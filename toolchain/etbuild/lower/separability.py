@@ -1,0 +1,128 @@
+"""Holds backends of other packages to what they say: that their methods may be lowered one by one.
+
+A `Backend` says so by `separable`. It cannot be true where ExecuTorch's class of the backend looks at all methods of a
+call, nor where what it makes of a partition depends on what it has compiled before: a build would then have other bytes
+with `--jobs 2` than with `--jobs 1`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from executorch.exir import EdgeProgramManager
+from executorch.exir.backend.backend_details import BackendDetails
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+
+from etbuild import backends, releases
+from etbuild.accelerate.preprocess_in_parallel import is_a_loop
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import summary
+from etbuild.lower import named_data
+from etbuild.lower.preprocess_results import backend_class
+
+
+def looks_at_all_methods(kind: type[BackendDetails]) -> bool:
+    """Whether a backend has a `preprocess_multimethod` of its own, or of a class besides `BackendDetails`."""
+    name = "preprocess_multimethod"
+    owner = next(each for each in kind.__mro__ if name in vars(each))
+    return owner is not BackendDetails and not is_a_loop(vars(owner)[name])
+
+
+class Claims:
+    """The partitioners of one lowering whose backend is of another package and says that it is `separable`."""
+
+    def __init__(self) -> None:
+        self._by_delegate: dict[tuple[str, str], tuple[str, DocumentPath]] = {}
+
+    def watched(self, partitioner: Partitioner, backend: str, method: str, path: DocumentPath) -> Partitioner:
+        """The partitioner, looked at while it says which backends its partitions are for.
+
+        It raises a BuildError if one of them looks at all methods.
+
+        Args:
+            partitioner: The partitioner.
+            backend: The name of its backend in the manifest.
+            method: The method that it is for.
+            path: Where the manifest names it.
+        """
+
+        def partition_and_check(program: ExportedProgram) -> PartitionResult:
+            result: PartitionResult = partitioner.partition(program)
+            for backend_id in sorted({spec.backend_id for spec in result.partition_tags.values()}):
+                kind = backend_class(backend_id)
+                if kind is not None and looks_at_all_methods(kind):
+                    raise BuildError([_overrides(backend, backend_id, path)])
+                self._by_delegate.setdefault((method, backend_id), (backend, path))
+            return result
+
+        looked_at = copy.copy(partitioner)
+        looked_at.partition = partition_and_check
+        return looked_at
+
+    def check(self, edge: EdgeProgramManager) -> None:
+        """Has each backend compile one of its partitions again.
+
+        Args:
+            edge: The lowered methods, as they come from ExecuTorch.
+
+        Raises:
+            BuildError: It makes something else of it.
+        """
+        claimed: dict[str, list[tuple[LoweredBackendModule, str, DocumentPath]]] = {}
+        for (method, backend_id), claim in sorted(self._by_delegate.items()):
+            for delegate in named_data.delegates(edge.exported_program(method).graph_module):
+                if delegate.backend_id == backend_id:
+                    claimed.setdefault(backend_id, []).append((delegate, *claim))
+        for several in claimed.values():
+            delegate, backend, path = min(several, key=lambda each: len(each[0].original_module.graph.nodes))
+            what = _what_differs(delegate)
+            if what is not None:
+                raise BuildError([_depends_on_the_past(backend, delegate.backend_id, what, path)])
+
+
+_DIFFERENT = "gave different bytes for the same partition: it is not deterministic, or it remembers what it compiled"
+
+
+def _what_differs(delegate: LoweredBackendModule) -> str | None:
+    kind = backend_class(delegate.backend_id)
+    assert kind is not None
+    program, specs = delegate.original_module, delegate.compile_specs
+    try:
+        again = kind.preprocess(releases.copy_for_preprocess(kind, program, specs), copy.deepcopy(specs))
+    except Exception as error:  # noqa: BLE001 - whatever a package raises
+        return f"failed when it compiled a partition for the second time: {summary(error)}"
+    same = releases.sha256_of(again.processed_bytes) == releases.sha256_of(delegate.processed_bytes)
+    same = same and _named_data(again.data_store_output) == _named_data(delegate.named_data_store_output)
+    return None if same else _DIFFERENT
+
+
+def _named_data(output: Any) -> dict[str, bytes]:
+    """The digest of each blob, by key."""
+    if output is None:
+        return {}
+    entries = {**output.pte_data, **{key: entry for of in output.external_data.values() for key, entry in of.items()}}
+    return {key: releases.sha256_of(output.buffers[entry.buffer_index]) for key, entry in entries.items()}
+
+
+def _overrides(backend: str, backend_id: str, path: DocumentPath) -> Problem:
+    return Problem(
+        f"{_claim(backend)}, but `{backend_id}` has a `preprocess_multimethod` of its own, which gets all methods",
+        path,
+        "change the package: write `separable=False` in its `Backend`, or remove `preprocess_multimethod`",
+    )
+
+
+def _depends_on_the_past(backend: str, backend_id: str, what: str, path: DocumentPath) -> Problem:
+    return Problem(
+        f"{_claim(backend)}, but `{backend_id}` {what}",
+        path,
+        "change the package: let `preprocess` depend on its arguments alone, or write `separable=False` in its "
+        "`Backend`",
+    )
+
+
+def _claim(backend: str) -> str:
+    return f"the backend `{backend}` of the package `{backends.owner(backend)}` says that it is `separable`"

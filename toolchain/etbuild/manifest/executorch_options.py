@@ -1,0 +1,134 @@
+"""What a manifest says to ExecuTorch itself, under ExecuTorch's own names: checked, and reduced for the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from etbuild.errors import DocumentPath, Problem, unknown
+from etbuild.manifest.yaml_document import mapping
+
+HOOKS = ("aten", "edge", "edge_manager", "executorch")
+"""Where passes run, in order. The first is in the export."""
+
+EDGE_COMPILE: dict[str, Any] = {
+    "check_ir_validity": True,
+    "skip_dim_order": False,
+    "core_aten_ops_exception_list": [],
+    "preserve_ops": [],
+}
+_DEVICE: dict[str, Any] = {"skip_h2d_for_method_inputs": False, "skip_d2h_for_method_outputs": False}
+_TO_OUT_VAR: dict[str, Any] = {"ignore_to_out_var_failure": False}
+_MEMORY: dict[str, Any] = {
+    "memory_planning_algo": "greedy",
+    "allow_lifetime_and_storage_overlap": False,
+    "alloc_graph_input": True,
+    "alloc_graph_output": True,
+    "alloc_mutable_buffers": True,
+    "alignment": 16,
+}
+_EXECUTORCH: dict[str, Any] = {
+    "extract_delegate_segments": True,
+    "segment_alignment": 128,
+    "constant_tensor_alignment": None,
+    "delegate_alignment": None,
+    "sym_shape_eval_pass": "constraint_based",
+    "remove_view_copy": True,
+    "external_mutable_weights": False,
+    "emit_mutable_buffer_names": False,
+    "do_quant_fusion_and_const_prop": False,
+    "run_reinplace_pass": False,
+    "reinplace_extra_ops": [],
+    "enable_non_cpu_memory_planning": True,
+}
+_OPERATORS = ("core_aten_ops_exception_list", "preserve_ops", "reinplace_extra_ops")
+_WITHOUT_EFFECT = {
+    "emit_stacktrace": (True, "an export holds no stack traces, since they are paths of the machine that made it"),
+    "dynamic_memory_planning_mode": ("symbolic", "ExecuTorch 1.5 plans for upper bounds alone, whatever this says"),
+}
+
+
+def reduce(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The plan's `edge_compile`, `executorch`, `passes` and `share_mutable_buffers`, with all defaults."""
+    said = manifest.get("executorch", {})
+    executorch = {**_EXECUTORCH, **{key: said[key] for key in _EXECUTORCH if key in said}}
+    passes = manifest.get("passes", {})
+    return {
+        "edge_compile": _sorted_operators({**EDGE_COMPILE, **manifest.get("edge_compile", {})}),
+        "executorch": {
+            **_sorted_operators(executorch),
+            "to_out_var_pass": {**_TO_OUT_VAR, **said.get("to_out_var_pass", {})},
+            "propagate_device_config": {**_DEVICE, **said.get("propagate_device_config", {})},
+        },
+        "passes": {hook: passes.get(hook, []) for hook in HOOKS},
+        "share_mutable_buffers": manifest.get("share_mutable_buffers", False),
+    }
+
+
+def reduce_memory(manifest: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+    """A method's `memory_planning` in the plan, with all defaults."""
+    common = manifest.get("executorch", {}).get("memory_planning", {})
+    return {**_MEMORY, **common, **method.get("memory_planning", {})}
+
+
+def _sorted_operators(options: dict[str, Any]) -> dict[str, Any]:
+    """Their order means nothing to ExecuTorch."""
+    return {key: sorted(set(value)) if key in _OPERATORS else value for key, value in options.items()}
+
+
+def callables(plan: dict[str, Any]) -> set[str]:
+    """Every `module:callable` of a plan's options that lowering calls."""
+    algorithms = {method["memory_planning"]["memory_planning_algo"] for method in plan["methods"].values()}
+    hooks = {reference for hook in HOOKS[1:] for reference in plan["passes"][hook]}
+    return hooks | {algorithm for algorithm in algorithms if ":" in algorithm}
+
+
+def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with it that a schema cannot say.
+
+    Args:
+        data: The manifest; it need not fit the schema.
+        methods: Its methods.
+    """
+    executorch = mapping(data, "executorch")
+    for key, (value, why) in _WITHOUT_EFFECT.items():
+        if executorch.get(key) == value and type(executorch.get(key)) is type(value):
+            yield Problem(f"`{key}` would have no effect", ("executorch", key), why, at_key=True)
+    for key in ("segment_alignment", "constant_tensor_alignment", "delegate_alignment"):
+        yield from _check_power_of_two(executorch, key, ("executorch",))
+    for key, value in mapping(executorch, "propagate_device_config").items():
+        for name, hint in unknown(value if isinstance(value, dict) else (), methods):
+            path = ("executorch", "propagate_device_config", key, name)
+            yield Problem(f"there is no method `{name}`", path, hint, at_key=True)
+    yield from _check_memory(data, executorch, methods)
+
+
+def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    common = mapping(executorch, "memory_planning")
+    places: list[tuple[dict[str, Any], DocumentPath]] = [(common, ("executorch", "memory_planning"))]
+    for name, method in methods.items():
+        if isinstance(method, dict):
+            places.append((mapping(method, "memory_planning"), ("methods", name, "memory_planning")))
+    sharing = data.get("share_mutable_buffers") is True
+    for memory, path in places:
+        yield from _check_power_of_two(memory, "alignment", path)
+        unplanned = memory.get("alloc_mutable_buffers") is False
+        if sharing and unplanned:
+            hint = "`share_mutable_buffers` needs them in the memory plan"
+            yield Problem(
+                "buffers without memory cannot be shared", (*path, "alloc_mutable_buffers"), hint, at_key=True
+            )
+        elif sharing and memory and path[0] == "methods":
+            hint = "write it into `executorch.memory_planning`: one plan lays out what methods share"
+            yield Problem("`share_mutable_buffers` needs one memory plan for all methods", path, hint, at_key=True)
+        elif unplanned and executorch.get("emit_mutable_buffer_names") is not True and "recipe" not in data:
+            hint = "write `executorch: {emit_mutable_buffer_names: true}` too"
+            message = "buffers without planned memory go by their names, which the program would not have"
+            yield Problem(message, (*path, "alloc_mutable_buffers"), hint, at_key=True)
+
+
+def _check_power_of_two(options: dict[str, Any], key: str, path: DocumentPath) -> Iterator[Problem]:
+    value = options.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0 and value & (value - 1):
+        nearest = 1 << value.bit_length()
+        yield Problem(f"{value} is not a power of two", (*path, key), f"write {nearest // 2} or {nearest}")

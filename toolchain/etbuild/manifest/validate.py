@@ -1,0 +1,430 @@
+"""The manifest: read, checked against its schema and for what a schema cannot say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from etbuild import backends, json_schema
+from etbuild.backends import call_slots, recipes
+from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
+from etbuild.manifest import example_inputs, executorch_options, yaml_document
+from etbuild.manifest.yaml_document import mapping
+
+WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # of a file: the bytes of each part, and the characters of all
+_LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # so many characters of a word are shown
+TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that passed all checks: its data as written, and where each value stands."""
+
+    data: dict[str, Any]
+    positions: dict[DocumentPath, Position]
+
+
+def load(path: Path, name: str | None = None) -> Manifest:
+    """Reads and checks a manifest.
+
+    Args:
+        path: The file.
+        name: How errors call the file; default: `path` as given.
+
+    Raises:
+        InputError: All that is wrong with it, in the order of the file.
+    """
+    try:
+        parsed = yaml_document.load(path, name)
+        # Only partitioners that are sound have an order.
+        problems = [*_problems(parsed.data)] or _check_orders(parsed.data)
+        if problems:
+            problems = [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
+            raise InputError(problems).located(parsed.positions)
+    except InputError as error:
+        raise InputError([_quoting_in_short(problem) for problem in error.problems]) from None
+    return Manifest(parsed.data, parsed.positions)
+
+
+def _quoting_in_short(problem: Problem) -> Problem:
+    """The problem with what it quotes of the manifest on one line, and cut where it is long."""
+    texts = (problem.message, problem.hint or "")
+    message, hint = (_LONG_QUOTE.sub(r"\1\2...\1", printable(text)) for text in texts)
+    return replace(problem, message=message, hint=hint or None)
+
+
+def _problems(data: Any) -> Iterator[Problem]:
+    """What is wrong with the data of a manifest. Where the schema has found something, at, above or below a place,
+    a second error would only confuse."""
+    found = json_schema.problems("model", data)
+    yield from found
+    if not isinstance(data, dict):
+        return
+    broken = {problem.path for problem in found if problem.path}
+    above = {path[:length] for path in broken for length in range(len(path))}
+    for problem in _cross_checks(data):
+        path = problem.path or ()
+        if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
+            yield problem
+
+
+def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
+    methods = mapping(data, "methods")
+    yield from _check_model_is_there(data, methods)
+    if isinstance(data.get("model"), dict):
+        yield from _check_model(data["model"])
+    yield from _check_defaults(mapping(data, "defaults"), methods)
+    lowered = _partitioners(mapping(data, "defaults"), methods)
+    yield from _check_whole_programs(lowered)
+    for name, method in methods.items():
+        if isinstance(method, dict):
+            yield from _check_method(method, ("methods", name))
+    yield from _check_constant_methods(mapping(data, "constant_methods"), methods)
+    yield from _check_named_data(mapping(data, "named_data"))
+    for index, name in enumerate(_list(mapping(data, "custom_ops"), "libraries")):
+        if isinstance(name, str) and name:
+            yield from _check_input_name(name, ("custom_ops", "libraries", index))
+    yield from executorch_options.check(data, methods)
+    yield from recipes.check(data.get("recipe"))
+    yield from _check_quantizations(data, methods)
+    yield from _check_quantizers_fit(mapping(data, "defaults"), methods, lowered)
+    yield from _check_checks(data, methods)
+
+
+def _list(data: dict[str, Any], key: str) -> list[Any]:
+    value = data.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _check_model_is_there(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    programs = [method for method in methods.values() if isinstance(method, dict) and "program" in method]
+    if "model" not in data and len(programs) < max(len(methods), 1):
+        yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
+
+
+def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
+    yield from _check_origin(model)
+    weights = model.get("weights")
+    entries = weights if isinstance(weights, list) else [weights]
+    for index, name in enumerate(entries):
+        path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
+        if isinstance(name, str) and name:
+            yield from _check_file(name, path)
+
+
+def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
+    yield from _check_input_name(name, path)
+    yield from _check_suffix(name, path)
+
+
+def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
+    """Where the module comes from: one thing, and nothing that belongs to the other."""
+    origins = [key for key in ("factory", "huggingface") if key in model]
+    if len(origins) != 1:
+        got = " and ".join(f"`{key}`" for key in origins) or "none of them"
+        message = f"a model needs one of `factory` and `huggingface`; this one has {got}"
+        yield Problem(message, ("model",), "for example factory: model:create")
+    elif origins == ["huggingface"]:
+        if "kwargs" in model:
+            path = ("model", "kwargs")
+            yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
+        config = mapping(model, "huggingface").get("config")
+        if isinstance(config, str) and config:
+            yield from _check_input_name(config, ("model", "huggingface", "config"))
+
+
+def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
+    if steers(name):
+        yield Problem(f"`{name}` holds a character that cannot be printed", path, "give the file another name")
+    elif len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
+        yield Problem(f"`{name}` is too long for the name of a file", path)
+    elif name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
+        yield Problem(
+            f"`{name}` is not a relative path with `/`",
+            path,
+            "name a declared input, relative to the manifest",
+        )
+    elif ".." in PurePosixPath(name).parts:
+        yield Problem(
+            f"`{name}` leaves the declared inputs",
+            path,
+            "declare the file as an input, and name it relative to the repository's root",
+        )
+    elif str(PurePosixPath(name)) != name:
+        yield Problem(f"`{name}` is not the shortest form of the path", path, f"write `{PurePosixPath(name)}`")
+
+
+def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
+    if not name.endswith(WEIGHTS_SUFFIXES):
+        yield Problem(f"`{name}` is not a file of a known kind", path, f"known: {', '.join(WEIGHTS_SUFFIXES)}")
+
+
+def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    partitioners = defaults.get("partitioners")
+    if isinstance(partitioners, list):
+        yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
+    elif isinstance(partitioners, dict):
+        for name, hint in unknown(partitioners, methods):
+            yield Problem(f"there is no method `{name}`", ("defaults", "partitioners", name), hint, at_key=True)
+        for name, entries in partitioners.items():
+            path = ("defaults", "partitioners", name)
+            if isinstance(methods.get(name), dict) and "partitioners" in methods[name]:
+                yield Problem(f"`methods.{name}.partitioners` says it too", path, "keep one of the two", at_key=True)
+            if isinstance(entries, list):
+                yield from _check_partitioners(entries, path)
+
+
+def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Problem]:
+    seen = set()
+    for index, entry in enumerate(entries):
+        here = (*path, index)
+        name, options = _name_and_options(entry)
+        if name is None or options is None:
+            continue
+        yield from _at_name(backends.check(name, options, here), entry, here)
+        if (name, json_schema.canonical(options)) in seen:
+            yield Problem("the same partitioner stands twice", here, "remove one of them")
+        seen.add((name, json_schema.canonical(options)))
+        if name == "portable" and index != len(entries) - 1:
+            yield Problem("`portable` takes all that is left, so nothing can follow it", here, "move it to the end")
+
+
+def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
+    """Of a partitioner or a quantizer; None for what the schema refuses."""
+    name = entry.get("backend") if isinstance(entry, dict) else entry
+    options = entry.get("options", {}) if isinstance(entry, dict) else {}
+    return name if isinstance(name, str) else None, options if isinstance(options, dict) else None
+
+
+def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterator[Problem]:
+    """What is said of the entry as a whole is said of its name."""
+    name_path = (*path, "backend") if isinstance(entry, dict) else path
+    for problem in problems:
+        yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
+
+
+_Partitioners = list[tuple[str, dict[str, Any]]]
+
+
+def _partitioners(defaults: dict[str, Any], methods: dict[str, Any]) -> dict[str, _Partitioners]:
+    """The backends of each method with their options, its own or inherited; without what the schema refuses. Methods
+    that inherit one list have one list."""
+    inherited = defaults.get("partitioners")
+    common = _named(inherited)
+    found: dict[str, _Partitioners] = {}
+    for name, method in methods.items():
+        if not isinstance(method, dict):
+            found[name] = []
+        elif "partitioners" in method:
+            found[name] = _named(method["partitioners"])
+        else:
+            found[name] = _named(inherited.get(name)) if isinstance(inherited, dict) else common
+    return found
+
+
+def _named(entries: Any) -> _Partitioners:
+    named = map(_name_and_options, entries) if isinstance(entries, list) else ()
+    return [(backend, options or {}) for backend, options in named if backend is not None]
+
+
+def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> tuple[Any, DocumentPath]:
+    """What a method's partitioners are, its own or inherited, and where that stands; None if they are nowhere."""
+    if not isinstance(methods[name], dict):
+        return None, ()
+    if "partitioners" in methods[name]:
+        return methods[name]["partitioners"], ("methods", name, "partitioners")
+    inherited, path = defaults.get("partitioners"), ("defaults", "partitioners")
+    return (inherited.get(name), (*path, name)) if isinstance(inherited, dict) else (inherited, path)
+
+
+def _check_orders(data: dict[str, Any]) -> list[Problem]:
+    """Whether one order of the partitioners serves all methods of a manifest that is sound otherwise.
+
+    Those of a recipe are not known yet. Beside a named one no order is wrong: see `alignment`'s tests.
+    """
+    defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
+    lists = {}
+    try:
+        for name in methods:
+            entries, path = _partitioner_list(defaults, methods, name)
+            found = [(*_name_and_options(entry), (*path, index)) for index, entry in enumerate(entries or [])]
+            lists[name] = [
+                call_slots.item(backend, options or {}, here)
+                for backend, options, here in found
+                if backend is not None and backends.get(backend).create
+            ]
+        call_slots.check(lists)
+    except InputError as error:
+        return error.problems
+    return []
+
+
+def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem]:
+    """A backend that wants a setting of the whole program has to be that of every method."""
+    lists = {id(entries): {backend for backend, _ in entries} for entries in lowered.values()}
+    for backend in sorted(set().union(*lists.values())):
+        if not backends.whole_program(backend):
+            continue
+        for name in sorted(name for name, entries in lowered.items() if backend not in lists[id(entries)]):
+            message = f"`{backend}` changes operators in all methods of a program, and this one does not name it"
+            yield Problem(message, ("methods", name), "name it here too, or make two programs", at_key=True)
+
+
+def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    yield from _check_partitioners(_list(method, "partitioners"), (*path, "partitioners"))
+    if "program" in method:
+        yield from _check_program(method, path)
+        return
+    if "example_inputs" not in method and "example_kwargs" not in method:
+        hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`"
+        yield Problem("the key `example_inputs` is missing", path, hint)
+    yield from example_inputs.check(method, path, _check_file)
+
+
+def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    """An exported program is as it is."""
+    name = method["program"]
+    if isinstance(name, str) and name:
+        yield from _check_input_name(name, (*path, "program"))
+        if not name.endswith(".pt2"):
+            yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
+    for key in (*example_inputs.KEYS, "entry", "strict", "quantize"):
+        if key in method:
+            hint = "what is in the file was exported already: say it there"
+            yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
+
+
+def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    places: list[tuple[Any, DocumentPath]] = [(data.get("defaults"), ("defaults",))]
+    places += [(method, ("methods", name)) for name, method in methods.items()]
+    for owner, path in places:
+        if isinstance(owner, dict):
+            yield from _check_quantize(mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
+
+
+def _check_quantizers_fit(
+    defaults: dict[str, Any], methods: dict[str, Any], lowered: dict[str, _Partitioners]
+) -> Iterator[Problem]:
+    """What a method is quantized for has to be what it is lowered for."""
+    seen = set()
+    for name, method in methods.items():
+        own = isinstance(method, dict) and "quantize" in method
+        quantize = mapping(method if own else defaults, "quantize")
+        if (id(quantize), id(lowered[name])) in seen:
+            continue
+        seen.add((id(quantize), id(lowered[name])))
+        place: DocumentPath = ("methods", name) if own else ("defaults",)
+        for index, entry in enumerate(_list(mapping(quantize, "pt2e"), "quantizers")):
+            here = (*place, "quantize", "pt2e", "quantizers", index, "options")
+            yield from _check_quantizer_fits(entry, here, name, lowered[name])
+
+
+def _check_quantizer_fits(entry: Any, path: DocumentPath, method: str, lowered: _Partitioners) -> Iterator[Problem]:
+    backend, options = _name_and_options(entry)
+    for option in backends.same_options(backend) if backend is not None else ():
+        given = (options or {}).get(option)
+        wanted = [other.get(option) for name, other in lowered if name == backend] if given is not None else []
+        if wanted and given not in wanted:
+            message = f"the method `{method}` is quantized for {given} and lowered for {wanted[0]}"
+            yield Problem(message, (*path, option), "write the same in both")
+
+
+def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:
+    for index, entry in enumerate(_list(quantize, "torchao")):
+        if isinstance(entry, dict) and isinstance(entry.get("config"), str):
+            yield from _check_torchao(entry, (*path, "torchao", index))
+    pt2e = mapping(quantize, "pt2e")
+    for index, entry in enumerate(_list(pt2e, "quantizers")):
+        backend, options = _name_and_options(entry)
+        if backend is not None and options is not None:
+            here = (*path, "pt2e", "quantizers", index)
+            yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
+    if isinstance(quantize.get("pt2e"), dict):
+        if "quantizers" not in pt2e and not recipe:
+            hint = "add `quantizers: [xnnpack]`; only a recipe brings some"
+            yield Problem("the key `quantizers` is missing", (*path, "pt2e"), hint)
+        yield from _check_calibration(pt2e, (*path, "pt2e"))
+
+
+def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    config = entry["config"]
+    if ":" in config:
+        if "group_size" in entry:
+            hint = "it belongs into the configuration that the callable returns"
+            yield Problem("`group_size` does not go with a callable", (*path, "group_size"), hint, at_key=True)
+        return
+    if config not in TORCHAO_CONFIGS:
+        yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
+    elif "embedding" in _list(entry, "layers") and "da" in config:
+        message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
+        yield Problem(message, (*path, "layers"), "give embeddings an entry of their own, with int4 or int8")
+    if "kwargs" in entry:
+        yield Problem("`kwargs` goes with a callable in `config`", (*path, "kwargs"), at_key=True)
+
+
+def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    here = (*path, "calibration")
+    if "calibration" not in pt2e:
+        if "qat" not in pt2e and not all(_is_dynamic(entry) for entry in _list(pt2e, "quantizers")):
+            hint = "name a file or a factory of batches; or write `calibration: example_inputs`"
+            yield Problem("the key `calibration` is missing: which ranges have the activations?", path, hint)
+        return
+    if "qat" in pt2e:
+        yield Problem("`qat` finds the ranges itself", here, "remove one of the two", at_key=True)
+    calibration = pt2e["calibration"]
+    if not isinstance(calibration, dict):
+        return
+    sources = [key for key in ("file", "factory") if key in calibration]
+    if len(sources) != 1:
+        got = "both" if sources else "none of them"
+        hint = 'for example {factory: "calibration:batches"}'
+        yield Problem(f"calibration needs one of `file` and `factory`; this one has {got}", here, hint)
+        return
+    for key, owner in {"keys": "file", "kwargs": "factory"}.items():
+        if key in calibration and owner != sources[0]:
+            yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*here, key), at_key=True)
+    if isinstance(calibration.get("file"), str) and calibration["file"]:
+        yield from _check_file(calibration["file"], (*here, "file"))
+
+
+def _is_dynamic(quantizer: Any) -> bool:
+    return isinstance(quantizer, dict) and mapping(quantizer, "options").get("dynamic") is True
+
+
+def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    low, high = example_inputs.INT64
+    for name, value in constants.items():
+        if name in methods:
+            yield Problem(f"`{name}` is a method too", ("constant_methods", name), "choose another name", at_key=True)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not low <= number <= high:
+                yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
+
+
+def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for tag, entry in named_data.items():
+        for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
+            if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
+                yield Problem(
+                    f"the tag `{owners[pattern]}` has the pattern `{pattern}` too",
+                    ("named_data", tag, "parameters", index),
+                    "a parameter belongs to one tag",
+                )
+
+
+def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+    """What a bound is for: a method or a tag of the manifest."""
+    checks, tags = mapping(data, "checks"), mapping(data, "named_data")
+    for check, kind, known in (
+        ("max_memory_bytes", "method", methods),
+        ("min_delegated", "method", methods),
+        ("max_named_data_bytes", "tag", tags),
+    ):
+        for name, hint in unknown(mapping(checks, check), known):
+            hint = hint if known else "the manifest has no `named_data`"
+            yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)

@@ -1,0 +1,1 @@
+"""The PyTorch module of a program, and its weights."""

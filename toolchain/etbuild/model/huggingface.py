@@ -1,0 +1,209 @@
+"""The module of a Hugging Face configuration: a class of `transformers`, made from its configuration alone.
+
+Nothing is downloaded. What the module takes and returns are tensors, so that a program needs `transformers` no longer
+once it is exported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.user_code import SourceFinder, blame
+from etbuild.plan.plan import Plan
+from etbuild.processes.random_seeds import seed
+
+_PATH: DocumentPath = ("model", "huggingface")
+_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes them
+_OF_FILES = ("auto_map", "architectures", "transformers_version")  # what a config.json says to `from_pretrained` alone
+
+
+def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
+    """The module, with random weights. Parameters have the names that `save_pretrained` writes.
+
+    Raises:
+        InputError: The class, or a key of the configuration, is unknown; its file cannot be read.
+        BuildError: `transformers` is missing, or refuses the configuration.
+    """
+    wanted = export_plan["model"]["huggingface"]
+    transformers = _import()
+    cls = _class(transformers, wanted["class"])
+    seed(export_plan["model"]["seed"])
+    with blame((*_PATH, "config"), f"making a `{wanted['class']}` of the configuration", finder):
+        config = _config(transformers, cls, wanted["config"], inputs)
+        model = cls.from_config(config, trust_remote_code=False) if _is_auto(cls) else cls._from_config(config)
+        if wanted["cache"] is None:
+            _return_tensors(model)
+        else:
+            _add_cache(model, wanted["cache"]["max_length"])
+    return model
+
+
+def _import() -> ModuleType:
+    os.environ.update(_NO_NETWORK)  # read when the package is imported
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        hint = "pip install 'etbuild[huggingface]'; in Bazel, add \"huggingface\" to the `extras` of the packages"
+        message = f"`huggingface` needs transformers, which cannot be imported: {error}"
+        raise BuildError([Problem(message, _PATH, hint)]) from None
+
+
+def _class(transformers: ModuleType, name: str) -> Any:
+    """The class of models with this name."""
+    known = [word for word in dir(transformers) if "Model" in word or "For" in word]
+    found = getattr(transformers, name, None) if name in known else None
+    if found is None or not (_is_auto(found) or hasattr(found, "_from_config")):
+        raise InputError([Problem(f"transformers has no model `{name}`", (*_PATH, "class"), _nearest(name, known))])
+    return found
+
+
+def _nearest(word: str, known: list[str]) -> str | None:
+    """As `did_you_mean`, without a list of two thousand names."""
+    hint = did_you_mean(word, known) or ""
+    return hint.partition(" (known: ")[0] if hint.startswith("did") else "a class such as LlamaForCausalLM or BertModel"
+
+
+def _is_auto(cls: Any) -> bool:
+    return hasattr(cls, "from_config") and not hasattr(cls, "_from_config")
+
+
+def _config(transformers: ModuleType, cls: Any, wanted: str | dict[str, Any], inputs: Inputs) -> Any:
+    """The configuration, in which each key that the manifest gives is known to its class."""
+    path: DocumentPath = (*_PATH, "config")
+    values = dict(_read(wanted, inputs) if isinstance(wanted, str) else wanted)
+    config_class = _config_class(transformers, cls, values, path)
+    config = config_class(**values)
+    if not isinstance(wanted, str):  # files hold what other versions knew, and `from_pretrained` passes over it
+        _check_keys(config, wanted, path)
+    return config
+
+
+def _check_keys(config: Any, wanted: dict[str, Any], path: DocumentPath) -> None:
+    """What transformers does not know becomes an attribute of the configuration, which nothing reads."""
+    cls = type(config)
+    known = cls().to_dict()
+    problems = [
+        Problem(f"`{cls.__name__}` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
+        for key in wanted
+        if key in config.to_dict() and key not in known
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _read(name: str, inputs: Inputs) -> dict[str, Any]:
+    path: DocumentPath = (*_PATH, "config")
+    try:
+        content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES), _NOT_FINITE)
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(f"cannot read `{name}`: {error}", path)]) from None
+    if not isinstance(content, dict):
+        raise InputError([Problem(f"`{name}` is no configuration: it holds no mapping", path)])
+    return {key: value for key, value in content.items() if key not in _OF_FILES}
+
+
+def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:
+    """The class of configurations that goes with a class of models. `model_type` is taken out of the values."""
+    model_type = values.pop("model_type", None)
+    if not _is_auto(cls):
+        own = cls.config_class.model_type
+        if model_type not in (None, own):
+            message = f"`{cls.__name__}` takes configurations of the `model_type` {own}, not {model_type}"
+            raise InputError([Problem(message, path, "remove `model_type`, or choose another class")])
+        return cls.config_class
+    known = list(transformers.CONFIG_MAPPING.keys())
+    if model_type not in known:
+        message = f"`{cls.__name__}` needs a `model_type` of transformers; the configuration has {model_type or 'none'}"
+        raise InputError([Problem(message, path, _nearest(str(model_type), known) if model_type else "such as llama")])
+    return transformers.CONFIG_MAPPING[model_type]
+
+
+def _return_tensors(model: Any) -> None:
+    """Has the module return its results as a tuple: their classes are not ExecuTorch's, and a cache is no result."""
+    if getattr(model.config, "use_cache", False):
+        model.config.use_cache = False
+    original = type(model).forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[Any, ...]:
+        results = original(self, *inputs, **keywords, return_dict=True)
+        return tuple(value for value in results.to_tuple() if value is not None)
+
+    _set_forward(model, forward)
+
+
+def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
+    """In a class of the model's own: a function that an instance has would call the original from every copy of it."""
+    kind = type(model)
+    model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _add_cache(model: Any, max_length: int) -> None:
+    """Gives a decoder a cache in buffers of its own, and `forward(input_ids, cache_position)`, which returns logits.
+
+    `input_ids` are int64 [1, seq], `cache_position` int64 [1] is the position of the first of them.
+    """
+    from transformers import StaticCache
+    from transformers.configuration_utils import get_head_shapes
+
+    config = model.config.get_text_config(decoder=True)
+    _check_cache(model, config, max_length)
+    cache = StaticCache(config=config, max_cache_len=max_length)
+    cache.layers = [_plain_layer(layer, max_length) for layer in cache.layers]
+    cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
+    for index, layer in enumerate(cache.layers):
+        model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
+        model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
+        layer.keys = layer.values = None  # the module has them; `forward` lends them
+    original = type(model).forward
+    model.etbuild_cache = cache
+
+    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+        layers = self.etbuild_cache.layers
+        for index, layer in enumerate(layers):
+            layer.keys, layer.values = getattr(self, f"key_cache_{index}"), getattr(self, f"value_cache_{index}")
+            layer.cumulative_length = cache_position[0].clone()
+        try:
+            return original(self, input_ids=input_ids, past_key_values=self.etbuild_cache, use_cache=True).logits
+        finally:
+            for layer in layers:  # or a copy of the model would hold what was traced
+                layer.keys = layer.values = layer.cumulative_length = None
+
+    _set_forward(model, forward)
+
+
+def _plain_layer(layer: Any, max_length: int) -> Any:
+    """A layer that keeps every token at its position. A sliding one does so too, as long as its window is not full."""
+    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
+
+    if type(layer) is StaticSlidingWindowLayer:
+        return StaticLayer(max_length)
+    if type(layer) is not StaticLayer:
+        message = f"the model has a layer that keeps something else than keys and values: {type(layer).__name__}"
+        raise InputError([Problem(message, (*_PATH, "cache"), "leave out `cache`, or write a factory for this model")])
+    return layer
+
+
+def _check_cache(model: Any, config: Any, max_length: int) -> None:
+    path: DocumentPath = (*_PATH, "cache")
+    if not model.can_generate() or config.is_encoder_decoder:
+        message = f"`{type(model).__name__}` is no decoder with a cache"
+        raise InputError([Problem(message, path, "leave out `cache`, or choose a class such as LlamaForCausalLM")])
+    limits = {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
+    limits["sliding_window"] = getattr(config, "sliding_window", None)  # beyond it transformers moves what it holds
+    for name, limit in limits.items():
+        if limit is not None and max_length > limit:
+            message = f"max_length {max_length} is more than the configuration's `{name}` {limit}"
+            raise InputError([Problem(message, (*path, "max_length"), f"write {limit} or less")])

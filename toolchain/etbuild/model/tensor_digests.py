@@ -1,0 +1,94 @@
+"""Digests of the tensors in a weights file, one by one: what changed between two builds, tensor by tensor."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from etbuild import json_schema
+from etbuild.errors import InputError, Problem
+from etbuild.files import json_file, regular_files
+
+_BLOCK = 1 << 20
+_HEADER_LIMIT = 100_000_000  # that of safetensors itself
+
+
+def tensor_digests(name: str, file: Path) -> dict[str, str]:
+    """sha256 over dtype, shape and bytes of each tensor, by its name. Those of a safetensors file need no torch.
+
+    Args:
+        name: What the manifest calls the file.
+        file: The file.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if not name.endswith(".safetensors"):
+        return _of_torch_file(name, file)
+    try:
+        with regular_files.opened(file) as opened:
+            return _of_safetensors(opened)
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(f"cannot read `{name}`: {error}", ("model", "weights"))]) from error
+
+
+def _of_safetensors(file: BinaryIO) -> dict[str, str]:
+    """Follows the format: eight bytes with the length of a JSON header, the header, then the tensors' bytes.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if length > _HEADER_LIMIT:
+        raise ValueError("its header is too long")
+    header = json_file.parse(file.read(length))
+    wrong = json_schema.problems("safetensors", header, most=1)
+    if wrong:
+        raise ValueError(wrong[0].on_one_line())
+    header.pop("__metadata__", None)
+    _check_places(header, file.seek(0, os.SEEK_END) - 8 - length)
+    return {name: _digest(file, 8 + length, entry) for name, entry in sorted(header.items())}
+
+
+def _check_places(header: dict[str, Any], size: int) -> None:
+    """Tensors fill the file one after the other, as safetensors wants it: none is read twice."""
+    end = 0
+    for begin, after in sorted(entry["data_offsets"] for entry in header.values()):
+        if begin != end or after < begin:
+            raise ValueError("its tensors do not follow each other")
+        end = after
+    if end != size:
+        raise ValueError("it ends too early" if end > size else "it goes on after its tensors")
+
+
+def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
+    begin, end = entry["data_offsets"]
+    state = _state(entry["dtype"], entry["shape"])
+    file.seek(start + begin)
+    rest = end - begin
+    while rest > 0 and (block := file.read(min(_BLOCK, rest))):
+        state.update(block)
+        rest -= len(block)
+    return str(state.hexdigest())
+
+
+def _of_torch_file(name: str, file: Path) -> dict[str, str]:
+    import torch
+    from safetensors.torch import _TYPES
+
+    from etbuild.model.weights_files import read_tensors
+
+    names = {dtype: code for code, dtype in _TYPES.items()}
+    found = {}
+    for key, tensor in sorted(read_tensors(name, file, ("model", "weights")).items()):
+        state = _state(names.get(tensor.dtype, str(tensor.dtype)), list(tensor.shape))
+        state.update(memoryview(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()))
+        found[key] = state.hexdigest()
+    return found
+
+
+def _state(dtype: str, shape: list[int]) -> Any:
+    """A hash that has seen the dtype, by safetensors' name, and the shape."""
+    return hashlib.sha256(f"{dtype}{shape}".encode())

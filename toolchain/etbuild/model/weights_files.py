@@ -1,0 +1,263 @@
+"""A module's parameters and buffers apart from the module: their names and shapes, their tags, and their content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
+from etbuild.exception_text import summary
+from etbuild.inputs.declared import Inputs
+from etbuild.model.module import named_tensors
+from etbuild.plan.plan import Plan, weights_names
+
+_SHARD = "#"  # no tag of a manifest has this character
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What is known of a parameter or buffer without its content.
+
+    Attributes:
+        name: In the module.
+        dtype: By PyTorch's name, such as `float32`.
+        shape: Its sizes.
+        parameter: A parameter, not a buffer.
+        same_as: The first name of the same tensor, where it has several.
+        in_weights: Its content comes from the weights' files; else the factory made it.
+        also: Other names by which a pattern finds it, such as that of the parameter that quantization made it of.
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    parameter: bool
+    same_as: str | None
+    in_weights: bool
+    also: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{self.shape}"
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return int(torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON data, which the constructor takes by name."""
+        return asdict(self)
+
+
+def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
+    """The parameters and buffers of a module, in its own order.
+
+    Args:
+        module: The module.
+        weights: Whether files bring what is in its state dict.
+    """
+    loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
+    first: dict[int, str] = {}
+    return [_facts(name, tensor, first, id(tensor) in loaded) for name, tensor in named_tensors(module).items()]
+
+
+def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
+    """What files of weights have to hold for `load_state_dict`, by the names of the state dict."""
+    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
+    stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
+    first: dict[int, str] = {}
+    return [_facts(name, tensor, first, True) for name, tensor in stored.items()]
+
+
+def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool) -> TensorFacts:
+    """The facts of a tensor; `first` collects the first name of each."""
+    same_as = first.setdefault(id(tensor), name)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return TensorFacts(
+        name, dtype_name(tensor), list(tensor.shape), is_parameter, None if same_as == name else same_as, in_weights
+    )
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """PyTorch's name of its dtype, such as `float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def form(tensor: torch.Tensor) -> str:
+    """Its dtype and shape, as errors show them."""
+    return f"{dtype_name(tensor)}{list(tensor.shape)}"
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same form and the same bits."""
+    return one is other or (form(one) == form(other) and torch.equal(_bits(one), _bits(other)))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
+    """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
+
+    Args:
+        weights: The names of the files.
+        inputs: What may be read.
+        facts: The module's parameters and buffers.
+
+    Raises:
+        InputError: They do not fit the module: each missing, unexpected or mis-shaped parameter is named.
+    """
+    path: DocumentPath = ("model", "weights")
+    state: dict[str, torch.Tensor] = {}
+    owner: dict[str, str] = {}
+    problems = []
+    files = {name: inputs.find_data(name, place) for name, place in weights_names(weights).items()}
+    for name, file in files.items():
+        for key, tensor in read_tensors(name, file, path).items():
+            if key in state:
+                problems.append(Problem(f"`{key}` is in `{owner[key]}` and in `{name}`", path))
+            state[key], owner[key] = tensor, name
+    expected = {entry.name: entry for entry in facts if entry.in_weights}
+    given = {_first_name(expected[key]): key for key in reversed(list(state)) if key in expected}
+    for key in sorted(expected):
+        # Of tied parameters one name is enough, as in the files that safetensors writes.
+        if _first_name(expected[key]) not in given:
+            names = " and ".join(f"`{name}`" for name in files)
+            problems.append(Problem(f"parameter `{key}` {expected[key]} is missing in {names}", path))
+    unused = expected.keys() - state.keys()
+    for key, hint in unknown(sorted(state.keys() - expected.keys()), unused):
+        problems.append(Problem(f"`{owner[key]}` has `{key}`, which is no parameter of the module", path, hint))
+    problems += _misfits(state, owner, expected, given)
+    if problems:
+        raise InputError(problems)
+    return {key: state[given[_first_name(entry)]] for key, entry in expected.items()}
+
+
+def _misfits(
+    state: dict[str, torch.Tensor], owner: dict[str, str], expected: dict[str, TensorFacts], given: dict[str, str]
+) -> list[Problem]:
+    path: DocumentPath = ("model", "weights")
+    problems = []
+    for key in sorted(state.keys() & expected.keys()):
+        found = form(state[key])
+        twin = given[_first_name(expected[key])]
+        if found != str(expected[key]):
+            message = f"parameter `{key}` is {expected[key]} in the module and {found} in `{owner[key]}`"
+            problems.append(Problem(message, path))
+        elif twin != key and state[twin].shape == state[key].shape and not torch.equal(state[twin], state[key]):
+            message = f"`{twin}` and `{key}` are one parameter of the module, and differ in `{owner[key]}`"
+            problems.append(Problem(message, path, "keep one of them"))
+    return problems
+
+
+def _first_name(entry: TensorFacts) -> str:
+    return entry.same_as or entry.name
+
+
+def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors or torch.save file, by name; a file that holds one tensor alone has it under "".
+
+    Args:
+        name: What the manifest calls the file.
+        file: The file.
+        path: Where the manifest says so.
+
+    Raises:
+        InputError: It cannot be read, or holds something else.
+    """
+    try:
+        if name.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(file)  # type: ignore[no-any-return]
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # safetensors, pickle and zip each have errors of their own
+        raise InputError([Problem(f"cannot read `{name}`: {summary(error)}", path)]) from error
+    loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
+    if not isinstance(loaded, dict):
+        raise InputError([Problem(f"`{name}` does not hold a mapping of names to tensors", path)])
+    others = [key for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise InputError(
+            [Problem(f"`{others[0]}` in `{name}` is no tensor", path, "save the module's state dict alone")]
+        )
+    return loaded
+
+
+def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
+    """The tag of each parameter and buffer that belongs to one, by name.
+
+    Raises:
+        InputError: A pattern matches nothing, or a parameter belongs to two tags.
+    """
+    entries = {entry.name: entry for entry in facts}
+    names = list(entries)
+    aliases: dict[str, list[str]] = {}  # of tied weights: a tag of one name is the tag of all
+    for entry in entries.values():
+        aliases.setdefault(_first_name(entry), []).append(entry.name)
+    found: dict[str, str] = {}
+    problems = []
+    for tag, content in sorted(lower_plan["named_data"].items()):
+        for index, pattern in enumerate(content["parameters"]):
+            path = ("named_data", tag, "parameters", index)
+            matching = [
+                alias for n in names if _matches(entries[n], pattern) for alias in aliases[_first_name(entries[n])]
+            ]
+            if not matching:
+                problems.append(
+                    Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))
+                )
+            for name in matching:
+                if found.setdefault(name, tag) != tag:
+                    problems.append(
+                        Problem(
+                            f"`{pattern}` matches `{name}`, which belongs to the tag `{found[name]}` already",
+                            path,
+                            "a parameter belongs to one tag",
+                        )
+                    )
+                    break
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _matches(entry: TensorFacts, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (entry.name, *entry.also))
+
+
+def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:
+    """The shard of each tagged parameter and buffer, by name: a tag that is not split is its own only shard.
+
+    Weights are put into shards in the order of the module, by their sizes: their content and the graph have no say, so
+    that a changed weight changes its own shard, and another method none.
+    """
+    found: dict[str, str] = {}
+    filled: dict[str, tuple[int, int]] = {}  # by tag: the number of its last shard, and the bytes in it
+    for entry in facts:
+        if entry.name not in tags:
+            continue
+        tag = tags[entry.name]
+        limit = lower_plan["named_data"][tag]["shard_size"]
+        if limit is None:
+            found[entry.name] = tag
+        elif entry.same_as is not None:
+            found[entry.name] = found[entry.same_as]
+        else:
+            number, held = filled.get(tag, (0, 0))
+            if held and held + entry.nbytes > limit:
+                number, held = number + 1, 0
+            filled[tag] = (number, held + entry.nbytes)
+            found[entry.name] = f"{tag}{_SHARD}{number:05}"
+    return found
+
+
+def tag_of_shard(shard: str) -> str:
+    """The tag that a shard belongs to."""
+    return shard.partition(_SHARD)[0]

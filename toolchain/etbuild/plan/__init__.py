@@ -1,0 +1,1 @@
+"""The plan: a checked manifest as canonical JSON."""

@@ -1,0 +1,1 @@
+"""Processes: how a build is started, watched, isolated and ended, and what user code changes in one."""

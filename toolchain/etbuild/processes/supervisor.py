@@ -1,0 +1,181 @@
+"""A process that builds, and the one that watches it and alone says how the build ended.
+
+The watching process runs no user's code and imports no torch. It returns an exit code only if the building process has
+said that it reached the end with this code: whatever a model does to its process, such as `os._exit(0)`, a crash, or
+closing its standard streams, is an error here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem
+from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, in_words, work
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_LONGEST_SLEEP_SECONDS = 1.0  # no signal comes when the slate is written, so it is looked at this often
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def work_for_parent(descriptor: int, run: Callable[[], int]) -> NoReturn:
+    """Runs a command in a process that `supervise` started.
+
+    Args:
+        descriptor: Of the slate.
+        run: Runs the command, and returns its exit code.
+    """
+    from etbuild.processes import sandbox
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too, and passes it on
+    slate = Slate(descriptor)
+    os.close(descriptor)
+    sandbox.end_with(slate.pid())
+    work(slate, run)
+
+
+@dataclass
+class _Watched:
+    """A process that is being watched.
+
+    Attributes:
+        process: The process.
+        slate: What it says of itself.
+        kill_at: When its patience ends, by the monotonic clock. None: it may go on.
+        interrupted: A signal has asked this process to end.
+        late: It took longer than it was allowed to.
+        stage: In which it was when it was asked to end.
+    """
+
+    process: Popen[bytes]
+    slate: Slate
+    kill_at: float | None = None
+    interrupted: bool = False
+    late: bool = False
+    stage: str | None = None
+
+    def end(self) -> None:
+        """Asks it to end, and has it killed soon if it does not."""
+        if self.kill_at is None:
+            self.stage = self.slate.stage()
+            self.kill_at = time.monotonic() + GRACE_SECONDS
+            self.process.terminate()
+
+
+def supervise(option: str, arguments: list[str], limit: float | None) -> NoReturn:
+    """Runs this process's command in a new one, in settled surroundings, and watches it.
+
+    Args:
+        option: Hands the slate's descriptor to the new process, where `{}` stands for it.
+        arguments: Of the command.
+        limit: How many seconds it may take.
+
+    Raises:
+        Elsewhere: The new process has reached the end.
+        InputError: It would not find PyTorch.
+        BuildError: The process ended before the command did, or took too long.
+        KeyboardInterrupt: A signal has ended it. The new process does not say so.
+    """
+    import subprocess
+
+    from etbuild.files.scratch import remove_left
+    from etbuild.processes import environment, sandbox
+
+    environment.check_packages()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    slate = Slate.new()
+    command = environment.command([option.format(slate.descriptor), *arguments])
+    sandbox.adopt_orphans()
+    with _Signals() as signals:
+        process = subprocess.Popen(command, env=environment.environment(), pass_fds=[slate.descriptor])
+        watched = _Watched(process, slate)
+        try:
+            _watch(watched, signals, limit)
+        finally:
+            process.kill()
+            process.wait()
+            sandbox.end_orphans()
+            remove_left(slate.left())
+    code = slate.code(process.pid)
+    if code == 0 or (code not in (None, INTERRUPTED) and not watched.late):
+        raise Elsewhere(code)
+    if watched.interrupted or (code == INTERRUPTED and not watched.late):
+        raise KeyboardInterrupt
+    raise BuildError([_why(watched, limit)])
+
+
+def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
+    """Waits until the process has ended, or has to be killed."""
+    late_at = None if limit is None else time.monotonic() + limit
+    while watched.process.poll() is None:
+        now = time.monotonic()
+        if watched.kill_at is not None and now >= watched.kill_at:
+            return
+        if signals.received and not watched.interrupted:
+            watched.interrupted = True
+            watched.end()
+        if late_at is not None and now >= late_at and watched.kill_at is None:
+            watched.late = True
+            watched.end()
+        if watched.kill_at is None and watched.slate.code(watched.process.pid) is not None:
+            watched.kill_at = now + GRACE_SECONDS
+        moments = [moment for moment in (watched.kill_at, late_at) if moment is not None and moment > now]
+        signals.wait(min([moment - now for moment in moments] + [_LONGEST_SLEEP_SECONDS]))
+
+
+def _why(watched: _Watched, limit: float | None) -> Problem:
+    """Why a build did not reach its end."""
+    stage = watched.stage or watched.slate.stage()
+    if watched.late:
+        return Problem(
+            f"the build took longer than {limit:g} s, the limit of `--timeout`: it was ended{in_words(stage)}"
+        )
+    return how_it_ended("the build", watched.process.returncode, stage)
+
+
+@dataclass
+class _Signals:
+    """Signals that wake this process; those that ask it to end are noted.
+
+    Attributes:
+        received: Those that ask it to end.
+    """
+
+    received: list[int] = field(default_factory=list)
+    _before: dict[signal.Signals, object] = field(default_factory=dict)
+
+    def __enter__(self) -> _Signals:
+        self._woken, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(self._woken, False)
+        self._other = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        for number in _STOPPING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # such as SIGHUP, of `nohup`
+                self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._other)
+        os.close(self._woken)
+        os.close(self._wakeup)
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, and no longer than this."""
+        import select
+
+        if select.select([self._woken], [], [], max(0.0, seconds))[0]:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._woken, 4096):
+                    pass

@@ -1,0 +1,1 @@
+"""Quantization: torchao's configurations before the export, PT2E after it."""

@@ -1,0 +1,133 @@
+"""What a method is calibrated on: batches of a declared file, a factory or a recipe, or the example inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export.dynamic_shapes import Dim
+from torch.utils import _pytree as pytree
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.model.weights_files import dtype_name, read_tensors
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What a method is calibrated on, and where that is said."""
+
+    batches: Iterable[tuple[Any, ...]]
+    path: DocumentPath
+
+    def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
+        """Whether the method can take the batches: PyTorch would run it on others too, and find other ranges.
+
+        Args:
+            arguments: The example inputs.
+            dims: For each tensor and plain value of them the dimensions, as `torch.export` takes them; None: fixed.
+
+        Raises:
+            InputError: It cannot.
+        """
+        expected, form = pytree.tree_flatten_with_path(arguments)
+        for number, batch in enumerate(self.batches):
+            leaves, own_form = pytree.tree_flatten_with_path(batch)
+            if own_form != form:
+                raise self._misfit(f"batch {number}", batch, arguments)
+            settled: dict[str, int] = {}
+            for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
+                what = f"batch {number}, input {pytree.keystr(place)}"
+                if not _fits(value, example, sizes):
+                    raise self._misfit(what, value, example)
+                self._settle(what, value, sizes, settled)
+
+    def _settle(self, what: str, value: Any, sizes: tuple[Any, ...] | None, settled: dict[str, int]) -> None:
+        """Remembers the sizes of a batch's dimensions, by name; each has one."""
+        for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
+            if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
+                message = f"{what} has {size} for `{dim.__name__}`, and another input {settled[dim.__name__]}"
+                hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
+                raise InputError([Problem(message, self.path, hint)])
+
+    def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
+        message = f"{what} is {_shown(value)}, and the method takes {_shown(wanted)}"
+        hint = "a batch is a tuple with a value for each input, of the dtype and shape that `example_inputs` says"
+        return InputError([Problem(message, self.path, hint)])
+
+
+def make(
+    calibration: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
+) -> Batches:
+    """What a manifest calibrates a method on.
+
+    Args:
+        calibration: Of the plan.
+        arguments: The example inputs.
+        path: Where the manifest says so.
+        inputs: What may be read.
+        finder: The declared sources.
+
+    Raises:
+        InputError: The file is not declared, or does not fit.
+        BuildError: The factory failed, or returned nothing.
+    """
+    if "file" in calibration:
+        return Batches(_batches_of_file(calibration, len(arguments), path, inputs), path)
+    if "factory" not in calibration:
+        return Batches([arguments], path)
+    here = (*path, "factory")
+    create = load_callable(calibration["factory"], finder, here)
+    with blame(here, f"`{calibration['factory']}`", finder):
+        batches = [as_batch(batch) for batch in create(**calibration["kwargs"])]
+    if not batches:
+        raise BuildError([Problem(f"`{calibration['factory']}` returned no batches", here)])
+    return Batches(batches, path)
+
+
+def _batches_of_file(
+    calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs
+) -> list[tuple[Any, ...]]:
+    name = calibration["file"]
+    tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
+    keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
+    if len(keys) != count:
+        hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
+        raise InputError([Problem(f"{len(keys)} keys for {count} inputs", (*path, "keys"), hint)])
+    missing = [key for key in keys if key not in tensors]
+    if missing:
+        message = f"`{name}` has no tensor `{missing[0]}`"
+        raise InputError([Problem(message, (*path, "keys"), did_you_mean(missing[0], tensors))])
+    lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
+        raise InputError(
+            [Problem(f"the tensors of `{name}` hold no equal number of batches: {shown}", (*path, "file"))]
+        )
+    return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
+
+
+def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return type(value) is type(example) and bool(value == example)
+    if value.dtype != example.dtype or value.dim() != example.dim():
+        return False
+    return all(
+        dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
+        for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
+    )
+
+
+def as_batch(made: Any) -> tuple[Any, ...]:
+    """The inputs of a batch that a callable made: a tuple or a list of them, or one input by itself."""
+    return tuple(made) if isinstance(made, (list, tuple)) else (made,)
+
+
+def _shown(values: Any) -> str:
+    def one(value: Any) -> Any:
+        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+    return str(pytree.tree_map(one, values)).replace("'", "")

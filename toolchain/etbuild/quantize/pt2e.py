@@ -1,0 +1,398 @@
+"""Quantizes an exported method: PyTorch 2 Export quantization, with calibration or training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import (
+    allow_exported_model_train_eval,
+    move_exported_model_to_eval,
+    move_exported_model_to_train,
+)
+from torchao.quantization.pt2e.constant_fold import constant_fold
+from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
+from torchao.quantization.pt2e.observer import ObserverBase
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
+
+from etbuild import backends
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.model.module import named_tensors
+from etbuild.plan.plan import QUANTIZE_HOOKS
+from etbuild.quantize import calibration
+from etbuild.quantize.calibration import Batches
+
+if TYPE_CHECKING:
+    from executorch.export import QuantizationRecipe
+
+_QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_affine")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A callable that the manifest or a recipe gives, how errors call it, and where it is said."""
+
+    name: str
+    path: DocumentPath
+    function: Callable[[GraphModule], Any]
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a method is quantized, as objects.
+
+    Attributes:
+        quantizer: Says what is quantized.
+        finds: Finds the ranges: batches that the method is calibrated on, or what trains the prepared graph module.
+        passes: Callables on a graph module, by where they are called.
+        fold: The backend takes weights that are quantized already.
+        dynamic_batch: Calibration and training may have another size of the first dimension than the example inputs.
+        path: Where the quantizers are said.
+    """
+
+    quantizer: Quantizer
+    finds: Batches | Call
+    passes: dict[str, list[Call]]
+    fold: bool
+    dynamic_batch: bool
+    path: DocumentPath
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method is trained, not calibrated."""
+        return isinstance(self.finds, Call)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of one method.
+
+    Attributes:
+        pt2e: Of the plan; None: the manifest says nothing.
+        arguments: The example inputs.
+        path: Where the manifest says `pt2e`.
+    """
+
+    pt2e: dict[str, Any] | None
+    arguments: tuple[Any, ...]
+    path: DocumentPath
+
+
+def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
+    """The quantization that a plan describes.
+
+    Args:
+        pt2e: Of the plan, with quantizers.
+        wanted: What is wanted of the method.
+        inputs: What may be read.
+        finder: The declared sources.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A quantizer cannot be made.
+    """
+    return Quantization(
+        _quantizer(pt2e, wanted.path, finder),
+        _training(pt2e, wanted.path, finder) or _batches(pt2e["calibration"], wanted, inputs, finder),
+        _passes(pt2e, wanted.path, finder),
+        all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"]),
+        False,
+        (*wanted.path, "quantizers"),
+    )
+
+
+def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
+    """The quantization of one of ExecuTorch's recipes: with the manifest's passes after the recipe's, and trained or
+    calibrated as the manifest says, or else as the recipe does.
+
+    Args:
+        recipe: Of ExecuTorch. It has quantizers.
+        wanted: What is wanted of the method. Its plan has no quantizers.
+        inputs: What may be read.
+        finder: The declared sources.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A callable failed, or the recipe and the manifest do not fit together.
+    """
+    path: DocumentPath = ("recipe",)
+    passes = {
+        hook: [Call("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []]
+        for hook in QUANTIZE_HOOKS
+    }
+    for hook, calls in _passes(wanted.pt2e, wanted.path, finder).items() if wanted.pt2e is not None else ():
+        passes[hook] += calls
+    quantizers = list(recipe.quantizers or [])
+    quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
+    finds = _ranges_with_recipe(recipe, wanted, inputs, finder)
+    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, path)
+
+
+def _ranges_with_recipe(
+    recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder
+) -> Batches | Call:
+    path: DocumentPath = ("recipe",)
+    if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, finder)) is not None:
+        return train
+    said = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
+    if recipe.is_qat:
+        if said is not None:
+            hint = "its quantizers are for training: leave `calibration` out, or name quantizers of your own"
+            raise InputError([Problem("the recipe trains the method", (*wanted.path, "calibration"), hint)])
+        if recipe.train_fn is None:
+            hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
+            raise BuildError([Problem("the recipe has `is_qat` and no `train_fn`", path, hint)])
+        return Call("the `train_fn` of the recipe", path, recipe.train_fn)
+    if said is not None:
+        return _batches(said, wanted, inputs, finder)
+    if recipe.calibration_inputs_fn is None:
+        return Batches([wanted.arguments], path)
+    with blame(path, "the calibration inputs of the recipe", finder):
+        return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
+
+
+def _batches(said: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Batches:
+    return calibration.make(said, wanted.arguments, (*wanted.path, "calibration"), inputs, finder)
+
+
+def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:
+    reference, here = pt2e["qat"], (*path, "qat")
+    return Call(f"`{reference}`", here, load_callable(reference, finder, here)) if reference else None
+
+
+def _passes(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
+    def call(reference: str, here: DocumentPath) -> Call:
+        return Call(f"`{reference}`", here, load_callable(reference, finder, here))
+
+    return {
+        hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
+        for hook, references in pt2e["passes"].items()
+    }
+
+
+def quantize_method(
+    graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
+) -> GraphModule:
+    """A method with quantized operators, to be exported again.
+
+    Args:
+        graph_module: The exported method, with its weights. It is changed.
+        how: The quantization.
+        written: The buffers that the method writes to when it runs, as to a cache. What finding the ranges writes to
+            them is undone.
+        finder: The declared sources, for errors.
+
+    Raises:
+        BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
+    """
+    with _arithmetic_of_every_processor():
+        graph_module = _run_passes("pre_prepare", graph_module, how, finder)
+        with blame(how.path, "preparing the method", finder):
+            prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
+        _check_prepared(prepared, how.path)
+        prepared = _run_passes("post_prepare", prepared, how, finder)
+        with _undone(prepared, written):
+            if isinstance(how.finds, Call):
+                _check_trainable(prepared, how.finds.path)
+                _train(prepared, how.finds, finder)
+            else:
+                _calibrate(prepared, how.finds, finder)
+        prepared = _run_passes("pre_convert", prepared, how, finder)
+        with blame(how.path, "quantizing the method", finder):
+            converted = _convert(prepared, how.fold)
+        return _run_passes("post_convert", converted, how, finder)
+
+
+@contextmanager
+def _arithmetic_of_every_processor() -> Iterator[None]:
+    """The same sums wherever the ranges are found: one thread, and no library that chooses by the processor.
+
+    What PyTorch and MKL choose by themselves the process's environment settles, see `__main__`.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    nnpack = torch.backends.nnpack.set_flags(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.nnpack.set_flags(*nnpack)
+        torch.set_num_threads(threads)
+
+
+def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Quantizer:
+    made = []
+    for index, entry in enumerate(pt2e["quantizers"]):
+        here = (*path, "quantizers", index)
+        create = backends.get(entry["backend"]).create_quantizer
+        assert create is not None
+
+        def load(reference: str, here: DocumentPath = here) -> Any:
+            return load_callable(reference, finder, (*here, "options", "factory"))
+
+        making = f"making the quantizer of `{entry['backend']}`"
+        with blame(here, making, finder), backends.options_at((*here, "options")):
+            quantizer = create({**entry["options"], "qat": pt2e["qat"] is not None}, load)
+        if not isinstance(quantizer, Quantizer):
+            message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"
+            raise BuildError([Problem(message, here)])
+        made.append(quantizer)
+    return made[0] if len(made) == 1 else ComposableQuantizer(made)
+
+
+def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
+    for call in how.passes[hook]:
+        with blame(call.path, call.name, finder):
+            graph_module = call.function(graph_module)
+        if not isinstance(graph_module, GraphModule):
+            message = f"{call.name} returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
+            raise BuildError([Problem(message, call.path)])
+    return graph_module
+
+
+@contextmanager
+def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
+    """Gives buffers back what they held."""
+    before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
+    yield
+    with torch.no_grad():
+        for name, buffer in prepared.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+
+
+def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
+    """Runs the method on its batches, one after the other."""
+    with torch.no_grad():
+        for index, batch in enumerate(on.batches):
+            with blame(on.path, f"running the method on batch {index} of its calibration", finder):
+                prepared(*batch)
+
+
+def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
+    """A method of which nothing is quantized would be lowered in fp32 without a word, and a weight that is quantized
+    twice would lose what its few bits save."""
+    graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
+    if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
+        message = "nothing of the method is quantized: it has no operator that the quantizers choose"
+        hint = "correct their options, such as the names in `modules`, or leave the method out: `quantize: null`"
+        raise BuildError([Problem(message, path, hint)])
+    twice = [
+        str(node.args[0].target).partition(".parametrizations.")[0]
+        for node in prepared.graph.find_nodes(op="call_function", target=torch.ops.torchao.dequantize_affine.default)
+        if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
+    ]
+    if twice:
+        message = f"`{twice[0]}` is quantized twice: the quantizers choose a layer that `torchao` has quantized"
+        hint = "let one of them leave it out, as by the option `leave_out` of the quantizer"
+        raise BuildError([Problem(message, path, hint)])
+
+
+def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
+    """A quantizer for calibration alone leaves observers, which training would pass by: weights would be quantized as
+    if nothing had been trained."""
+    kinds = {
+        type(module).__name__: isinstance(module, FakeQuantizeBase)
+        for module in prepared.children()
+        if isinstance(module, (FakeQuantizeBase, ObserverBase))
+    }
+    if kinds and not any(kinds.values()):
+        message = f"the quantizers are for calibration, not for training: they want {', '.join(sorted(kinds))}"
+        hint = "take quantizers for training: `quantizers: [xnnpack]`, or those of a recipe of yours with `is_qat`"
+        raise BuildError([Problem(message, path, hint)])
+
+
+def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
+    for parameter in prepared.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    with blame(train.path, train.name, finder), torch.enable_grad():
+        allow_exported_model_train_eval(prepared)
+        move_exported_model_to_train(prepared)
+        train.function(prepared)
+        move_exported_model_to_eval(prepared)
+    for parameter in prepared.parameters():
+        parameter.requires_grad_(False)
+
+
+def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
+    """`convert_pt2e`, with names for what it makes: by its own numbers two methods would call different weights the
+    same, and a tag could not be told from a name.
+
+    Args:
+        prepared: The method, with its ranges.
+        fold: Whether weights are quantized now, or by an operator that a backend takes.
+    """
+    converted = convert_pt2e(prepared, fold_quantize=False)
+    names = {}
+    for node in converted.graph.nodes:
+        weight = _quantized_weight(node)
+        if weight is not None:
+            names[node.name] = weight
+            _rename_parameters(converted, node, weight)
+    if fold:
+        constant_fold(converted, _is_quantize)
+    for node in list(converted.graph.find_nodes(op="get_attr")):
+        if node.name in names:
+            _rename(converted, node, f"{names[node.name]}_quantized")
+    _remove_unread(converted)
+    converted.recompile()
+    return converted
+
+
+def _is_quantize(node: Node) -> bool:
+    """Whether a node quantizes; the weights that torchao quantized stay as they are, which are dequantized alone."""
+    return node.op == "call_function" and node.target.__name__.partition(".")[0] in _QUANTIZE_WEIGHT
+
+
+def _quantized_weight(node: Node) -> str | None:
+    """The name of the weight that a node quantizes; None for another node."""
+    source = node.args[0] if _is_quantize(node) else None
+    return str(source.target) if isinstance(source, Node) and source.op == "get_attr" else None
+
+
+def _rename_parameters(graph_module: GraphModule, node: Node, weight: str) -> None:
+    """Calls the scales and zero points of a weight after it."""
+    for argument, name in zip(node.args[1:3], ("scale", "zero_point"), strict=False):
+        if isinstance(argument, Node) and argument.op == "get_attr" and str(argument.target).startswith("_"):
+            _rename(graph_module, argument, f"{weight}_{name}")
+
+
+def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
+    """Moves what a get_attr node reads to another name, for all that read it."""
+    before, value = str(node.target), _get(graph_module, str(node.target))
+    number = 1
+    free = name
+    while _get(graph_module, free) is not None:
+        number += 1
+        free = f"{name}_{number}"
+    prefix, _, leaf = free.rpartition(".")
+    graph_module.get_submodule(prefix).register_buffer(leaf, value)
+    for other in graph_module.graph.find_nodes(op="get_attr"):
+        if other.target == before:
+            other.target = free
+    _delete(graph_module, before)
+
+
+def _get(graph_module: GraphModule, name: str) -> Any:
+    prefix, _, leaf = name.rpartition(".")
+    return getattr(graph_module.get_submodule(prefix), leaf, None)
+
+
+def _delete(graph_module: GraphModule, name: str) -> None:
+    prefix, _, leaf = name.rpartition(".")
+    delattr(graph_module.get_submodule(prefix), leaf)
+
+
+def _remove_unread(graph_module: GraphModule) -> None:
+    """Removes the weights that were quantized: nothing reads them any more, and an export would keep them."""
+    read = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
+    for name in named_tensors(graph_module):
+        if name not in read:
+            _delete(graph_module, name)

@@ -1,0 +1,256 @@
+"""Quantizes the weights of layers with torchao, before a module is exported."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torchao.core.config import AOBaseConfig
+from torchao.quantization import (
+    Int8DynamicActivationIntxWeightConfig,
+    IntxWeightOnlyConfig,
+    PerAxis,
+    PerGroup,
+    quantize_,
+)
+from torchao.utils import unwrap_tensor_subclass
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs.user_code import SourceFinder, blame, load_callable
+from etbuild.model.module import named_tensors
+
+if TYPE_CHECKING:
+    from executorch.export import AOQuantizationConfig
+    from torch.export import ExportedProgram
+
+Filter = Callable[[torch.nn.Module, str], bool]
+Change = tuple[AOBaseConfig, Filter | None, DocumentPath]
+_LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
+_BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
+
+
+class Quantized:
+    """A module that has quantized weights for a while.
+
+    Its own layers are changed, and changed back: whatever calls them, such as a function that the factory made, calls
+    them quantized. No weight is copied.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, changes: list[Change], path: DocumentPath, finder: SourceFinder
+    ) -> None:
+        """Quantizes the weights, once for all that will be exported with them. The manifest says so at `path`.
+
+        Raises:
+            BuildError: torchao refuses a layer.
+        """
+        self._module = module
+        self._path = path
+        before, weights = _State(module), _by_memory(named_tensors(module))
+        try:
+            _quantize(module, changes, finder)
+            self._state = _State(module)
+            kept = _by_memory(named_tensors(module))
+        finally:
+            before.restore()
+        self._replaced = {memory: name for memory, name in weights.items() if memory not in kept}
+
+    @contextmanager
+    def __call__(self) -> Iterator[torch.nn.Module]:
+        """The module, with quantized weights until the context ends."""
+        before = _State(self._module)
+        self._state.restore()
+        try:
+            yield self._module
+        finally:
+            before.restore()
+
+    def check(self, program: ExportedProgram) -> None:
+        """Looks for weights that were quantized in a program that was exported with the quantized ones.
+
+        Raises:
+            BuildError: There is one, which would be lowered in fp32 without a word.
+        """
+        read = _by_memory({**program.state_dict, **program.constants})
+        hint = "read it from its layer whenever the method runs: something keeps a reference to the tensor"
+        problems = [
+            Problem(f"`{name}` is quantized, and the method reads what it was before", self._path, hint)
+            for memory, name in self._replaced.items()
+            if any(_overlap(memory, other) for other in read)
+        ]
+        if problems:
+            raise BuildError(problems)
+
+
+def _by_memory(tensors: dict[str, Any]) -> dict[range, str]:
+    """The names of tensors, by the addresses of their content."""
+    return {_addresses(x): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
+
+
+def _addresses(tensor: torch.Tensor) -> range:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
+
+
+class _State:
+    """What torchao may change of a module and its layers: their classes and what they hold, but not the tensors."""
+
+    _CHANGED_IN_PLACE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._layers = [(layer, type(layer), self._held(vars(layer))) for layer in module.modules()]
+
+    def restore(self) -> None:
+        """Puts it back."""
+        for layer, kind, held in self._layers:
+            if type(layer) is not kind:
+                layer.__class__ = kind
+            vars(layer).clear()
+            vars(layer).update(self._held(held))
+
+    @classmethod
+    def _held(cls, held: dict[str, Any]) -> dict[str, Any]:
+        return {name: copy.copy(value) if name in cls._CHANGED_IN_PLACE else value for name, value in held.items()}
+
+
+def quantize_weights(
+    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath, finder: SourceFinder
+) -> Quantized:
+    """A module with the weights of some layers quantized.
+
+    Args:
+        module: The module, with its weights.
+        entries: Of `torchao` in the plan.
+        path: Where the manifest says so.
+        finder: The declared sources, for configurations that come from there.
+
+    Raises:
+        InputError: An entry matches no layer, or one that it cannot quantize.
+        BuildError: torchao refuses a layer.
+    """
+    layers = _layers_by_entry(module, entries, path)
+    changes: list[Change] = []
+    for index, entry in enumerate(entries):
+        here = (*path, index)
+        for name, layer in layers[index].items():
+            _check_layer(layer, name, entry, here)
+        changes.append((_config(entry, here, finder), _once(layers[index].values()), (*here, "config")))
+    return Quantized(module, changes, path, finder)
+
+
+def quantize_as_recipe(
+    module: torch.nn.Module, configs: list[AOQuantizationConfig], path: DocumentPath, finder: SourceFinder
+) -> Quantized:
+    """A module with weights quantized as one of ExecuTorch's recipes says.
+
+    Raises:
+        BuildError: torchao refuses a layer.
+    """
+    changes = [(config.ao_base_config, config.filter_fn, path) for config in configs]
+    return Quantized(module, changes, path, finder)
+
+
+def _quantize(module: torch.nn.Module, changes: list[Change], finder: SourceFinder) -> None:
+    for config, filter_fn, path in changes:
+        chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
+        with blame(path, f"quantizing with {type(config).__name__}", finder):
+            quantize_(module, config, *chosen)
+    # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
+    # fp32, and the program would compute nonsense.
+    unwrap_tensor_subclass(module)
+
+
+def _once(layers: Iterable[torch.nn.Module]) -> Filter:
+    """torchao's filter for some layers. One with two names it meets twice, and would quantize what is quantized."""
+    waiting = {id(layer) for layer in layers}
+
+    def chosen(layer: torch.nn.Module, name: str) -> bool:
+        del name
+        wanted = id(layer) in waiting
+        waiting.discard(id(layer))
+        return wanted
+
+    return chosen
+
+
+def _layers_by_entry(
+    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath
+) -> list[dict[str, torch.nn.Module]]:
+    """For each entry the layers that it quantizes, by name: the first that matches one of a layer's names has it."""
+    layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
+    matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
+    _check_matching(matching, list(layers), entries, path)
+    first = {name: index for index, names in reversed(list(enumerate(matching))) for name in names}
+    found: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
+    taken: set[int] = set()
+    for name, layer in layers.items():
+        if name in first and id(layer) not in taken:
+            found[first[name]][name] = layer
+            taken.add(id(layer))
+    return found
+
+
+def _check_matching(
+    matching: list[list[str]], known: list[str], entries: list[dict[str, Any]], path: DocumentPath
+) -> None:
+    problems = [
+        Problem(
+            f"no {' or '.join(entry['layers'])} layer matches {', '.join(entry['modules'])}",
+            (*path, index, "modules"),
+            did_you_mean(entry["modules"][0], known) if known else "the module has no such layers",
+        )
+        for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
+        if not names
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _kind(layer: torch.nn.Module) -> str | None:
+    """What a manifest calls a layer; None for what is not quantized.
+
+    The linear layer inside PyTorch's attention is one by its class alone: the attention reads its weights.
+    """
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return None
+    return next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
+
+
+def _matches(name: str, layer: torch.nn.Module, entry: dict[str, Any]) -> bool:
+    return _kind(layer) in entry["layers"] and any(fnmatchcase(name, pattern) for pattern in entry["modules"])
+
+
+def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
+    if ":" in entry["config"]:
+        here = (*path, "config")
+        create = load_callable(entry["config"], finder, here)
+        with blame(here, f"`{entry['config']}`", finder):
+            config = create(**entry["kwargs"])
+        if not isinstance(config, AOBaseConfig):
+            message = f"`{entry['config']}` returned {type(config).__name__}, not a configuration of torchao"
+            raise BuildError([Problem(message, here)])
+        return config
+    bits, size = _BITS[entry["config"]], entry["group_size"]
+    granularity = PerAxis(0) if size is None else PerGroup(size)
+    if "da" in entry["config"]:
+        return Int8DynamicActivationIntxWeightConfig(weight_dtype=bits, weight_granularity=granularity)
+    return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity)
+
+
+def _check_layer(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
+    if "weight" not in layer._parameters:
+        hint = "make it a parameter in the factory, as `remove_weight_norm` does, or leave the layer out of `modules`"
+        raise InputError([Problem(f"`{name}` computes its weight: it has none that could be quantized", path, hint)])
+    size, row = entry.get("group_size"), int(layer.weight.shape[-1])
+    if size is not None and row % size:
+        hint = f"choose a size that divides {row}, or leave the layer out of `modules`"
+        raise InputError([Problem(f"`{name}` has rows of {row} weights, no multiple of {size}", path, hint)])

@@ -1,0 +1,1 @@
+"""The report, the index, and the manifest's checks."""

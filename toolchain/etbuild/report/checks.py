@@ -1,0 +1,173 @@
+"""The manifest's checks: bounds on sizes, memory and delegation, and what is suspicious, found in what was lowered.
+
+What is suspicious is an error if the manifest asks for it, and else a note. What is known to compute something else
+than the model is an error unless the manifest says that it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
+from etbuild.plan.plan import Plan
+
+_WORDS = {
+    "max_program_bytes": "the program has {actual:,} bytes, at most {limit:,} are allowed",
+    "max_named_data_bytes": "the named data{of} has {actual:,} bytes, at most {limit:,} are allowed",
+    "max_duplicate_bytes": "{actual:,} bytes hold weights that are there already, at most {limit:,} are allowed",
+    "max_memory_bytes": "{of} plans {actual:,} bytes of memory, at most {limit:,} are allowed",
+    "min_delegated": "backends take {actual:.4g} of the operators of{of}, at least {limit:g} are asked for",
+}
+_HINTS = {
+    "max_program_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_named_data_bytes": "raise the bound if that is meant; `etbuild diff` shows what grew",
+    "max_duplicate_bytes": "the report lists them under `sharing`; {largest}",
+    "max_memory_bytes": "the upper bounds of dynamic shapes decide how much is planned",
+    "min_delegated": "the report lists under `fallback` what no backend took",
+}
+
+
+def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each check with its limit and what was measured, in the order of their names.
+
+    Args:
+        plan: The plan.
+        lowering: The facts of the lowering.
+
+    Raises:
+        CheckError: A bound is broken, or there is what the manifest wants none of. All of it is named.
+        BuildError: The program would compute something else than the model.
+    """
+    wanted = plan["checks"]
+    if "runtime" not in wanted:
+        _check_results(lowering)
+    measured = [
+        entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
+    ]
+    problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
+    for check in sorted(_asked(plan)):
+        found = list(_FINDERS[check](lowering))
+        problems += [replace(problem, path=("checks", check)) for problem in found]
+        measured.append({"check": check, "limit": 0, "actual": len(found)})
+    if problems:
+        raise CheckError(problems)
+    return sorted(measured, key=_order)
+
+
+def notes(plan: Plan, lowering: dict[str, Any]) -> list[str]:
+    """What is suspicious in a program, and no error since the manifest does not ask for it; in words."""
+    found = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
+    return [f"{each.message}; {each.hint}" for each in found]
+
+
+def _order(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["check"], entry.get("of", "")
+
+
+def _asked(plan: Plan) -> set[str]:
+    """The findings that are errors."""
+    return {check for check in _FINDERS if plan["checks"].get(check)}
+
+
+def _check_results(lowering: dict[str, Any]) -> None:
+    wrong = [_of_limit(limit) for limit in lowering["runtime_limits"] if limit["wrong"]]
+    if wrong:
+        own = "; write `checks: {runtime: false}` if the application has a kernel of its own"
+        raise BuildError([replace(problem, hint=f"{problem.hint}{own}") for problem in wrong])
+
+
+def _non_finite(lowering: dict[str, Any]) -> Iterator[Problem]:
+    for name, found in sorted(lowering["non_finite"].items()):
+        counts = {"NaN": found["nan"], "infinite": found["infinite"]}
+        shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+        message = f"the {found['kind']} `{name}` has {shown} of {found['elements']:,} elements"
+        yield Problem(message, hint="look for what made them: a step of the training, or a dtype that is too small")
+
+
+def _runtime_limits(lowering: dict[str, Any]) -> Iterator[Problem]:
+    yield from map(_of_limit, lowering["runtime_limits"])
+
+
+def _of_limit(limit: dict[str, Any]) -> Problem:
+    message = f"ExecuTorch's own runtime cannot do all of `{limit['method']}`: {limit['what']}"
+    return Problem(message, ("methods", limit["method"]), limit["hint"])
+
+
+def _measure(check: str, limit: Any, lowering: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    actual = _MEASURES[check](lowering)
+    if isinstance(limit, dict):
+        for name, bound in sorted(limit.items()):
+            yield {"check": check, "of": name, "limit": bound, "actual": actual[name]}
+    elif check.startswith("max_named_data"):
+        yield {"check": check, "limit": limit, "actual": sum(actual.values())}
+    elif isinstance(actual, dict):
+        for name, value in sorted(actual.items()):
+            yield {"check": check, "of": name, "limit": limit, "actual": value}
+    else:
+        yield {"check": check, "limit": limit, "actual": actual}
+
+
+def _holds(entry: dict[str, Any]) -> bool:
+    if entry["check"].startswith("max_"):
+        return bool(entry["actual"] <= entry["limit"])
+    return bool(entry["actual"] >= entry["limit"])
+
+
+def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Problem:
+    check, of = entry["check"], entry.get("of")
+    by_name = isinstance(plan["checks"][check], dict)
+    path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
+    named = f"`{of}`" if check == "max_memory_bytes" else f" `{of}`" if of else ""
+    message = _WORDS[check].format(of=named, actual=entry["actual"], limit=entry["limit"])
+    return Problem(message, path, _HINTS[check].format(largest=_largest_duplicate(lowering)))
+
+
+def _largest_duplicate(lowering: dict[str, Any]) -> str:
+    found = lowering["sharing"]["duplicates"]
+    return f"`{found[0]['weight']}` is held by {' and by '.join(found[0]['readers'])}" if found else ""
+
+
+def _program_bytes(lowering: dict[str, Any]) -> int:
+    return sum(int(artifact["size"]) for artifact in lowering["artifacts"] if artifact["kind"] == "program")
+
+
+def _named_data_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for artifact in lowering["artifacts"]:
+        if "tag" in artifact:
+            sizes[artifact["tag"]] = sizes.get(artifact["tag"], 0) + artifact["size"]
+    return sizes
+
+
+def _duplicate_bytes(lowering: dict[str, Any]) -> int:
+    return int(lowering["sharing"]["duplicate_bytes"])
+
+
+def _memory_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+    methods = lowering["program"]["methods"]
+    return {name: sum(methods[name]["memory"]) for name in lowering["operators"]}
+
+
+def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
+    """The fraction of each method's operators that backends took; 1 where there are none."""
+    fractions = {}
+    for name, operators in lowering["operators"].items():
+        taken = sum(sum(counts.values()) for counts in operators["delegated"].values())
+        total = taken + sum(operators["fallback"].values())
+        fractions[name] = taken / total if total else 1.0
+    return fractions
+
+
+_FINDERS: dict[str, Callable[[dict[str, Any]], Iterator[Problem]]] = {
+    "finite": _non_finite,
+    "runtime": _runtime_limits,
+}
+_MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "max_program_bytes": _program_bytes,
+    "max_named_data_bytes": _named_data_bytes,
+    "max_duplicate_bytes": _duplicate_bytes,
+    "max_memory_bytes": _memory_bytes,
+    "min_delegated": _delegated,
+}

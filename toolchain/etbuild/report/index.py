@@ -1,0 +1,46 @@
+"""The index of a build: what was made, and from what. It holds no path and no time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etbuild import __version__
+from etbuild.files.artifacts import Artifact
+from etbuild.files.digests import digest
+from etbuild.plan.plan import Plan, sharded_tags
+
+
+def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: Artifact) -> dict[str, Any]:
+    """The content of `NAME.index.json`.
+
+    Args:
+        plan: The plan.
+        inputs: What `inputs.describe` says of the build.
+        lowering: The facts of the lowering.
+        report: The report's file.
+    """
+    distributions = inputs["toolchain"]["distributions"]
+    return {
+        "schema": "executorch-index/v2",
+        "name": plan["name"],
+        "key": digest(inputs),
+        "inputs": inputs,
+        "tensors": lowering["tensors"],
+        "versions": {
+            "etbuild": __version__,
+            **{name: distributions[name]["version"] for name in ("executorch", "torch")},
+        },
+        "methods": sorted(plan["methods"]),
+        "constant_methods": sorted(plan["constant_methods"]),
+        "artifacts": [*lowering["artifacts"], report.facts()],
+        "named_data": _named_data(plan, lowering["artifacts"]),
+    }
+
+
+def _named_data(plan: Plan, artifacts: list[dict[str, Any]]) -> dict[str, str | list[str]]:
+    """The digest of each tag's file; of a tag in shards those of all of them."""
+    digests: dict[str, list[str]] = {}
+    for artifact in artifacts:
+        if "tag" in artifact:
+            digests.setdefault(artifact["tag"], []).append(artifact["sha256"])
+    return {tag: found if tag in sharded_tags(plan) else found[0] for tag, found in digests.items()}

@@ -1,0 +1,55 @@
+"""The report of a build: what is in the program, method by method and byte by byte. It holds no path and no time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etbuild.plan.plan import Plan
+
+
+def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
+    """The content of `NAME.report.json`.
+
+    Args:
+        plan: The plan. Its `report` says what is listed.
+        lowering: The facts of the lowering: `program`, from `program_file.program_facts`; `operators`, by method the
+            counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
+            size in bytes of each blob by key; `constant_methods`, their values; `sharing`, what `sharing.measure` gave.
+        checks: What `checks.measure` found.
+        notes: What `checks.notes` found. A report of a program without any says nothing of them.
+    """
+    program = lowering["program"]
+    sizes = {**program["bytes"], "external": lowering["named_data"]}
+    return {
+        "schema": "executorch-report/v2",
+        "name": plan["name"],
+        "methods": {
+            name: _method(program["methods"][name], lowering["operators"][name], plan["report"]["operators"])
+            for name in sorted(plan["methods"])
+        },
+        "constant_methods": dict(sorted(lowering["constant_methods"].items())),
+        "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
+        "sharing": _sharing(lowering["sharing"], plan["report"]["blobs"]),
+        "checks": checks,
+        **({"notes": notes} if notes else {}),
+    }
+
+
+def _method(method: dict[str, Any], operators: dict[str, Any], listed: bool) -> dict[str, Any]:
+    facts = {key: method[key] for key in ("inputs", "outputs", "delegates", "memory")}
+    return {**facts, "operators": operators} if listed else facts
+
+
+def _sharing(sharing: dict[str, Any], listed: bool) -> dict[str, Any]:
+    return sharing if listed else {key: value for key, value in sharing.items() if key != "duplicates"}
+
+
+def _totals(sizes: dict[str, Any]) -> dict[str, Any]:
+    """The number and the total of the blobs of each kind."""
+
+    def total(blobs: Any) -> dict[str, int]:
+        listed = list(blobs.values() if isinstance(blobs, dict) else blobs)
+        return {"blobs": len(listed), "bytes": sum(listed)}
+
+    external = {tag: total(blobs) for tag, blobs in sizes["external"].items()}
+    return {**{kind: total(blobs) for kind, blobs in sizes.items() if kind != "external"}, "external": external}

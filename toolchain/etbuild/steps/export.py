@@ -1,0 +1,191 @@
+"""Exporting: every method becomes a graph without weights."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import DocumentPath
+from etbuild.export.recipe import load_recipe
+from etbuild.files.digests import digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import Used
+from etbuild.inputs.toolchain import check_installed
+from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.plan.plan import Plan, carries_content
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.processes.process_state import torch_as_it_was
+from etbuild.steps.stages import Stage, frozen_if_first
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from etbuild.export.export_methods import Exporting, Ready
+    from etbuild.quantize.torchao_weights import Quantized
+
+
+def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
+    """Exports every method, and saves the export as `saved_export` describes it.
+
+    Args:
+        export_plan: What to export.
+        inputs: What may be read.
+        used: The sources that it uses.
+        directory: Where the export goes: an existing directory, empty.
+        stage: Is told of each stage, for progress.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The module cannot be made or exported.
+    """
+    check_installed(used.packages)
+    with library_messages_off(used.sources), stdout_for_results():
+        with stage("import PyTorch"), frozen_if_first("torch"):
+            from etbuild.export import archive, constant_methods, custom_ops
+            from etbuild.processes.random_seeds import seed
+        seed(export_plan["model"]["seed"])  # modules may draw numbers when they are imported
+        with importable(used, inputs.data.values()) as finder, torch_as_it_was():
+            custom_ops.load(export_plan["custom_ops"], inputs, finder)
+            with stage("create the module"):
+                root = create_module(export_plan, inputs, finder)
+            computed = constant_methods.compute(export_plan, finder)
+            reason = archive.why_together(export_plan, root)
+            if reason is None:
+                programs = export_methods(export_plan, Modules(root, export_plan, finder), inputs, finder, stage)
+                try:
+                    archive.write(directory, export_plan, root, programs, computed, used)
+                except archive.CannotSave as error:
+                    reason = str(error)
+    if reason is not None:
+        print(f"note: the methods are exported when they are lowered, with their weights: {reason}", file=sys.stderr)
+        archive.write_plan(directory, export_plan, computed, used)
+
+
+def create_module(
+    export_plan: Plan, inputs: Inputs, finder: SourceFinder, weights: Sequence[str] = ()
+) -> torch.nn.Module:
+    """The module that methods are exported from.
+
+    Args:
+        export_plan: What to export.
+        inputs: What may be read.
+        finder: The declared sources.
+        weights: Files of weights that it is exported with, besides those that every export reads.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The module cannot be made.
+    """
+    from etbuild.model import module, weights_files
+
+    root = module.create(export_plan, inputs, finder)
+    names = [*export_plan["read_weights"], *weights]
+    if names:
+        root.load_state_dict(
+            weights_files.read_weights(names, inputs, weights_files.describe_state(root)), strict=False
+        )
+    module.settle(root)
+    return root
+
+
+def make_methods_ready(
+    export_plan: Plan, modules: Modules, inputs: Inputs, finder: SourceFinder, stage: Stage
+) -> dict[str, Ready]:
+    """Each method that is not in a file, quantized where it has to be, in the order of their names."""
+    from etbuild.export.export_methods import make_ready
+
+    made = {}
+    for name, method in sorted(export_plan["methods"].items()):
+        if method["program"] is None:
+            with stage(f"make {name} ready"), modules.of(name) as (module, _):
+                made[name] = make_ready(_exporting(export_plan, inputs, finder), name, module)
+    return made
+
+
+def export_methods(
+    export_plan: Plan,
+    modules: Modules,
+    inputs: Inputs,
+    finder: SourceFinder,
+    stage: Stage,
+    ready: Mapping[str, Ready] = MappingProxyType({}),
+) -> dict[str, ExportedProgram]:
+    """The program of each method, in the order of their names. Those that are `ready` are exported as they are.
+
+    Where they hold their weights, other content has another name: see `carried`.
+    """
+    from etbuild.export.export_methods import export_method, load_method, make_ready, transform
+    from etbuild.model.method_tensors import name_apart
+
+    programs = {}
+    for name, method in sorted(export_plan["methods"].items()):
+        with stage(f"{'quantize and export' if method['quantize'] and name not in ready else 'export'} {name}"):
+            if method["program"] is not None:
+                what = _exporting(export_plan, inputs, finder)
+                program = load_method(export_plan, name, inputs)
+            else:
+                with modules.of(name) as (module, check):
+                    one = ready.get(name) or make_ready(_exporting(export_plan, inputs, finder), name, module)
+                    what, program = one.what, export_method(one)
+                    check(program)
+            programs[name] = transform(what, name, program)
+    if carries_content(export_plan):
+        name_apart(programs)
+    return programs
+
+
+def _exporting(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> Exporting:
+    """What one method is exported with: its recipe is its own."""
+    from etbuild.export.export_methods import Exporting
+
+    recipe = load_recipe(export_plan["recipe"], finder) if export_plan["recipe"] else None
+    return Exporting(export_plan, inputs, finder, recipe)
+
+
+class Modules:
+    """The module as methods want its weights: quantized once for all that want them quantized the same way, so that
+    they go on sharing them."""
+
+    def __init__(self, module: torch.nn.Module, export_plan: Plan, finder: SourceFinder) -> None:
+        self._module = module
+        self._export_plan = export_plan
+        self._finder = finder
+        self._quantized: dict[str, Quantized] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
+        """The module that a method is exported from, until the context ends, and a check of what was exported."""
+        quantized = self._find(name)
+        if quantized is None:
+            yield self._module, lambda program: None
+            return
+        with quantized() as module:
+            yield module, quantized.check
+
+    def _find(self, name: str) -> Quantized | None:
+        method = self._export_plan["methods"][name]
+        said = method["quantize"] or {}
+        # A `pt2e` without quantizers leaves to the recipe what is quantized.
+        by_recipe = "quantize" in method["from_recipe"] or (
+            not said.get("torchao") and said.get("pt2e") is not None and not said["pt2e"]["quantizers"]
+        )
+        wanted = self._configs_of_recipe() if by_recipe else said.get("torchao")
+        if not wanted:
+            return None
+        from etbuild.quantize.torchao_weights import quantize_as_recipe, quantize_weights
+
+        key = "recipe" if by_recipe else digest(wanted)
+        if key not in self._quantized:
+            quantize = quantize_as_recipe if by_recipe else quantize_weights
+            path: DocumentPath = ("recipe",) if by_recipe else ("methods", name, "quantize", "torchao")
+            self._quantized[key] = quantize(self._module, wanted, path, self._finder)
+        return self._quantized[key]
+
+    def _configs_of_recipe(self) -> list[Any] | None:
+        wanted = load_recipe(self._export_plan["recipe"], self._finder).quantization_recipe
+        return wanted and wanted.ao_quantization_configs  # type: ignore[no-any-return]

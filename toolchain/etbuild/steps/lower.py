@@ -1,0 +1,411 @@
+"""Lowering: the methods become one program, together, or one by one where that gives the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild import backends, releases
+from etbuild.accelerate import accelerated, importing
+from etbuild.errors import printable
+from etbuild.export.layout import ExportFiles
+from etbuild.files import artifacts
+from etbuild.files.digests import file_digest
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.toolchain import check_installed
+from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.lower import weight_sharing
+from etbuild.lower.weight_sharing import Places
+from etbuild.manifest.executorch_options import EDGE_COMPILE
+from etbuild.plan.plan import Plan, carries_content, method_plan, weights_names
+from etbuild.plan.plan import backends as plan_backends
+from etbuild.processes import forked
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.steps.export import Modules, create_module, export_methods
+from etbuild.steps.report import LOWERING_SCHEMA, write_json
+from etbuild.steps.resources import Effort
+from etbuild.steps.stages import Stage, frozen_if_first, silent
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+    from etbuild.export.archive import SavedExport
+    from etbuild.lower.finite_weights import NonFinite
+    from etbuild.model.weights_files import TensorFacts
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What is lowered, and how.
+
+    Attributes:
+        plan: The lower plan.
+        export: What `export` wrote.
+        inputs: What may be read: weights, and for an export without methods what that reads too.
+        stage: Is told of each stage, for progress.
+        effort: How.
+    """
+
+    plan: Plan
+    export: ExportFiles
+    inputs: Inputs
+    stage: Stage
+    effort: Effort
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """All methods, lowered.
+
+    Attributes:
+        edge: The methods.
+        shards: The shard of each parameter that has a tag, by name.
+        places: Where the weights of each method are.
+        non_finite: The weights with elements that are NaN or infinite.
+    """
+
+    edge: EdgeProgramManager
+    shards: dict[str, str]
+    places: Places
+    non_finite: NonFinite
+
+
+def separable(lower_plan: Plan, export: ExportFiles) -> bool:
+    """Whether there are several methods, and lowering them one by one gives the same program."""
+    return len(lower_plan["methods"]) > 1 and _why_together(lower_plan, export) is None
+
+
+def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
+    """Why methods cannot be lowered one by one, as far as that is known before they are lowered; None: they can."""
+    if export.together:
+        return "its export has no methods without their weights"
+    if not backends.separable(plan_backends(lower_plan)):
+        return "one of its backends may look at several methods"
+    if lower_plan["recipe"]:
+        return "its recipe may look at several methods"
+    if lower_plan["passes"]["edge"] or lower_plan["passes"]["edge_manager"]:
+        return "its passes may look at several methods"
+    if lower_plan["edge_compile"] != EDGE_COMPILE:
+        return "its `edge_compile` is not ExecuTorch's own"
+    return None if releases.fitting() else "this version of torch or ExecuTorch is not known"
+
+
+def lower(what: Lowering, directory: Path) -> list[artifacts.Artifact]:
+    """Lowers the methods of an export to one program, with their weights.
+
+    Args:
+        what: The methods.
+        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+
+    Returns:
+        The artifacts, in that order.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The methods cannot be lowered, or the program cannot be written.
+    """
+    if what.effort.accelerate and what.effort.jobs > 1 and separable(what.plan, what.export):
+        with artifacts.staging(directory) as staged:
+            methods = {name: staged / name for name in what.plan["methods"]}
+            for path in methods.values():
+                path.mkdir()
+            lower_methods(what, methods)
+            return merge(what, methods, directory)
+    with _lowering_with_operators(what) as (saved, finder):
+        return _lower_together(_with_constants(what, saved), saved, finder, directory)
+
+
+def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
+    """Lowers methods one by one, each in a child process: several at once, and from the same imports.
+
+    Args:
+        what: The methods, others among them.
+        directories: Where each method goes, by name: existing directories, empty.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A method cannot be lowered.
+    """
+    at_once = min(what.effort.jobs, len(directories))
+    each = replace(what, stage=silent, effort=replace(what.effort, jobs=what.effort.jobs // at_once))
+
+    def task(name: str) -> Callable[[], None]:
+        def run() -> None:
+            import torch
+
+            torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+            with artifacts.system_errors():
+                lower_method(each, name, directories[name])
+
+        return run
+
+    shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
+    with _lowering(what), what.stage(shown):
+        forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+
+
+def lower_method(what: Lowering, name: str, directory: Path) -> None:
+    """Lowers one method by itself.
+
+    Args:
+        what: The method, others among them. What its plan says of those is not read.
+        name: The method's name.
+        directory: Where it goes, as `lowered_method` describes it: an existing directory, empty. A method that has to
+            be lowered with the others leaves the reason there.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The method cannot be lowered.
+    """
+    with _lowering_with_operators(what) as (saved, finder):
+        from etbuild.lower import lower_methods as lowering
+        from etbuild.lower import method_archive, named_data
+        from etbuild.lower.finite_weights import non_finite
+
+        part = method_plan(what.plan, name)
+        try:
+            reason = _why_together(part, what.export)
+            if reason is not None:
+                raise method_archive.CannotSave(reason)
+            with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
+                content, shards = _read_weights(part, saved, what.inputs)
+                programs = _load(saved, content, [name], finder)
+                method_archive.check(programs[name])
+                found = non_finite(programs)
+                edge = lowering.lower(part, programs, shards, finder)
+                claims = named_data.claims(edge, shards)
+                method_archive.write(directory, name, edge.exported_program(name), claims, content, found)
+        except method_archive.CannotSave as error:
+            method_archive.write_reason(directory, name, str(error))
+
+
+def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
+    """Makes one program of lowered methods; or of the export, where one of them has to be lowered with the others.
+
+    Args:
+        what: The methods.
+        directories: What `lower_method` wrote, by method.
+        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+
+    Returns:
+        The artifacts, in that order.
+
+    Raises:
+        InputError: A declared input is missing or does not fit; a lowered method is damaged.
+        BuildError: The methods do not fit together, or the program cannot be written.
+    """
+    with _lowering_with_operators(what) as (saved, finder):
+        from etbuild.lower import method_archive
+
+        what = _with_constants(what, saved)
+        methods = {name: method_archive.read(path, name) for name, path in directories.items()}
+        for name, method in methods.items():
+            if method.why_not is not None:
+                why_not = printable(method.why_not)
+                print(f"note: all methods are lowered together, because of `{name}`: {why_not}", file=sys.stderr)
+                return _lower_together(what, saved, finder, directory)
+        with accelerated() if what.effort.accelerate else nullcontext():
+            with what.stage("merge the methods"):
+                _import_modules(saved, finder)
+                content, shards = _read_weights(what.plan, saved, what.inputs)
+                edge = method_archive.merge(methods, content, shards, what.plan["constant_methods"])
+            found = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
+            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, found)
+            return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
+
+
+def _with_constants(what: Lowering, saved: SavedExport) -> Lowering:
+    """The same with the constants that the export computed."""
+    constants = {**what.plan["constant_methods"], **saved.constants}
+    return replace(what, plan={**what.plan, "constant_methods": constants})
+
+
+@contextmanager
+def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
+    """An export that was read, and what lowering imports."""
+    check_installed()
+    with library_messages_off(), stdout_for_results():
+        releases.check()
+        with what.stage("import PyTorch"), frozen_if_first("torch"):
+            from etbuild.export import archive
+        saved = archive.read(what.export)
+        faster = importing() if what.effort.accelerate else nullcontext()
+        with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
+            from etbuild.emit import emit_program as emit  # noqa: F401
+            from etbuild.lower import lower_methods as lower  # noqa: F401
+            from etbuild.lower import method_archive  # noqa: F401
+            from etbuild.processes.random_seeds import seed
+        seed(0)  # what passes and partitioners draw: no weights, which are made by the export
+        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
+            yield saved, finder
+
+
+@contextmanager
+def _lowering_with_operators(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
+    """The same as `_lowering`, and the operators that are not PyTorch's."""
+    with _lowering(what) as (saved, finder):
+        from etbuild.export import custom_ops
+
+        custom_ops.load(what.plan["custom_ops"], what.inputs, finder)
+        yield saved, finder
+
+
+@contextmanager
+def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
+    """The switches, if they are wanted. What backends make of weights is kept in a directory of `directory`."""
+    if not effort.accelerate or not releases.fitting():
+        yield
+        return
+    from etbuild.accelerate.blobs_in_files import blobs_in_files
+    from etbuild.accelerate.preprocess_in_parallel import preprocess_in_parallel
+    from etbuild.lower.method_archive import BLOBS
+
+    (directory / BLOBS).mkdir(exist_ok=True)
+    with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(effort.jobs):
+        yield
+
+
+def _lower_together(
+    what: Lowering, saved: SavedExport, finder: SourceFinder, directory: Path
+) -> list[artifacts.Artifact]:
+    from etbuild.lower import lower_methods as lowering
+    from etbuild.lower import named_data
+    from etbuild.lower.finite_weights import non_finite
+
+    if saved.export_plan is None:
+        with what.stage("read the export and the weights"):
+            content, shards = _read_weights(what.plan, saved, what.inputs)
+            programs = _load(saved, content, what.plan["methods"], finder)
+    else:
+        shards, programs = _export_with_weights(what, saved.export_plan, finder)
+    found = non_finite(programs)
+    with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
+        with what.stage(f"lower {', '.join(programs)}"):
+            edge = lowering.lower(what.plan, programs, shards, finder)
+            named_data.arrange(edge, named_data.claims(edge, shards))
+        with what.stage("look for weights that are there twice"):
+            lowered = Lowered(edge, shards, weight_places_of(edge), found)
+        return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
+
+
+def weight_places_of(edge: EdgeProgramManager) -> Places:
+    """Where the weights of each method are, in a program of lowered methods."""
+    from etbuild.lower.weight_storage import Digests, weight_places
+
+    digests = Digests()
+    return {name: weight_places(edge.exported_program(name), digests) for name in sorted(edge.methods)}
+
+
+def _read_weights(
+    lower_plan: Plan, saved: SavedExport, inputs: Inputs
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The content of the module's parameters and buffers, and the shards of those that have a tag."""
+    from etbuild.export import archive
+    from etbuild.model import weights_files
+
+    weights = weights_files.read_weights(lower_plan["weights"], inputs, saved.tensors)
+    return archive.load_content(saved, weights), _shards(lower_plan, saved.tensors)
+
+
+def _shards(lower_plan: Plan, facts: list[TensorFacts]) -> dict[str, str]:
+    from etbuild.model import weights_files
+
+    return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
+
+
+def _load(
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
+) -> dict[str, ExportedProgram]:
+    from etbuild.export import archive
+
+    _import_modules(saved, finder)
+    return archive.load_methods(saved, content, names)
+
+
+def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+    """Imports what defines the operators and types in the graphs that are not PyTorch's."""
+    from etbuild.inputs.user_code import import_module
+
+    for name in saved.imports:
+        import_module(name, finder, ("model", "factory"))
+
+
+def _export_with_weights(
+    what: Lowering, export_plan: Plan, finder: SourceFinder
+) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+    """The shards and the methods of a module that has a say in how its weights are loaded."""
+    with what.stage("create the module"):
+        root = create_module(export_plan, what.inputs, finder, what.plan["weights"])
+    programs = export_methods(export_plan, Modules(root, export_plan, finder), what.inputs, finder, what.stage)
+    return shards_of(what.plan, export_plan, root, programs), programs
+
+
+def shards_of(
+    lower_plan: Plan, export_plan: Plan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
+) -> dict[str, str]:
+    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
+    from etbuild.model import weights_files
+    from etbuild.model.method_tensors import carried
+
+    facts = weights_files.describe(root, export_plan["weights"])
+    if carries_content(export_plan):
+        facts = carried(programs, [entry.name for entry in facts]).tensors
+    return _shards(lower_plan, facts)
+
+
+def emit_program(
+    lower_plan: Plan, lowered: Lowered, inputs: Inputs, finder: SourceFinder, directory: Path, stage: Stage
+) -> list[artifacts.Artifact]:
+    """Makes the program of lowered methods, its named data and the facts of both.
+
+    Args:
+        lower_plan: What was lowered, and how.
+        lowered: The methods.
+        inputs: What may be read.
+        finder: The declared sources.
+        directory: An existing directory, where the files go.
+        stage: Is told of each stage, for progress.
+
+    Returns:
+        The artifacts.
+
+    Raises:
+        BuildError: The program cannot be written.
+    """
+    from etbuild.emit import emit_program as emit
+    from etbuild.export.constant_methods import described
+    from etbuild.lower import lower_methods as lowering
+
+    with stage("emit"):
+        operators = lowering.operator_counts(lowered.edge)
+        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, finder, directory)
+        facts = {
+            "schema": LOWERING_SCHEMA,
+            "artifacts": [artifact.facts() for artifact in emission.artifacts],
+            "program": emission.program,
+            "operators": operators,
+            "named_data": emission.named_data,
+            "sharing": weight_sharing.measure(lowered.places),
+            "non_finite": lowered.non_finite,
+            "runtime_limits": [limit.facts() for limit in emission.limits],
+            "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
+            **_describe_weights(lower_plan, inputs),
+        }
+        return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]
+
+
+def _describe_weights(lower_plan: Plan, inputs: Inputs) -> dict[str, Any]:
+    from etbuild.model.tensor_digests import tensor_digests
+
+    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan["weights"]).items()}
+    return {
+        "data": {name: file_digest(file) for name, file in found.items()},
+        "tensors": {name: tensor_digests(name, file) for name, file in found.items()},
+    }

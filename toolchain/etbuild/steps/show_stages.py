@@ -1,0 +1,181 @@
+"""The road up to one of ExecuTorch's stages, with what each of them made in files that a person can look into.
+
+    1-source_transform/METHOD.txt, .safetensors   the module that the method is exported from
+    2-quantize/METHOD.txt                         its graph with quantized operators, before it is exported again
+    3-export/METHOD.txt, .pt2                     the exported program, after all passes over it
+    4-to_edge/METHOD.txt                          the same in the edge dialect, after the passes `edge`
+    5-lower/METHOD.txt                            the same with delegates, and what is in each of them
+    6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the program, and what is in it
+
+Nothing here is cached, and nothing is kept of a stage for the next build: graphs show stack traces, with paths.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild import releases
+from etbuild.files import artifacts as files
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import used_sources
+from etbuild.inputs.key import data_in_key
+from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.plan.plan import Plan, export_plan, lower_plan
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.steps.export import Modules, create_module, export_methods, make_methods_ready
+from etbuild.steps.stages import STAGES, Stage, frozen_if_first
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+    from etbuild.export.export_methods import Ready
+
+
+def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
+    """Runs the stages up to one of them, and saves what each made.
+
+    Args:
+        last: The last stage, one of `stages.STAGES`.
+        plan: What to build.
+        inputs: What may be read.
+        directory: Where the stages' directories go. Those of an earlier time are removed.
+        stage: Is told of each stage, for progress.
+
+    Returns:
+        The files by stage, in the order of both.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The model cannot be exported, lowered or written.
+    """
+    used = used_sources(inputs, export_plan(plan))
+    for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
+        shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
+    saved: dict[str, list[Path]] = {}
+    inputs = inputs.only(data_in_key(inputs, plan))
+    with library_messages_off(used.sources), stdout_for_results():
+        releases.check()
+        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+            from etbuild.emit import emit_program as emit  # noqa: F401
+            from etbuild.export import custom_ops
+            from etbuild.export import export_methods as export  # noqa: F401
+            from etbuild.lower import lower_methods  # noqa: F401
+        with importable(used, inputs.data.values()) as finder:
+            custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
+            for number, (name, write) in enumerate(_road(plan, inputs, finder, stage), 1):
+                place = directory / f"{number}-{name}"
+                with files.whole_directory(place) as made:
+                    write(made)
+                saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
+                if name == last:
+                    break
+    return saved
+
+
+Write = Callable[[Path], None]
+"""Writes the files of a stage into a directory."""
+
+
+def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
+    """The stages in their order. Each runs when it is asked for."""
+    from etbuild.analysis.inspection import text
+    from etbuild.export import constant_methods
+    from etbuild.files.program_file import describe
+    from etbuild.lower import lower_methods
+    from etbuild.lower.finite_weights import non_finite
+    from etbuild.steps.lower import Lowered, emit_program, shards_of, weight_places_of
+
+    exporting, lowering = export_plan(plan), lower_plan(plan)
+    lowering["constant_methods"].update(constant_methods.compute(exporting, finder))
+    with stage("create the module"):
+        root = create_module(exporting, inputs, finder, lowering["weights"])
+    modules = Modules(root, exporting, finder)
+    yield "source_transform", partial(_write_modules, exporting, modules)
+    ready = make_methods_ready(exporting, modules, inputs, finder, stage)
+    yield "quantize", partial(_write_texts, _quantized_graphs(ready))
+    programs = export_methods(exporting, modules, inputs, finder, stage, ready)
+    yield "export", partial(_write_programs, programs)
+    with stage("to edge"):
+        edge = lower_methods.to_edge(lowering, programs, finder)
+    yield "to_edge", partial(_write_texts, _edge_graphs(edge))
+    shards = shards_of(lowering, exporting, root, programs)
+    found = non_finite(programs)
+    with stage("lower"):
+        edge = _lower(lowering, programs, shards, finder)
+    yield "lower", partial(_write_texts, _edge_graphs(edge))
+    lowered = Lowered(edge, shards, weight_places_of(edge), found)
+
+    def emit(directory: Path) -> None:
+        artifacts = emit_program(lowering, lowered, inputs, finder, directory, stage)
+        shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
+        _write_texts({lowering["name"]: "\n\n".join([*shown, ""])}, directory)
+
+    yield "to_executorch", emit
+
+
+def _quantized_graphs(ready: dict[str, Ready]) -> dict[str, str]:
+    return {name: _readable(one.quantized) for name, one in ready.items() if one.quantized is not None}
+
+
+def _lower(
+    lowering: Plan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
+) -> EdgeProgramManager:
+    from etbuild.lower import lower_methods, named_data
+
+    edge = lower_methods.lower(lowering, programs, shards, finder)
+    named_data.arrange(edge, named_data.claims(edge, shards))
+    return edge
+
+
+def _write_modules(exporting: Plan, modules: Modules, directory: Path) -> None:
+    from safetensors.torch import save_file
+
+    from etbuild.model.module import named_tensors
+
+    for name, method in sorted(exporting["methods"].items()):
+        if method["program"] is None:
+            with modules.of(name) as (module, _):
+                tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
+                listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]
+                _write_texts({name: "\n".join([str(module), "", *listed, ""])}, directory)
+            save_file(tensors, directory / f"{name}.safetensors")
+
+
+def _write_programs(programs: dict[str, ExportedProgram], directory: Path) -> None:
+    import torch
+
+    for name, program in programs.items():
+        torch.export.save(program, directory / f"{name}.pt2")
+    _write_texts({name: f"{program}\n" for name, program in programs.items()}, directory)
+
+
+def _write_texts(texts: dict[str, str], directory: Path) -> None:
+    for name, text in texts.items():
+        (directory / f"{name}.txt").write_text(text, "utf-8")
+
+
+def _edge_graphs(edge: EdgeProgramManager) -> dict[str, str]:
+    """Each method's graph, and under it those of its delegates."""
+    from etbuild.lower.named_data import delegates
+
+    texts = {}
+    for name in sorted(edge.methods):
+        program = edge.exported_program(name)
+        parts = [_readable(program.graph_module)]
+        for number, delegate in enumerate(delegates(program.graph_module)):
+            blobs = delegate.named_data_store_output
+            size = len(delegate.processed_bytes) + sum(map(len, blobs.buffers if blobs is not None else ()))
+            parts += [f"delegate {number}: {delegate.backend_id}, {size:,} bytes"]
+            parts += [_readable(delegate.original_module.graph_module)]
+        texts[name] = "\n".join(parts)
+    return texts
+
+
+def _readable(graph_module: torch.fx.GraphModule) -> str:
+    return f"{graph_module.print_readable(print_output=False)}\n"

@@ -1,0 +1,1 @@
+"""Bazel's persistent worker."""

@@ -1,0 +1,297 @@
+"""Bazel's persistent worker: a process that has imported everything, and a fork of it for each request.
+
+A fork starts from clean memory and gives all of it back, may crash, and can be killed when its request is cancelled.
+The worker itself runs no user's code and starts no thread. Bazel writes requests to its standard input and reads
+responses from its standard output, which therefore nothing else may write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from etbuild.errors import BuildError
+from etbuild.files.scratch import Scratch, remove_left
+from etbuild.processes import sandbox
+from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, work
+from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
+from etbuild.worker.warm_up import warm
+
+_OUTPUT_BYTES = 1 << 20  # of what a request prints, the last; Bazel holds it in memory
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+Run = Callable[[list[str]], int]
+
+
+class _Stopped(BaseException):
+    """The worker was told to end, or nobody reads its responses any more."""
+
+
+@dataclass
+class _Job:
+    """A request that is being worked on.
+
+    Attributes:
+        request_id: Of the request.
+        pid: Of the fork, which leads a process group of its own.
+        output: Descriptor of what it prints.
+        slate: What it says of itself.
+        view: The directory of links to its inputs that it runs in. None: Bazel has made one, or listed no inputs.
+        kill_at: When its patience ends, by the monotonic clock. None: it was not cancelled.
+    """
+
+    request_id: int
+    pid: int
+    output: int
+    slate: Slate
+    view: Scratch | None
+    kill_at: float | None = None
+
+
+def serve(run: Run) -> int:
+    """Answers requests until there are no more.
+
+    Args:
+        run: Runs one command, given its arguments, and returns its exit code.
+
+    Returns:
+        The exit code: 0 at the end of the requests, 1 if they are damaged, 128 and more if stopped.
+    """
+    requests, responses = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    woken, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler wakes nobody
+    for number in _STOPPING:
+        signal.signal(number, _stop)
+    return _Worker(run, requests, responses, (woken, wakeup)).serve()
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _Stopped(number)
+
+
+class _Worker:
+    """One thread, one loop: requests, ends of forks and deadlines."""
+
+    def __init__(self, run: Run, requests: int, responses: int, wakeup: tuple[int, int]) -> None:
+        self.run = run
+        self.requests = requests
+        self.responses = responses
+        self.wakeup = wakeup
+        self.messages = Messages()
+        self.jobs: dict[int, _Job] = {}
+        self.more = True
+        self.poll = select.poll()
+        self.poll.register(requests, select.POLLIN)
+        self.poll.register(wakeup[0], select.POLLIN)
+        self.poll.register(responses, 0)  # hears of nothing but its reader's end
+
+    def serve(self) -> int:
+        """Works until the requests end."""
+        try:
+            while self.more or self.jobs:
+                self._turn()
+            return 0
+        except ProtocolError as error:
+            print(f"etbuild: cannot read the requests of Bazel: {error}", file=sys.stderr)
+            return 1
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE
+        except _Stopped as stopped:
+            return 128 + int(stopped.args[0])
+        finally:
+            self._kill_all()
+
+    def _turn(self) -> None:
+        """Waits until something happens, and does what follows from it."""
+        deadlines = [job.kill_at for job in self.jobs.values() if job.kill_at is not None]
+        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        for descriptor, _ in self.poll.poll(None if timeout is None else timeout * 1000 + 1):
+            if descriptor == self.requests:
+                self._read()
+            elif descriptor == self.responses:
+                raise _Stopped(signal.SIGPIPE)
+            else:
+                os.read(descriptor, 4096)
+        for job in list(self.jobs.values()):
+            if job.kill_at is not None and time.monotonic() >= job.kill_at:
+                _signal_group(job, signal.SIGKILL)
+            if _ended(job):
+                self._finish(job)
+
+    def _read(self) -> None:
+        data = os.read(self.requests, 1 << 16)
+        if not data:
+            self.poll.unregister(self.requests)
+            self.more = False
+            if self.messages.rest:
+                raise ProtocolError("they end inside a message")
+        for message in self.messages.feed(data):
+            request = decode_request(message)
+            if request.cancel:
+                self._cancel(request)
+            elif request.request_id in self.jobs:
+                raise ProtocolError(f"a second request {request.request_id} before the first was answered")
+            else:
+                self._start(request)
+
+    def _cancel(self, request: WorkRequest) -> None:
+        """Of a request that was answered already there is nothing to cancel."""
+        job = self.jobs.get(request.request_id)
+        if job is not None and job.kill_at is None:
+            job.kill_at = time.monotonic() + GRACE_SECONDS
+            _signal_group(job, signal.SIGTERM)
+
+    def _start(self, request: WorkRequest) -> None:
+        try:
+            warm(_verb(request))
+        except Exception:  # noqa: BLE001 - fails in the fork as well, whose output Bazel shows
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        view = None
+        try:
+            view = sandbox.view(request.inputs) if request.inputs and not request.sandbox_dir else None
+            self._fork(request, view)
+        except (OSError, BuildError) as error:
+            _remove(view)
+            self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
+
+    def _fork(self, request: WorkRequest, view: Scratch | None) -> None:
+        parent, output, slate = os.getpid(), os.memfd_create("output"), Slate.new()
+        with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
+            pid = os.fork()
+            if pid == 0:
+                self._work(request, view, parent, output, slate)
+            with contextlib.suppress(OSError):  # whichever of the two comes first
+                os.setpgid(pid, pid)
+            self.jobs[request.request_id] = _Job(request.request_id, pid, output, slate, view)
+
+    def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int, slate: Slate) -> NoReturn:
+        """Runs the request, in the fork."""
+
+        def run() -> int:
+            self._leave(parent, output)
+            os.chdir(view.path / sandbox.MAIN if view is not None else request.sandbox_dir or ".")
+            return self.run(list(request.arguments))
+
+        def end() -> None:
+            if os.getppid() != parent:  # nobody is left to end what the request has started
+                os.killpg(0, signal.SIGKILL)
+
+        work(slate, run, end)
+
+    def _leave(self, parent: int, output: int) -> None:
+        """Makes a fork a process of its own, which holds nothing of the worker's and ends when it ends."""
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sandbox.leave_network()
+        sandbox.end_with(parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for descriptor in (self.requests, self.responses, *self.wakeup, *self._descriptors()):
+            os.close(descriptor)
+
+    def _descriptors(self) -> list[int]:
+        """Those of the jobs."""
+        return [each for job in self.jobs.values() for each in (job.output, job.slate.descriptor)]
+
+    def _finish(self, job: _Job) -> None:
+        """Answers the request of a fork that has ended."""
+        _signal_group(job, signal.SIGKILL)  # what it left running; it still keeps the group's number from others
+        del self.jobs[job.request_id]
+        _, status = os.waitpid(job.pid, 0)
+        remove_left(job.slate.left())
+        _remove(job.view)
+        output = _printed(job.output)
+        code, stage = job.slate.code(job.pid), job.slate.stage()
+        job.slate.close()
+        if job.kill_at is not None:
+            self._respond(WorkResponse(request_id=job.request_id, was_cancelled=True))
+        elif code is None:
+            why = how_it_ended("the build", os.waitstatus_to_exitcode(status), stage)
+            self._respond(WorkResponse(1, f"{output}error: {why}\n", job.request_id))
+        else:
+            self._respond(WorkResponse(code, output, job.request_id))
+
+    def _respond(self, response: WorkResponse) -> None:
+        data = encode_response(response)
+        while data:
+            data = data[os.write(self.responses, data) :]
+
+    def _kill_all(self) -> None:
+        """Leaves no fork behind."""
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)  # it is being done
+        for job in self.jobs.values():
+            _signal_group(job, signal.SIGTERM)
+        kill_at = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < kill_at and not all(_ended(job) for job in self.jobs.values()):
+            time.sleep(0.01)
+        for job in self.jobs.values():
+            _signal_group(job, signal.SIGKILL)
+            os.waitpid(job.pid, 0)
+            remove_left(job.slate.left())
+            _remove(job.view)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+def _verb(request: WorkRequest) -> str:
+    """What a request asks for; empty where that cannot be told."""
+    first = request.arguments[0] if request.arguments else ""
+    if first.startswith("@"):
+        try:
+            return Path(request.sandbox_dir, first[1:]).read_text("utf-8").partition("\n")[0]
+        except (OSError, UnicodeDecodeError):
+            return ""
+    return first
+
+
+def _ended(job: _Job) -> bool:
+    """Whether a fork has ended. It stays a zombie."""
+    return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _signal_group(job: _Job, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(job.pid, number)
+
+
+def _remove(view: Scratch | None) -> None:
+    if view is not None:
+        view.remove()
+
+
+def _printed(descriptor: int) -> str:
+    """The end of what was written to a file, which is closed."""
+    with open(descriptor, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _OUTPUT_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    return text if size <= _OUTPUT_BYTES else f"[{size - _OUTPUT_BYTES} bytes left out]\n{text}"

@@ -1,0 +1,96 @@
+"""Does once what every build of a process would do first, before the process is forked for each of them.
+
+The process must have one thread when it is forked: locks that another thread holds would stay locked in the fork for
+ever. Operators run on one thread here, so that OpenMP starts no pool. (numpy's OpenBLAS has one from its import on, and
+stops it before a fork by itself.)
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from etbuild.accelerate import importing
+from etbuild.inputs import import_graph, toolchain
+from etbuild.plan.plan import Plan
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+def warm(verb: str) -> None:
+    """Imports what a verb needs and runs it on a tiny module. Costs nothing the second time.
+
+    `verify` is none of those that gain: it builds in processes of its own.
+    """
+    if verb in ("export", "lower", "build"):
+        toolchain.check_installed()
+        _warm_export()
+    if verb in ("lower", "build"):
+        _warm_lowering()
+    if verb == "build":
+        toolchain.toolchain()
+
+
+@functools.cache
+def _warm_export() -> None:
+    with _quiet_and_alone():
+        _tiny_program()
+
+
+@functools.cache
+def _warm_lowering() -> None:
+    """The first lowering of a process costs seconds more than later ones: patterns are traced, caches filled."""
+    with _quiet_and_alone(), importing():
+        from etbuild.emit import emit_program  # noqa: F401
+        from etbuild.inputs.user_code import SourceFinder
+        from etbuild.lower import lower_methods
+        from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
+
+        plan: Plan = {
+            "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}], "from_recipe": False}},
+            "recipe": None,
+            "constant_methods": {},
+            "edge_compile": EDGE_COMPILE,
+            "passes": {hook: [] for hook in HOOKS},
+        }
+        lower_methods.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.Used())).to_executorch()
+
+
+def _tiny_program() -> ExportedProgram:
+    import torch
+
+    from etbuild.export import (
+        archive,  # noqa: F401
+        export_methods,  # noqa: F401
+    )
+
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval()
+    with torch.no_grad():
+        return torch.export.export(module, (torch.zeros(1, 8),))
+
+
+@contextmanager
+def _quiet_and_alone() -> Iterator[None]:
+    """No messages and no threads. What is made inside stays as long as the process: the collector leaves it alone, and
+    so never writes to memory that the forks share."""
+    with library_messages_off(), stdout_for_results():
+        import torch
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        threads, interval = torch.get_num_threads(), tqdm.monitor_interval
+        torch.set_num_threads(1)
+        tqdm.monitor_interval = 0  # the first bar would start a thread that watches all of them
+        state = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
+            tqdm.monitor_interval = interval
+            torch.set_num_threads(threads)
+    gc.collect()
+    gc.freeze()

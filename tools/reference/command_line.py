@@ -1,0 +1,119 @@
+"""The page of the command line, from the parsers of the driver.
+
+argparse's own texts differ between versions of Python and depend on the width of the terminal, so that none is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+
+from etbuild.cli import main
+from tools.reference.markdown import fence, link, table
+from tools.reference.markdown import page as markdown_page
+
+_LINE = 100  # of a usage, in characters
+
+
+def page() -> str:
+    """Returns the page."""
+    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.whole_parser()))
+
+
+def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
+    verbs = _subparsers(parser)
+    yield parser.description or ""
+    yield fence("text", f"{parser.prog} [--version] [--help] VERB ...")
+    yield (
+        "Results go to standard output. Errors and progress go to standard error. Options cannot be abbreviated. "
+        "`etbuild VERB @FILE` reads the arguments from a file, one on each line."
+    )
+    for_users = {action.dest for action in _choices(parser)}
+    rows = [(link(f"etbuild {verb}"), _description(verbs[verb])) for verb in verbs]
+    titles = ("verb", "description")
+    yield table(titles, [row for row, verb in zip(rows, verbs, strict=True) if verb in for_users])
+    yield "Build rules call these verbs; they may change in any release:"
+    yield table(titles, [row for row, verb in zip(rows, verbs, strict=True) if verb not in for_users])
+    yield "## Exit codes"
+    yield table(("code", "meaning"), [(str(code), meaning) for code, meaning in main.EXIT_CODES.items()])
+    for verb in verbs:
+        yield from _verb(verbs[verb], "##")
+
+
+def _verb(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
+    below = _subparsers(parser)
+    yield f"{level} {parser.prog}"
+    yield parser.description or ""
+    if below:
+        yield table(("action", "description"), [(link(one.prog), _description(one)) for one in below.values()])
+    else:
+        yield fence("text", _usage(parser))
+        for title, actions in _groups(parser):
+            yield f"{title}:" if title else ""
+            yield table(("argument", "description"), [(f"`{_name(action)}`", _help(action)) for action in actions])
+    for one in below.values():
+        yield from _verb(one, f"{level}#")
+
+
+def _choices(parser: argparse.ArgumentParser) -> Iterable[argparse.Action]:
+    """The verbs that `--help` lists."""
+    return [choice for action in _subparser_actions(parser) for choice in action._choices_actions]
+
+
+def _subparser_actions(parser: argparse.ArgumentParser) -> list[argparse._SubParsersAction[argparse.ArgumentParser]]:
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return {name: found for action in _subparser_actions(parser) for name, found in action.choices.items()}
+
+
+def _groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
+    """The arguments by group: those of argparse's own groups together, without a title."""
+    own: list[argparse.Action] = []
+    titled: list[tuple[str, list[argparse.Action]]] = []
+    for group in parser._action_groups:
+        actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
+        if group in (parser._positionals, parser._optionals):
+            own += actions
+        else:
+            titled.append((f"{(group.title or '')[:1].upper()}{(group.title or '')[1:]}", actions))
+    return iter([(title, actions) for title, actions in [("", own), *titled] if actions])
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """The usage on lines that are broken between arguments."""
+    exclusive = [group._group_actions for group in parser._mutually_exclusive_groups]
+    words, done = [], []
+    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    for action in sorted(actions, key=lambda action: not action.option_strings):
+        if action in done:
+            continue
+        together = next((group for group in exclusive if action in group), [action])
+        done += together
+        text = " | ".join(_name(one) for one in together)
+        words.append(f"[{text}]" if action.option_strings and not action.required else text)
+    lines = [parser.prog]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) > _LINE:
+            lines.append(" " * len(parser.prog))
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def _name(action: argparse.Action) -> str:
+    """An argument as a user writes it, such as `--root DIR` or `MANIFEST [MANIFEST ...]`."""
+    value = str(action.metavar or action.dest)
+    if action.option_strings:
+        return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
+    return {"+": f"{value} [{value} ...]", "?": f"[{value}]"}.get(str(action.nargs), value)
+
+
+def _help(action: argparse.Action) -> str:
+    text = action.help or ""
+    said = f"{text[:1].upper()}{text[1:]}."
+    return f"Required. {said}" if action.option_strings and action.required else said
+
+
+def _description(parser: argparse.ArgumentParser) -> str:
+    return (parser.description or "").partition(". ")[0].removesuffix(".") + "."

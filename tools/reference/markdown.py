@@ -1,0 +1,109 @@
+"""Small parts of Markdown, as GitHub and the documentation site both read it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from tools.markdown_links import slug
+
+_FENCE = "```"
+
+
+def page(title: str, source: str, blocks: Iterable[str]) -> str:
+    """Returns a page with a title, a comment that names its source, and blocks with an empty line between them."""
+    note = f"<!-- Generated from {source} by `make reference`. Do not edit this page. -->"
+    return "\n\n".join([f"# {title}", note, *(block for block in blocks if block)]) + "\n"
+
+
+def link(text: str, heading: str | None = None) -> str:
+    """Returns a link to a heading of the same page. The text is the heading unless another heading is given."""
+    return f"[{text}](#{slug(heading or text)})"
+
+
+def cell(text: str) -> str:
+    """Returns text that can stand in a cell of a table: on one line, without a bare `|`."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table."""
+    lines = [header, ["---"] * len(header), *([cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def fence(language: str, code: str) -> str:
+    """Returns a block of code."""
+    return f"{_FENCE}{language}\n{code.strip(chr(10))}\n{_FENCE}"
+
+
+def fence_indented(text: str, language: str) -> str:
+    """Returns the text with its indented blocks of code, which have no language, as fenced ones.
+
+    Args:
+        text: Markdown. Blocks of code in it are indented by four spaces and follow an empty line, or are fenced.
+        language: The language of the indented blocks.
+    """
+    blocks: list[list[str]] = []  # paragraphs, each a list of lines; code keeps its empty lines
+    inside_fence = False
+    for paragraph in re.split(r"\n{2,}", text.strip("\n")):
+        lines = paragraph.split("\n")
+        continues = bool(blocks) and (
+            inside_fence or (lines[0].startswith("    ") and blocks[-1][0].startswith("    "))
+        )
+        inside_fence ^= sum(line.lstrip().startswith(_FENCE) for line in lines) % 2 == 1
+        if continues:
+            blocks[-1] += ["", *lines]
+        else:
+            blocks.append(lines)
+    parts = ["\n".join(lines) for lines in blocks]
+    return "\n\n".join(fence(language, textwrap.dedent(part)) if part.startswith("    ") else part for part in parts)
+
+
+_SECTION = re.compile(
+    r"^(Args|Arguments|Attributes|Examples?|Raises|Returns|Yields):\n((?:(?: .*)?(?:\n|\Z))+)", re.MULTILINE
+)
+
+
+def docstring(text: str, language: str, skip: Sequence[str] = ()) -> str:
+    """Returns a docstring in Google's style as Markdown: sections of arguments become lists.
+
+    Args:
+        text: The docstring, without indentation.
+        language: The language of its examples.
+        skip: Sections that are left out, such as `Attributes`.
+    """
+    parts = []
+    end = 0
+    for match in _SECTION.finditer(text):
+        parts.append(fence_indented(text[end : match.start()], language))
+        end = match.end()
+        if match[1] not in skip:
+            parts.append(_section(match[1], textwrap.dedent(match[2]).strip(), language))
+    parts.append(fence_indented(text[end:], language))
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def _section(title: str, body: str, language: str) -> str:
+    if title.startswith("Example"):
+        return f"**{title}**\n\n{fence_indented(textwrap.indent(body, '    '), language)}"
+    if title in ("Returns", "Yields"):
+        return f"**{title}**: " + re.sub(r"\n(?=- )", "\n\n", body, count=1)
+    rows = [f"- `{name}`: {said}" for name, said in items(body).items()]
+    return f"**{ {'Args': 'Arguments'}.get(title, title) }**\n\n" + "\n".join(rows)
+
+
+def sections(text: str) -> dict[str, dict[str, str]]:
+    """Returns the sections of a docstring whose entries have names, such as `Args`, by title."""
+    found = _SECTION.finditer(text)
+    return {match[1]: items(textwrap.dedent(match[2]).strip()) for match in found}
+
+
+def items(body: str) -> dict[str, str]:
+    """Returns the entries `name: text` of a section, in which further lines of an entry are indented."""
+    entries: dict[str, str] = {}
+    for entry in re.split(r"\n(?! )", body):
+        name, _, said = entry.partition(":")
+        entries[name.strip()] = " ".join(said.split())
+    return entries

@@ -1,0 +1,155 @@
+"""The page of the Python names that other packages may use, from their docstrings. No module is imported."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.reference.markdown import docstring, fence, sections, table
+from tools.reference.markdown import page as markdown_page
+
+PUBLIC = {
+    "etbuild.backends": (
+        "Backend",
+        "Pairing",
+        "Context",
+        "Edge",
+        "Need",
+        "Options",
+        "Partitioners",
+        "OptionError",
+    ),
+    "etbuild.backends.needs": ("package", "sdk", "python"),
+    "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
+}
+"""The names by module: what a package with a backend of its own imports. Everything else may change at any time."""
+
+_PACKAGES = "toolchain"  # the folder with the package `etbuild`
+_Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
+
+
+def page(root: Path) -> str:
+    """Returns the page.
+
+    Raises:
+        LookupError: A module has no such name.
+    """
+    return markdown_page("Python interface", "the docstrings of toolchain/etbuild", _blocks(root / _PACKAGES))
+
+
+def _blocks(packages: Path) -> Iterator[str]:
+    yield (
+        "What a package that [adds a backend](../backends.md#from-another-package) imports from `etbuild`. "
+        "Other modules and names are internal: they may change in any release. No module on this page imports torch."
+    )
+    for module, names in PUBLIC.items():
+        yield f"## {module}"
+        for name in names:
+            found = _find(packages, module, name)
+            yield f"### {name}"
+            yield fence("python", f"from {module} import {name}")
+            yield from found.blocks(name)
+
+
+@dataclass
+class _Found:
+    """A definition, the statement after it, and the source that both stand in."""
+
+    node: _Definition
+    following: ast.stmt | None
+    source: str
+
+    def blocks(self, name: str) -> Iterator[str]:
+        if isinstance(self.node, ast.ClassDef):
+            yield from self._class(self.node)
+        elif isinstance(self.node, ast.FunctionDef):
+            yield from self._function(self.node, name)
+        else:
+            yield fence("python", self._text(self.node))
+            yield _string(self.following) or ""
+
+    def _text(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.source, node) or ""
+
+    def _function(self, node: ast.FunctionDef, name: str) -> Iterator[str]:
+        returns = f" -> {self._text(node.returns)}" if node.returns else ""
+        arguments = [text for text in self._arguments(node.args) if text not in ("self", "cls")]
+        yield fence("python", f"{name}({', '.join(arguments)}){returns}")
+        yield docstring(ast.get_docstring(node) or "", "python")
+
+    def _arguments(self, arguments: ast.arguments) -> Iterator[str]:
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+        for argument, default in zip(positional, [*defaults, *arguments.defaults], strict=True):
+            yield self._argument(argument, default)
+        if arguments.vararg:
+            yield f"*{self._text(arguments.vararg)}"
+        elif arguments.kwonlyargs:
+            yield "*"
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            yield self._argument(argument, default)
+        if arguments.kwarg:
+            yield f"**{self._text(arguments.kwarg)}"
+
+    def _argument(self, argument: ast.arg, default: ast.expr | None) -> str:
+        return self._text(argument) + (f" = {self._text(default)}" if default else "")
+
+    def _class(self, node: ast.ClassDef) -> Iterator[str]:
+        bases = ", ".join(self._text(base) for base in node.bases)
+        decorators = "".join(f"@{self._text(decorator)}\n" for decorator in node.decorator_list)
+        yield fence("python", f"{decorators}class {node.name}{f'({bases})' if bases else ''}")
+        text = ast.get_docstring(node) or ""
+        yield docstring(text, "python", skip=("Attributes",))
+        yield self._fields(node, sections(text).get("Attributes", {}))
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and (method.name == "__init__" or not method.name.startswith("_")):
+                shown = node.name if method.name == "__init__" else f"{node.name}.{method.name}"
+                yield f"#### {shown}"
+                yield from self._function(method, shown)
+
+    def _fields(self, node: ast.ClassDef, said: dict[str, str]) -> str:
+        """A table of the fields of a class: those with a type, and those that are only assigned."""
+        rows = []
+        for field, following in zip(node.body, [*node.body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign):
+                name, kind = self._text(field.target), f"`{self._text(field.annotation)}`"
+            elif isinstance(field, ast.Assign):
+                name, kind = self._text(field.targets[0]), ""
+            else:
+                continue
+            if not name.startswith("_"):
+                default = f"`{self._text(field.value)}`" if field.value else "required"
+                rows.append((f"`{name}`", kind, default, said.get(name) or _string(following) or ""))
+        return table(("field", "type", "default", "description"), rows) if rows else ""
+
+
+def _find(packages: Path, module: str, name: str) -> _Found:
+    """The definition of a name, in the module or in the one of the same package that it is imported from."""
+    path = packages.joinpath(*module.split("."))
+    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
+    body = ast.parse(source).body
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("etbuild"):
+            original = {alias.asname or alias.name: alias.name for alias in statement.names}.get(name)
+            if original is not None:
+                return _find(packages, statement.module, original)
+        if isinstance(statement, _Definition) and name in _names(statement):
+            return _Found(statement, following, source)
+    raise LookupError(f"{module} has no name {name}: change PUBLIC in {Path(__file__).name}")
+
+
+def _names(statement: _Definition) -> list[str]:
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        return [statement.name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _string(statement: ast.stmt | None) -> str | None:
+    """The text of a statement that is only a string: what documents the assignment before it."""
+    constant = statement.value if isinstance(statement, ast.Expr) else None
+    text = constant.value if isinstance(constant, ast.Constant) else None
+    return inspect.cleandoc(text) if isinstance(text, str) else None

@@ -1,0 +1,111 @@
+"""Loads `.bzl` files without Bazel.
+
+The syntax of Starlark is a part of Python's, so Python runs the files. Functions of Bazel that a file calls while it is
+loaded are replaced by functions that only record their arguments. Nothing runs the implementation of a rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+@dataclass
+class Call:
+    """A call of a function of Bazel's, such as `rule` or `attr.label`."""
+
+    function: str
+    arguments: dict[str, Any]
+
+    @property
+    def doc(self) -> str:
+        """What it says under `doc`."""
+        return str(self.arguments.get("doc") or "")
+
+
+@dataclass
+class Module:
+    """A loaded `.bzl` file.
+
+    Attributes:
+        doc: Its docstring.
+        names: Its global values by name, without those that it loads from other files.
+        comments: The comment above the assignment of a name, for names that have one.
+    """
+
+    doc: str
+    names: dict[str, Any]
+    comments: dict[str, str]
+
+
+_RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class")
+_ATTRIBUTES = ("bool", "int", "label", "label_keyed_string_dict", "label_list", "output", "output_list", "string")
+_ATTRIBUTES_OF_STRINGS = ("string_dict", "string_list", "string_list_dict", "int_list")
+
+
+def _record(function: str) -> Callable[..., Call]:
+    def call(*positional: Any, **arguments: Any) -> Call:
+        return Call(function, {**arguments, **{str(place): value for place, value in enumerate(positional)}})
+
+    return call
+
+
+def _label(text: str) -> str:
+    return text
+
+
+def _comments(source: str) -> dict[str, str]:
+    found = re.finditer(r"^((?:#.*\n)+)(\w+) = ", source, re.MULTILINE)
+    return {match[2]: re.sub(r"^# ?", "", match[1], flags=re.MULTILINE).strip() for match in found}
+
+
+def _bazel() -> dict[str, Any]:
+    """The global names of Bazel that are used while a file is loaded."""
+    attributes = {name: _record(name) for name in _ATTRIBUTES + _ATTRIBUTES_OF_STRINGS}
+    return {
+        **{name: _record(name) for name in _RECORDED},
+        "Label": _label,
+        "attr": SimpleNamespace(**attributes),
+        "struct": SimpleNamespace,
+    }
+
+
+class Loader:
+    """Loads files of one repository, each of them once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.loaded: dict[Path, Module] = {}
+
+    def load(self, path: Path) -> Module:
+        """Returns a file's module.
+
+        Raises:
+            NameError: The file calls a function of Bazel that this module does not know.
+        """
+        if path not in self.loaded:
+            names = _bazel()
+            provided = set(names)
+
+            def load(label: str, *same: str, **renamed: str) -> None:
+                loaded = self.load(self._path(label, path)).names
+                for ours, theirs in {**{name: name for name in same}, **renamed}.items():
+                    names[ours] = loaded[theirs]
+                    provided.add(ours)
+
+            names["load"] = load
+            provided |= {"load", "__builtins__", "__doc__"}
+            source = path.read_text("utf-8")
+            exec(compile(source, str(path), "exec"), names)
+            own = {name: value for name, value in names.items() if name not in provided}
+            self.loaded[path] = Module(str(names.get("__doc__") or ""), own, _comments(source))
+        return self.loaded[path]
+
+    def _path(self, label: str, where: Path) -> Path:
+        """The file that a label means which stands in the file `where`."""
+        package, _, name = label.partition(":")
+        return (self.root / package.removeprefix("//") if package else where.parent) / name

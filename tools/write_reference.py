@@ -1,0 +1,24 @@
+"""Writes the reference pages in `docs/reference/`, and the table of packages in ARCHITECTURE.md.
+
+`make reference`, or `python -m tools.write_reference`.
+"""
+
+from __future__ import annotations
+
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, pages
+from tools.reference.modules import with_packages
+
+
+def main() -> None:
+    """Writes every page, and removes pages that no source produces any more."""
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    written = pages()
+    for stale in {path.name for path in DIRECTORY.glob("*.md")} - set(written):
+        (DIRECTORY / stale).unlink()
+    for name, text in written.items():
+        (DIRECTORY / name).write_text(text, "utf-8")
+    ARCHITECTURE.write_text(with_packages(ARCHITECTURE.read_text("utf-8"), ROOT), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
