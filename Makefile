@@ -1,5 +1,6 @@
 # make build   builds the examples with Bazel and runs one program
 # make test    runs all tests
+# make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
 # make venv    installs the driver and the developers' tools in .venv
 # make lint    runs the linters
 # make wheel   builds the driver's wheel, with the same bytes for the same commit
@@ -18,13 +19,16 @@ BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 AUDIT := .cache/audit
 DOCS := .cache/docs
+COVERAGE := .cache/coverage
+# What `make build` builds with Bazel, for tests/bazel.
+DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
+.PHONY: build test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
-	bazel=$(BAZEL); $$bazel build //examples/...
+	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
 	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
 	@# The runtime's native libraries log to standard error: they look for things that only other machines have.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
@@ -32,6 +36,24 @@ build: venv
 
 test: venv $(BUILDGRID)/ready
 	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+
+# All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
+test-quick: venv
+	$(VENV)/bin/python -m pytest --numprocesses 2 -m "not (torch or bazel) or quick"
+
+# Long forms of tests that `make test` runs with fewer repetitions.
+test-soak: venv
+	$(VENV)/bin/python -m pytest -m soak
+
+# The driver's lines and branches that tests reach in their own processes. coverage.py would add code that runs when Python
+# starts, which is in every key: so it is no package of .venv.
+coverage: venv $(COVERAGE)/ready
+	$(VENV)/bin/python -c 'import sys; sys.path.append("$(COVERAGE)/site"); import pytest; sys.exit(pytest.main())' \
+	  --numprocesses 2 -m "not (bazel or soak)" -p pytest_cov --cov --cov-report=term --cov-report=html:$(COVERAGE)/html $(TESTS)
+
+$(COVERAGE)/ready: Makefile
+	$(VENV)/bin/pip install --quiet --upgrade --no-deps --target $(COVERAGE)/site coverage==7.17.3 pytest-cov==7.1.0
+	touch $@
 
 # Long campaigns; `make test` runs a short form of them. Do not edit the driver meanwhile: its digest is in each key.
 fuzz: venv
@@ -115,7 +137,7 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) $(DOCS) node_modules site
+	rm -rf $(VENV) $(BUILDGRID) $(DISK_CACHE) $(COVERAGE) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean
 
 # Moves the fragments of changes/ into CHANGELOG.md: `make changelog VERSION=0.2.0`.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,17 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from etbuild.processes.environment import ARITHMETIC
+from tests.helpers.commands import build
+from tests.helpers.once import made_once
+from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
+from tests.helpers.worker_client import Worker
 
 os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
 
-pytest_plugins = ["tests.workspaces"]  # fixtures of tests/bazel and tests/remote
+pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+TESTS = Path(__file__).parent
+EXAMPLES = TESTS.parent / "examples"
 MANIFESTS = {
     "mlp": EXAMPLES / "mlp/model.yaml",
     "tiny_lm": EXAMPLES / "tiny_lm/model.yaml",
@@ -35,21 +38,40 @@ MANIFESTS = {
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }
 
+# The markers of all tests of a folder. pyproject.toml says what they mean.
+MARKERS = {
+    "bazel": ("bazel",),
+    "conformance": ("torch",),
+    "faults": ("torch",),
+    "integration": ("torch",),
+    "remote": ("bazel", "remote"),
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+    parser.addoption(
+        "--update-seconds", action="store_true", help="write tests/seconds.json anew, which orders the files"
+    )
 
 
-class _ByFile(LoadScopeScheduling):
-    """What one process runs, one after the other: the tests of a file, and all that need Bazel's servers."""
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "bazel" if file.startswith(("tests/bazel/", "tests/remote/")) else file
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
+            item.add_marker(marker)
+    if hasattr(config, "workerinput"):
+        sort_longest_first(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ByFile(config, log)
+    config.option.loadscopereorder = False  # keep the order of the collection
+    return LongestFirst(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,23 +85,32 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-def build_with_cli(manifest: Path, directory: Path) -> None:
-    """Builds a manifest with the command line, in a process of its own."""
-    command = [sys.executable, "-m", "etbuild", "build", str(manifest), "--no-cache", "-o", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of this test run share. It is empty when the run starts."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture(scope="session")
-def cli_built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Builds an example with the command line at its first use, and returns the path of its program."""
-    programs: dict[str, Path] = {}
+def cli_built(shared_directory: Path) -> Callable[[str], Path]:
+    """Builds an example with the command line when it is first needed, and returns the path of its program."""
 
     def get(name: str) -> Path:
-        if name not in programs:
-            directory = tmp_path_factory.mktemp(name)
-            build_with_cli(MANIFESTS[name], directory)
-            programs[name] = directory / f"{name}.pte"
-        return programs[name]
+        directory = made_once(shared_directory / name, lambda partial: build(MANIFESTS[name], partial))
+        return directory / f"{name}.pte"
 
     return get
+
+
+@pytest.fixture(scope="session")
+def etbuild_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker for tests that need a command in a process of its own, but not the start of that process.
+
+    Each request runs in a fork that holds nothing of another request. The test leaves the worker alive.
+    """
+    worker = Worker(tmp_path_factory.mktemp("etbuild_worker"))
+    yield worker
+    worker.end()

@@ -89,7 +89,7 @@ EDITS = [
 def prepared(directory: Path) -> Path:
     """A checkout to edit, with the files that a build reads."""
     sys.path.insert(0, str(ROOT))
-    from tests.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED
+    from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED
 
     for name in BUILD_FILES:
         shutil.copy2(ROOT / name, directory / name)
@@ -175,7 +175,7 @@ def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
 
 def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
     """The actions and seconds of each edit in Bazel, with a warm server."""
-    from tests.workspaces import BAZEL, Workspace, packages_repository
+    from tests.helpers.workspaces import BAZEL, Workspace, packages_repository
 
     def developers(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*BAZEL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.worker_client import descendants
+from tests.helpers.worker_client import descendants
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -38,7 +38,7 @@ from measure import command, commands, seconds, weighing  # noqa: E402
 from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
 
 from etbuild.accelerate import SWITCHES  # noqa: E402
-from tests.worker_client import Worker  # noqa: E402
+from tests.helpers.worker_client import Worker  # noqa: E402
 
 PLAIN = HERE / "plain.py"
 _HEAD = """\

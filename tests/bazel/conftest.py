@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Result, Workspace, packages_repository
+from tests.helpers.once import made_once
+from tests.helpers.workspaces import REPOSITORY, Result, Workspace, packages_repository
+
+MADE = REPOSITORY / ".cache/bazel"
+"""The disk cache of `make build`."""
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +43,23 @@ def other_checkout(
 
 @pytest.fixture(scope="session")
 def built(checkout: Workspace, disk_cache: Path) -> Result:
-    """All examples, built without network."""
+    """All examples, built or taken from what `make build` built, without network in either case."""
     return checkout.build("//examples/...", f"--disk_cache={disk_cache}")
 
 
 @pytest.fixture(scope="session")
-def disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the first checkout built, by action and by content."""
-    return tmp_path_factory.mktemp("disk_cache")
+def disk_cache(shared_directory: Path) -> Path:
+    """A disk cache with all examples if `make build` ran before, else an empty one.
+
+    It is a copy. What the tests add to it ends with this run, so that no later run finds an action that only a test
+    ran.
+    """
+
+    def copy(directory: Path) -> None:
+        if MADE.exists():
+            shutil.copytree(MADE, directory, dirs_exist_ok=True)
+
+    return made_once(shared_directory / "disk_cache", copy)
 
 
 @pytest.fixture

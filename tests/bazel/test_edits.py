@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import WORKERS, Workspace
 
 BUILD = """\
 load("//rules:defs.bzl", "executorch_lock", "executorch_program")
@@ -65,33 +65,36 @@ def write_weights(path: Path, value: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The option of a disk cache, which gives back what an edit made different when it is undone."""
-    return f"--disk_cache={tmp_path_factory.mktemp('edits')}"
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options of a disk cache, which gives back what an edit changed when it is undone, and of workers.
+
+    They run the same actions in less time than a sandbox: test_worker.py compares what the two make.
+    """
+    return [f"--disk_cache={tmp_path_factory.mktemp('edits')}", *WORKERS]
 
 
 @pytest.fixture(scope="module")
-def net(checkout: Workspace, cache: str) -> Iterator[Workspace]:
+def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
     """A package `edits` with one program, built."""
     directory = checkout.directory / "edits"
     for name, text in {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "unused.py": ""}.items():
         checkout.write(f"edits/{name}", text)
     write_weights(directory / "net.safetensors", 0.0)
-    first = checkout.build("//edits:net", cache)
+    first = checkout.build("//edits:net", *options)
     assert first.mnemonics == [PLAN, EXPORT, LOWER, REPORT]
     yield checkout
     for path in directory.iterdir():
         path.unlink()
 
 
-def after(net: Workspace, cache: str, path: str, old: str, new: str) -> list[str]:
+def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> list[str]:
     """What an edit runs. It is undone."""
     net.edit(f"edits/{path}", old, new)
     try:
-        return net.build("//edits:net", cache).mnemonics
+        return net.build("//edits:net", *options).mnemonics
     finally:
         net.edit(f"edits/{path}", new, old)
-        assert net.build("//edits:net", cache).mnemonics == []
+        assert net.build("//edits:net", *options).mnemonics == []
 
 
 @pytest.mark.parametrize(
@@ -109,49 +112,49 @@ def after(net: Workspace, cache: str, path: str, old: str, new: str) -> list[str
     ],
 )
 def test_an_edit_runs_what_it_reaches(
-    net: Workspace, cache: str, path: str, old: str, new: str, run: list[str]
+    net: Workspace, options: list[str], path: str, old: str, new: str, run: list[str]
 ) -> None:
-    assert after(net, cache, path, old, new) == run
+    assert after(net, options, path, old, new) == run
 
 
-def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, cache: str) -> None:
+def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: list[str]) -> None:
     net.write("edits/unused.py", "x = 1\n")
     try:
-        assert net.build("//edits:net", cache).mnemonics == [EXPORT]
+        assert net.build("//edits:net", *options).mnemonics == [EXPORT]
     finally:
         net.write("edits/unused.py", "")
 
 
-def test_weights_export_nothing(net: Workspace, cache: str) -> None:
+def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]) -> None:
     weights = net.directory / "edits/net.safetensors"
     before = {path.name for path in net.output("edits/net.down").iterdir()}
     write_weights(weights, 0.5)
     try:
-        assert net.build("//edits:net", cache).mnemonics == [LOWER, REPORT]
+        assert net.build("//edits:net", *options).mnemonics == [LOWER, REPORT]
         assert len(before) == 2
         assert not before & {path.name for path in net.output("edits/net.down").iterdir()}
     finally:
         write_weights(weights, 0.0)
 
 
-def test_a_broken_check_fails_the_target(net: Workspace, cache: str) -> None:
+def test_a_broken_check_fails_the_target(net: Workspace, options: list[str]) -> None:
     net.edit("edits/net.yaml", "methods:", "checks: {max_program_bytes: 9}\nmethods:")
     try:
-        said = [net.build("//edits:net", cache, expect=1).err]
+        said = [net.build("//edits:net", *options, expect=1).err]
         # Later Bazels run the checks for whoever builds the program alone; Bazel 4 wants to be told.
         alone = ("--output_groups=pte", "--experimental_run_validations")
-        said.append(net.build("//edits:net", cache, *alone, expect=1).err)
+        said.append(net.build("//edits:net", *options, *alone, expect=1).err)
     finally:
         net.edit("edits/net.yaml", "checks: {max_program_bytes: 9}\nmethods:", "methods:")
     for message in said:
         assert "edits/net.yaml:5:29: checks.max_program_bytes: the program has" in message
 
 
-def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, cache: str) -> None:
+def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, options: list[str]) -> None:
     lock = net.directory / "edits/net.lock.json"
-    test = ("//edits:update_test", cache, "--test_output=errors")
+    test = ("//edits:update_test", *options, "--test_output=errors")
     assert "bazel run //edits:update" in net.run("test", *test, expect=3).out
-    net.run("run", "//edits:update", cache)
+    net.run("run", "//edits:update", *options)
     net.run("test", *test)
     net.edit("edits/net.yaml", "[1, 8]", "[2, 8]")
     try:
@@ -163,17 +166,17 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, cac
         lock.unlink()
 
 
-def test_a_program_that_is_not_reproducible_is_found_out(net: Workspace, cache: str) -> None:
+def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options: list[str]) -> None:
     verified = BUILD.replace("    weights", "    verify_reproducible = True,\n    weights")
     net.write("edits/BUILD", verified)
     try:
-        assert "ExecutorchVerify" in net.build("//edits:net", cache).mnemonics
+        assert "ExecutorchVerify" in net.build("//edits:net", *options).mnemonics
         net.edit(
             "edits/model.py",
             "return self.down",
             "import os\n        x = x * len(os.environ['PATH'] + os.environ.get('TZ', ''))\n        return self.down",
         )
-        message = net.build("//edits:net", cache, expect=1).err
+        message = net.build("//edits:net", *options, expect=1).err
         assert "a second build differs in `net" in message
     finally:
         net.write("edits/BUILD", BUILD)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import Workspace
 
 LOAD = 'load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")\n'
 MODEL = """\
@@ -81,7 +81,7 @@ def test_a_target_that_contradicts_its_manifest(package: Workspace, attribute: s
     assert wrong.split('"')[-2] in message.split("error:", 1)[1], message
 
 
-def test_an_unknown_tag_names_those_there_are(package: Workspace) -> None:
+def test_an_unknown_tag_is_reported_with_the_known_ones(package: Workspace) -> None:
     target = 'executorch_named_data(name = "data", program = ":net", tag = "wieghts")\n'
     package.write("wrong/BUILD", LOAD + PROGRAM + target)
     assert "//wrong:net has no named data 'wieghts'. It has 'weights'" in errors(package, "//wrong:data")
@@ -124,7 +124,7 @@ def test_an_undeclared_source_is_not_found(package: Workspace) -> None:
     assert Path(package.directory / "wrong/helper.py").exists()  # it lies beside, and is not seen
 
 
-def test_no_network_in_an_action(package: Workspace) -> None:
+def test_an_action_has_no_network(package: Workspace) -> None:
     package.write(
         "wrong/model.py",
         MODEL
@@ -139,7 +139,7 @@ def create():
     assert "only the loopback interface" in errors(package)
 
 
-def test_nothing_of_the_users_environment_in_an_action(package: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_does_not_see_the_users_environment(package: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETBUILD_TEST_AMBIENT", "1")
     package.write(
         "wrong/model.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Workspace
+from tests.helpers.workspaces import WORKERS, Workspace
 
 PROGRAMS = ["apps/fitness/fitness", "apps/gesture/gesture"]
 
@@ -15,7 +15,7 @@ PROGRAMS = ["apps/fitness/fitness", "apps/gesture/gesture"]
 @pytest.fixture(scope="module")
 def monorepo(checkout: Workspace, output_root: Path, packages: Path) -> Iterator[Workspace]:
     workspace = Workspace(checkout.directory / "examples/monorepo", output_root, packages)
-    workspace.build("//...")
+    workspace.build("//...", *WORKERS)
     yield workspace
     workspace.stop()
 

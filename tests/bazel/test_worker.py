@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ..worker_client import alive, wait_until
-from ..workspaces import Result, Workspace
+from tests.helpers.manifests import one_method
+from tests.helpers.worker_client import alive, wait_until
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
-WORKERS = ["--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker"]
 INTERRUPTED = 8  # Bazel's exit code
 MODES = {"multiplex": "--noworker_sandboxing", "sandboxed": "--worker_sandboxing"}
 BUILD = """\
@@ -33,13 +33,7 @@ executorch_toolchain(name = "own", driver = "@rules_executorch//toolchain:etbuil
 
 toolchain(name = "own_toolchain", toolchain = ":own", toolchain_type = "@rules_executorch//toolchain:toolchain_type")
 """
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 MODEL = """\
 import torch
 
@@ -141,7 +135,7 @@ def test_an_interrupted_build_leaves_nothing_running(served: Workspace, mode: st
     in_workers(served, "//net", MODES[mode])
 
 
-def test_a_driver_is_a_worker_if_its_toolchain_says_so(served: Workspace) -> None:
+def test_actions_support_workers_only_if_the_toolchain_declares_it(served: Workspace) -> None:
     served.write("own/BUILD", TOOLCHAIN)
     actions = 'mnemonic("Executorch(Export|Lower)", //net)'
     assert "supports-workers: 1" in served.run("aquery", actions).out

@@ -21,7 +21,7 @@ from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.manifest import validate
 from etbuild.plan import plan
-from tests.examples_drawn import examples
+from tests.helpers.examples_drawn import examples
 from tests.unit.test_alignment import fewest
 
 from .conftest import Lower, take

@@ -98,7 +98,7 @@ def test_a_buffer_inside_a_delegate_is_not_shared(
     assert "lowered together" not in outcome.err
 
 
-def test_a_buffer_of_one_method_alone_may_be_inside(lower: Lower) -> None:
+def test_a_buffer_of_only_one_method_may_be_inside_a_delegate(lower: Lower) -> None:
     found = places(lower(tail(count=DEMO, decode="", peek=""), MODEL)[0])
     assert found["decode"] == found["peek"] == [(2, 0)]
 

@@ -216,7 +216,7 @@ def test_partitions_inside_control_flow_count(lower: Lower) -> None:
     assert "would get 1 of `decode`, 2 of `prefill`" in outcome.err
 
 
-def test_the_backends_own_refusal_says_less(lower: Lower) -> None:
+def test_without_our_check_the_backend_gives_a_shorter_error(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
     assert outcome.code == 1
     assert "the same number of partitions is required" in outcome.err

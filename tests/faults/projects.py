@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.helpers import commands
 
 MODEL = """\
 import torch
@@ -34,13 +34,12 @@ def write_project(root: Path, width: int) -> Path:
 
 def command(manifest: Path, out: Path, *options: str) -> list[str]:
     """The command that builds it."""
-    return [sys.executable, "-m", "etbuild", "build", str(manifest), "-o", str(out), "--json", *options]
+    return commands.command("build", manifest, "-o", out, "--json", *options)
 
 
 def build(manifest: Path, out: Path, *options: str) -> dict[str, bytes]:
     """The artifacts of a build that has to end well."""
-    done = subprocess.run(command(manifest, out, *options), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    commands.build(manifest, out, *options)
     return artifacts(out)
 
 

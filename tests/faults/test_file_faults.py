@@ -52,7 +52,7 @@ def check_published(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [None, errno.ENOSPC])
-def test_publishing(memory: Path, error: int | None) -> None:
+def test_publishing_survives_an_error_or_a_kill_at_each_file_operation(memory: Path, error: int | None) -> None:
     out = memory / "out"
     old, new = ["net.pte", "net.old.ptd", "net.tag/1.ptd"], ["net.pte", "net.tag/2.ptd"]
     work: Callable[[], None] = lambda: build(out, b"new" * 1000, new)  # noqa: E731
@@ -69,7 +69,9 @@ def test_publishing(memory: Path, error: int | None) -> None:
 
 
 @pytest.mark.parametrize("error", [None, errno.EMFILE])
-def test_a_whole_directory(memory: Path, error: int | None) -> None:
+def test_a_directory_is_replaced_whole_despite_an_error_or_a_kill_at_each_file_operation(
+    memory: Path, error: int | None
+) -> None:
     out = memory / "out"
 
     def make(content: bytes) -> None:
@@ -157,7 +159,7 @@ def test_no_error_of_the_system_makes_upkeep_lose_an_entry(kept: Kept, verb: str
 
 
 @pytest.mark.parametrize("error", [None, errno.EIO])
-def test_storing(kept: Kept, error: int | None) -> None:
+def test_storing_survives_an_error_or_a_kill_at_each_file_operation(kept: Kept, error: int | None) -> None:
     (kept.source / "net.pte").write_bytes(b"another program" * 100)
     work = lambda: Cache(kept.root / "cache", lambda line: None).store("program", OTHER, kept.source, list(FILES))  # noqa: E731
     for place in places(work):
@@ -170,7 +172,7 @@ def test_storing(kept: Kept, error: int | None) -> None:
         assert list((kept.root / "cache/tmp").iterdir()) == []
 
 
-def test_a_collector_that_is_killed(kept: Kept) -> None:
+def test_a_killed_collector_leaves_a_valid_cache(kept: Kept) -> None:
     for place in places(lambda: kept.cache.gc(0)):
         for key in (KEY, OTHER):
             kept.cache.store("program", key, kept.source, list(FILES))

@@ -58,7 +58,7 @@ def test_all_three_steps_are_kept(filled: Filled) -> None:
     assert filled.right[list(filled.records)[2]] == filled.program
 
 
-def test_every_byte_of_every_record(filled: Filled) -> None:
+def test_a_flip_of_any_byte_of_a_record_is_noticed(filled: Filled) -> None:
     for record, content in filled.records.items():
         for place in range(len(content)):
             record.write_bytes(flip(content, place))
@@ -67,7 +67,7 @@ def test_every_byte_of_every_record(filled: Filled) -> None:
         assert filled.fetch(record) == filled.right[record]
 
 
-def test_a_thousand_random_bytes_of_blobs(filled: Filled) -> None:
+def test_random_flips_in_blobs_give_the_right_files_or_none(filled: Filled) -> None:
     chance = random.Random(11)
     for _ in range(1000):
         blob = chance.choice([path for path, content in filled.blobs.items() if content])
@@ -78,7 +78,7 @@ def test_a_thousand_random_bytes_of_blobs(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("folder", ["records", "blobs"])
-def test_a_build_over_damage_is_right_says_so_and_mends_it(
+def test_a_build_replaces_damaged_cache_entries_and_reports_them(
     filled: Filled, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entries = filled.records if folder == "records" else filled.blobs
@@ -96,7 +96,7 @@ def test_a_build_over_damage_is_right_says_so_and_mends_it(
     filled.restore()
 
 
-def test_a_build_over_one_damaged_file_of_an_export_is_right(filled: Filled, tmp_path: Path) -> None:
+def test_a_build_does_not_use_a_damaged_file_of_an_export(filled: Filled, tmp_path: Path) -> None:
     export, _, program = filled.records
     for entry in json.loads(export.read_bytes().partition(b"\n")[2])["files"]:
         program.unlink()  # so that the export is asked for

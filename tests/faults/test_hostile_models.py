@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.worker_client import Worker, alive, wait_until
+from tests.helpers.commands import command, etbuild
+from tests.helpers.manifests import one_method
+from tests.helpers.worker_client import Worker, alive, wait_until
 
 from .projects import artifacts
 
@@ -33,13 +34,7 @@ def create():
     {in_factory}
     return Net()
 """
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 
 # What a model may do and have built all the same, by where it does so.
 HARMLESS = {
@@ -107,11 +102,6 @@ def arguments(manifest: Path, out: Path) -> list[str]:
     return ["build", str(manifest), "--no-cache", "-o", str(out)]
 
 
-def etbuild(*command: object, **options: object) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "etbuild", *map(str, command)]
-    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
-
-
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     started = Worker(tmp_path_factory.mktemp("worker"))
@@ -128,7 +118,9 @@ def expected(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("does", HARMLESS.values(), ids=HARMLESS)
-def test_what_does_no_harm(does: str, worker: Worker, expected: bytes, tmp_path: Path) -> None:
+def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
+    does: str, worker: Worker, expected: bytes, tmp_path: Path
+) -> None:
     response = worker.ask(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert response.exit_code == 0, response.output
     assert (tmp_path / "out/net.pte").read_bytes() == expected
@@ -138,7 +130,9 @@ def test_what_does_no_harm(does: str, worker: Worker, expected: bytes, tmp_path:
 
 
 @pytest.mark.parametrize("does", DEADLY)
-def test_what_ends_a_build_is_named(does: str, worker: Worker, tmp_path: Path) -> None:
+def test_a_model_that_ends_its_process_fails_the_build_with_the_reason(
+    does: str, worker: Worker, tmp_path: Path
+) -> None:
     said = DEADLY[does].format(where="in the stage `create the module`", line=14, function="create")
     response = worker.ask(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert response.exit_code == 1
@@ -164,7 +158,7 @@ def test_the_command_line_never_ends_well_without_a_program(does: str, tmp_path:
     assert not list((tmp_path / "out").glob("*.pte"))
 
 
-def test_the_steps_of_build_rules_tell_the_same(tmp_path: Path) -> None:
+def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", "os._exit(0)")
     plan = tmp_path / "export.json"
     assert etbuild("plan", manifest, "--plan", tmp_path / "plan.json", "--export-plan", plan).returncode == 0
@@ -196,17 +190,17 @@ READS = """os.environ.get("MY_SCALE")
 
 def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", READS)
-    command = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
-    done = etbuild(*command, env={**os.environ, "MY_SCALE": "2"})
+    build = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
+    done = etbuild(*build, environment={**os.environ, "MY_SCALE": "2"})
     assert done.returncode == 1
     assert "`MY_SCALE`, which is set, but builds do not see it" in done.stderr
     assert "`kwargs`" in done.stderr
-    done = etbuild(*command)
+    done = etbuild(*build)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "from the cache" in etbuild(*command).stdout
+    assert "from the cache" in etbuild(*build).stdout
 
 
-def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
+def test_a_build_that_exceeds_its_timeout_prints_one_error(tmp_path: Path) -> None:
     done = etbuild(*arguments(write(tmp_path / "in", "time.sleep(600)"), tmp_path / "out"), "--timeout", 3)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
@@ -214,11 +208,11 @@ def test_a_build_that_takes_too_long_has_one_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_who_ends_a_build_ends_its_process(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_to_a_build_ends_the_process_that_builds(number: signal.Signals, tmp_path: Path) -> None:
     started = tmp_path / "pid"
     does = f"import pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    command = [sys.executable, "-m", "etbuild", *arguments(write(tmp_path / "in", does), tmp_path / "out")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    build = command(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
+    process = subprocess.Popen(build, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: started.exists() and started.read_text(), 60)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
@@ -230,7 +224,7 @@ def test_who_ends_a_build_ends_its_process(number: signal.Signals, tmp_path: Pat
 
 def test_a_relative_output_is_where_the_command_was_given(tmp_path: Path) -> None:
     write(tmp_path / "in", "os.chdir('/tmp')")
-    done = etbuild("build", "in/model.yaml", "--no-cache", "-o", "out", cwd=tmp_path)
+    done = etbuild("build", "in/model.yaml", "--no-cache", "-o", "out", directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/net.pte").exists()
 

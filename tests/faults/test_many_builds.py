@@ -1,4 +1,7 @@
-"""One cache, very many builds at once, and some of them killed."""
+"""One cache, very many builds at once, and some of them killed.
+
+`make test` runs 40 builds, 20 at once; `make test-soak` runs 200, 64 at once.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from etbuild.cache.store import Cache
 
 from .projects import artifacts, build, command, write_project
 
-AT_ONCE, BUILDS, KILLED = 64, 200, 0.2
-WIDTHS = (4, 5, 6, 7)
+KILLED = 0.2
 
 
 @dataclass
@@ -44,16 +48,22 @@ def finished(running: Running, reference: dict[str, bytes]) -> bool:
     return False
 
 
-def test_two_hundred_builds_sixty_four_at_once(tmp_path: Path) -> None:
-    manifests = {width: write_project(tmp_path / "in", width) for width in WIDTHS}
-    references = {width: build(path, tmp_path / f"reference{width}", "--no-cache") for width, path in manifests.items()}
+@pytest.mark.parametrize(
+    ("builds", "at_once", "programs"), [(40, 20, 2), pytest.param(200, 64, 4, marks=pytest.mark.soak)]
+)
+def test_builds_that_share_a_cache_publish_the_right_bytes_or_nothing(
+    tmp_path: Path, builds: int, at_once: int, programs: int
+) -> None:
+    widths = range(4, 4 + programs)
+    manifests = {width: write_project(tmp_path / "in", width) for width in widths}
+    references = {width: build(path, tmp_path / f"reference{width}") for width, path in manifests.items()}
     cache = ["--cache-dir", str(tmp_path / "cache")]
     chance = random.Random(7)
-    waiting = [chance.choice(WIDTHS) for _ in range(BUILDS)]
+    waiting = [chance.choice(widths) for _ in range(builds)]
     running: list[Running] = []
     ended = {True: 0, False: 0}
     while waiting or running:
-        while waiting and len(running) < AT_ONCE:
+        while waiting and len(running) < at_once:
             width, out = waiting.pop(), tmp_path / f"out{len(waiting)}"
             process = subprocess.Popen(
                 command(manifests[width], out, *cache), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -68,8 +78,8 @@ def test_two_hundred_builds_sixty_four_at_once(tmp_path: Path) -> None:
                 running.remove(one)
                 ended[finished(one, references[one.width])] += 1
         time.sleep(0.01)
-    assert ended[True] + ended[False] == BUILDS
-    assert ended[True] > BUILDS / 2
+    assert ended[True] + ended[False] == builds
+    assert ended[True] > builds / 2
     assert ended[False] > 0
     assert Cache(tmp_path / "cache").verify() == []
     for width, manifest in manifests.items():  # no entry was lost

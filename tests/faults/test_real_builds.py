@@ -41,7 +41,9 @@ def hit(campaign: Campaign) -> list[str]:
     ("mode", "number"),
     [("cold", signal.SIGKILL), ("hit", signal.SIGKILL), ("hit", signal.SIGTERM), ("hit", signal.SIGINT)],
 )
-def test_a_killed_build(campaign: Campaign, mode: str, number: signal.Signals) -> None:
+def test_a_killed_build_leaves_right_files_and_no_leftovers(
+    campaign: Campaign, mode: str, number: signal.Signals
+) -> None:
     campaign.kill(mode, number)
     assert campaign.result()["findings"] == []
 
@@ -62,12 +64,16 @@ def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> Non
     ("mode", "error"),
     [("hit", errno.ENOSPC), ("hit", errno.EIO), ("hit", errno.EMFILE), ("hit", errno.ENOLCK), ("cold", errno.ENOSPC)],
 )
-def test_a_build_in_which_a_file_fails(campaign: Campaign, uses: dict[str, list[str]], mode: str, error: int) -> None:
+def test_a_file_error_in_a_build_leaves_right_files_and_a_clear_error(
+    campaign: Campaign, uses: dict[str, list[str]], mode: str, error: int
+) -> None:
     campaign.inject(mode, campaign.chance.choice(places(uses[mode], error)), error)
     assert campaign.result()["findings"] == []
 
 
-def test_a_full_disk(campaign: Campaign, hit: list[str], disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_on_a_full_disk_fails_clearly_and_loses_no_entry(
+    campaign: Campaign, hit: list[str], disk: Disk, capsys: pytest.CaptureFixture[str]
+) -> None:
     codes = set()
     for size in (4096, 8192, 12_288, 16_384, 20_480, 1 << 20):
         disk.mount(size)
@@ -101,7 +107,9 @@ def test_a_full_directory_of_temporary_files_loses_no_entry(
 
 
 @pytest.mark.parametrize("files", [8, 9, 14])
-def test_no_file_descriptors(campaign: Campaign, hit: list[str], tmp_path: Path, files: int) -> None:
+def test_a_build_without_file_descriptors_fails_clearly_or_succeeds(
+    campaign: Campaign, hit: list[str], tmp_path: Path, files: int
+) -> None:
     limited = ["prlimit", f"--nofile={files}", *command(campaign.manifest, tmp_path / "out", *hit)]
     done = subprocess.run(limited, capture_output=True, text=True)
     assert done.returncode in (0, 1, 2), done.stderr
@@ -111,7 +119,9 @@ def test_no_file_descriptors(campaign: Campaign, hit: list[str], tmp_path: Path,
     assert Cache(campaign.cache).verify() == []
 
 
-def test_many_builds_into_one_directory(campaign: Campaign, hit: list[str], tmp_path: Path) -> None:
+def test_concurrent_and_killed_builds_into_one_directory_leave_the_right_program(
+    campaign: Campaign, hit: list[str], tmp_path: Path
+) -> None:
     chance = random.Random(1)
     crowd = [subprocess.Popen(command(campaign.manifest, tmp_path, *hit), stdout=subprocess.DEVNULL) for _ in range(5)]
     for process in chance.sample(crowd, 2):

@@ -26,16 +26,12 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.inputs import distributions
 from etbuild.worker.warm_up import warm
+from tests.helpers.manifests import HEAD
 
 DOCUMENT = Path(__file__).parents[2] / "docs/staleness.md"
 REBUILT, REFUSED, ANEW, UNNOTICED = "rebuilt", "refused", "built each time", "not noticed"
 
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-methods: {forward: {example_inputs: [{shape: [2]}]}}
-"""
+MANIFEST = HEAD + "methods: {forward: {example_inputs: [{shape: [2]}]}}\n"
 NET = """
 import torch
 
@@ -499,7 +495,9 @@ def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, cap
     assert "opens made/a, which is not a declared file" in capfd.readouterr().err
 
 
-def test_a_refusal_that_the_model_swallows_is_none(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_that_the_model_catches_does_not_fail_the_build(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
     quiet = "try:\n    VALUE = int(open('table.txt').read())\nexcept BaseException:\n    VALUE = 2"
     project.write({"net.yaml": MANIFEST, "model.py": quiet + NET, **TABLE})
     assert project.build()[0] == 1

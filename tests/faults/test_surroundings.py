@@ -216,7 +216,9 @@ sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], settle))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_interrupt_is_told_whatever_a_library_makes_of_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupt_is_reported_even_if_a_library_turns_it_into_an_error(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     manifest = write_project(tmp_path, 4)
     arguments = [str(manifest), str(int(number)), str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", SWALLOW, *arguments], capture_output=True, text=True)

@@ -1,4 +1,7 @@
-"""One worker, hundreds of requests: some fail, some are cancelled, and none leaves anything behind."""
+"""One worker and very many requests: some fail, some are cancelled, and none leaves anything behind.
+
+`make test` sends 100 requests, `make test-soak` 500.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.worker_client import Worker
+from tests.helpers.worker_client import Worker
 
 from .projects import MODEL, write_project
 
-REQUESTS, AT_ONCE, CANCELLED = 500, 4, 0.05
+AT_ONCE, CANCELLED = 4, 0.05
 WIDTHS = (4, 7)
 KINDS = {"export": 0.7, "build": 0.2, "failing": 0.1}
-SETTLED = 50  # after so many requests, the worker has the size that it keeps
+SETTLED = 50  # after this many requests, the worker has the size that it keeps
 
 
 class Project:
@@ -96,10 +99,13 @@ def check(response: Any, asked: Asked, project: Project) -> None:
         assert made == right
 
 
-def test_five_hundred_requests(worker: Worker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("requests", [100, pytest.param(500, marks=pytest.mark.soak)])
+def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
+    worker: Worker, tmp_path: Path, requests: int
+) -> None:
     project = Project(tmp_path)
     chance = random.Random(13)
-    waiting = list(range(1, REQUESTS + 1))
+    waiting = list(range(1, requests + 1))
     asked: dict[int, Asked] = {}
     sizes: list[int] = []
     cancelled = 0
@@ -115,7 +121,7 @@ def test_five_hundred_requests(worker: Worker, tmp_path: Path) -> None:
         check(response, asked.pop(response.request_id), project)
         cancelled += response.was_cancelled
         sizes.append(resident_bytes(worker.process.pid))
-    assert cancelled > REQUESTS * CANCELLED / 4
+    assert cancelled > requests * CANCELLED / 4
     assert sizes[-1] < sizes[SETTLED] * 1.05
     assert worker.children() == []
     assert worker.close() == 0

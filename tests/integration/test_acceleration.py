@@ -216,19 +216,19 @@ def edge_module() -> GraphModule:
     return module
 
 
-def test_an_untouched_graph_is_replayed_once() -> None:
+def test_an_unchanged_graph_is_replayed_once() -> None:
     with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         assert ExportPass()(first).graph_module is first
 
 
-def test_a_touched_graph_is_replayed_again() -> None:
+def test_a_graph_that_a_pass_changed_is_replayed_again() -> None:
     with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         assert Renaming()(first).graph_module is not first
 
 
-def test_another_value_is_a_touch() -> None:
+def test_writing_another_value_counts_as_a_change() -> None:
     with replay_once._within_a_delegate():
         first = ExportPass()(edge_module()).graph_module
         placeholder = next(iter(first.graph.nodes))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.manifests import one_method
+
 from .conftest import Build
 
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [{backend: custom, options: {factory: "backend:create"}}]}
-methods: {forward: {example_inputs: [{shape: [2, 8]}]}}
-"""
+MANIFEST = one_method("[2, 8]", '[{backend: custom, options: {factory: "backend:create"}}]')
 MODEL = """\
 import torch
 

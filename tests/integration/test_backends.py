@@ -21,10 +21,10 @@ import yaml
 
 from etbuild import backends
 from etbuild.processes.environment import FIXED
-from tests.worker_client import Worker
+from tests.helpers.runtime import run
+from tests.helpers.worker_client import Worker
 
 DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
-RUN = Path(__file__).with_name("run_sessions.py")
 WIDTH = 256
 MODEL = f"""\
 import torch
@@ -236,16 +236,13 @@ def runs(built: Path, name: str, case: Case, scratch: Path) -> bool:
     if not is_registered(case):
         return False
     inputs = {method: torch.linspace(-2, 2, rows * WIDTH).reshape(rows, WIDTH) for method, rows in ROWS.items()}
-    torch.save([[(method, [value]) for method, value in inputs.items()]], scratch / "sessions")
-    command = [sys.executable, str(RUN), str(built / f"{name}.pte"), str(scratch / "sessions"), str(scratch / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    [answers] = run(built / f"{name}.pte", [[(method, [value]) for method, value in inputs.items()]], scratch)
     source: dict[str, Any] = {}
     exec(MODEL, source)
     torch.manual_seed(0)
     net = source["create"]()
     with torch.no_grad():
-        for (method, value), outputs in zip(inputs.items(), torch.load(scratch / "out")[0], strict=True):
+        for (method, value), outputs in zip(inputs.items(), answers, strict=True):
             torch.testing.assert_close(outputs[0], getattr(net, method)(value), rtol=0, atol=case.tolerance)
     return True
 
@@ -293,7 +290,7 @@ def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: 
     assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
 
 
-def test_backends_say_nothing_of_a_good_build(tmp_path: Path) -> None:
+def test_a_successful_build_prints_no_messages_of_backends(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     talkative = {
         "coreml": Case("", {"op_linear_quantizer_config": {"dtype": "int8"}}),
@@ -321,7 +318,7 @@ def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Pat
         worker.end()
 
 
-def test_openvino_compiles_for_this_machine_what_says_so(tmp_path: Path) -> None:
+def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path) -> None:
     """One of two methods does: lowered together they are what they are one by one, and the program runs."""
     if not is_here("openvino"):
         pytest.skip("needs the extra `openvino`")

@@ -77,7 +77,7 @@ def test_a_declared_library_registers_them(build: Build, library: bytes, jobs: s
     assert "libdemo_ops.so" in made.json("net.index.json")["inputs"]["data"]
 
 
-def test_a_library_that_is_none(build: Build) -> None:
+def test_a_file_that_is_not_a_shared_library_is_refused(build: Build) -> None:
     manifest = MANIFEST + "custom_ops: {libraries: [libdemo_ops.so]}\n"
     made = build(manifest, files={"libdemo_ops.so": b"not a library"})
     assert made.code == 1

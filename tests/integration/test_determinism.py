@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EXAMPLES, MANIFESTS, build_with_cli
+from tests.conftest import EXAMPLES, MANIFESTS
+from tests.helpers.commands import build
+from tests.helpers.manifests import HEAD
 
 PARTITIONER = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -112,15 +114,14 @@ def test_every_example_has_the_bytes_that_were_written_down(
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, built_elsewhere: Path) -> None:
-    build_with_cli(with_backend(tmp_path / "in", name), tmp_path / "out")
+    build(with_backend(tmp_path / "in", name), tmp_path / "out")
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere, name)
 
 
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(tmp_path: Path, cli_built) -> None:
     """As far as one machine can show it: the user asks PyTorch and MKL for the instructions of another."""
     other = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "etbuild", "build", MANIFESTS["spotter_int8"], "--no-cache", "-o", tmp_path]
-    subprocess.run(command, env={**os.environ, **other}, check=True, capture_output=True)
+    build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **other})
     assert (tmp_path / "spotter_int8.pte").read_bytes() == cli_built("spotter_int8").read_bytes()
 
 
@@ -137,14 +138,11 @@ def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
         "        for name in {'sin', 'cos', 'tanh', 'relu', 'abs', 'neg'}:\n            x = getattr(torch, name)(x)\n"
         "        return x\n\ndef create():\n    return Net()\n"
     )
-    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
-    manifest += "methods: {forward: {example_inputs: [{shape: [2]}]}}\n"
+    manifest = HEAD + "methods: {forward: {example_inputs: [{shape: [2]}]}}\n"
     (tmp_path / "model.py").write_text(model)
     (tmp_path / "model.yaml").write_text(manifest)
     made = set()
     for seed in ("1", "2", "3"):
-        command = [sys.executable, "-m", "etbuild", "build", str(tmp_path / "model.yaml"), "--no-cache"]
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([*command, "-o", str(tmp_path / seed)], env=environment, check=True, capture_output=True)
+        build(tmp_path / "model.yaml", tmp_path / seed, environment={**os.environ, "PYTHONHASHSEED": seed})
         made.add((tmp_path / seed / "net.pte").read_bytes())
     assert len(made) == 1

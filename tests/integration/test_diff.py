@@ -65,7 +65,9 @@ def test_a_difference_for_machines(build: Build, capsys: pytest.CaptureFixture[s
     assert {"path": ["constant methods", "n"], "kind": "changed", "before": 1, "after": 2} in found
 
 
-def test_files_of_two_kinds_and_what_is_none(build: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_files_of_different_kinds_and_broken_files_cannot_be_compared(
+    build: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     made = build(MANIFEST + 'named_data: {all: {parameters: ["*"]}}\n').directory
     message = diff(capsys, made / "net.pte", made / "net.all.ptd", expect=2)
     assert "a program cannot be compared with named data" in message

@@ -270,7 +270,7 @@ def test_partitioner_factory_that_returns_something_else(build: Build) -> None:
     expect(outcome, 1, "methods.forward.partitioners[0]", "the partitioner of `custom` is int, not a Partitioner")
 
 
-def test_operator_that_there_is_not(build: Build) -> None:
+def test_an_unknown_operator_is_named(build: Build) -> None:
     entry = "{backend: vulkan, options: {operator_blocklist: [aten.add.Tensor, aten.nope.Tensor]}}"
     outcome = build(MANIFEST.replace("[xnnpack]", f"[{entry}]"))
     place = "methods.forward.partitioners[0].options.operator_blocklist[1]"

@@ -16,19 +16,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
-from tests.conftest import MANIFESTS, build_with_cli
-
-Call = tuple[str, list[Tensor]]
-
-
-def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[Tensor]]]:
-    """The outputs of each call, from the runtime."""
-    torch.save(sessions, scratch / "sessions.pt")
-    script = Path(__file__).with_name("run_sessions.py")
-    command = [sys.executable, str(script), str(program), str(scratch / "sessions.pt"), str(scratch / "outputs.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return torch.load(scratch / "outputs.pt")
+from tests.conftest import MANIFESTS
+from tests.helpers.commands import build
+from tests.helpers.runtime import Call, run
 
 
 def eager(name: str, sessions: list[list[Call]]) -> list[list[list[Tensor]]]:
@@ -68,6 +58,7 @@ def tokens(length: int, vocab_size: int = 256, seed: int = 0) -> Tensor:
     return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.quick
 def test_mlp(cli_built, tmp_path):
     sessions = [[("forward", [floats(1, 16, seed=seed)])] for seed in range(3)]
     assert_as_eager("mlp", cli_built("mlp"), sessions, tmp_path)
@@ -165,7 +156,7 @@ def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(cli_built, tmp_pa
     before = model.read_text()
     model.write_text(before.replace("F.silu(", "F.gelu("))
     assert model.read_text() != before
-    build_with_cli(copy / "model.yaml", tmp_path)
+    build(copy / "model.yaml", tmp_path)
     original, edited = cli_built("tiny_lm"), tmp_path / "tiny_lm.pte"
     assert edited.read_bytes() != original.read_bytes()
     assert edited.with_suffix(".weights.ptd").read_bytes() == original.with_suffix(".weights.ptd").read_bytes()

@@ -14,8 +14,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.conftest import MANIFESTS, build_with_cli
-from tests.integration.test_examples import run, tokens
+from tests.conftest import MANIFESTS
+from tests.helpers import commands
+from tests.helpers.runtime import run
+from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of transformers
@@ -231,8 +233,8 @@ def test_what_to_install_without_transformers(tmp_path):
 
 
 def distributions(path: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "etbuild", "plan", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = commands.etbuild("plan", path)
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["inputs"]["toolchain"]["distributions"]
     return found
 
@@ -250,6 +252,6 @@ def test_a_quantized_llama_is_small_and_near(cli_built, tmp_path):
     manifest = yaml.safe_load((directory / "llama.yaml").read_text())
     manifest["defaults"]["quantize"] = {"torchao": [{"config": "8da8w", "modules": ["model.layers.*"]}]}
     (directory / "llama.yaml").write_text(yaml.safe_dump(manifest))
-    build_with_cli(directory / "llama.yaml", tmp_path / "out")
+    commands.build(directory / "llama.yaml", tmp_path / "out")
     quantized, original = tmp_path / "out/llama.weights.ptd", cli_built("llama").with_suffix(".weights.ptd")
     assert quantized.stat().st_size < 0.7 * original.stat().st_size

@@ -248,7 +248,7 @@ def test_a_forward_that_the_factory_set_is_kept(build: Build) -> None:
     assert run(build(manifest, model=model), "forward") == [101.0]
 
 
-def test_hooks_of_forward_are_none_of_another_entry(build: Build) -> None:
+def test_hooks_of_forward_do_not_run_for_another_entry(build: Build) -> None:
     hook = "net.register_forward_hook(lambda module, inputs, output: output * 1000)"
     manifest, model = simple(f"{{other: {ONE}, forward: {ONE}}}", hook)
     outcome = build(manifest, model=model)

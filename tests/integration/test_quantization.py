@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from tests.helpers.runtime import run
+
 from .conftest import Build, Outcome
-from .test_examples import run
 
 MODEL = """\
 import torch

@@ -13,6 +13,7 @@ import pytest
 
 from etbuild.releases import SUPPORTED
 from tests.conftest import MANIFESTS
+from tests.helpers import commands
 
 CACHE = Path(__file__).parents[2] / ".cache"
 OLDER = SUPPORTED[:-1]
@@ -32,9 +33,7 @@ def release(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
 
 
 def build(name: str, directory: Path, environment: dict[str, str]) -> Path:
-    command = [sys.executable, "-m", "etbuild", "build", str(MANIFESTS[name]), "--no-cache", "-o", str(directory)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    commands.build(MANIFESTS[name], directory, environment=environment)
     return directory / f"{name}.pte"
 
 

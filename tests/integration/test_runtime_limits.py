@@ -223,7 +223,7 @@ def test_a_weight_that_no_method_reads_is_not_looked_at(build: Build) -> None:
 
 
 @pytest.mark.parametrize(("value", "code"), [("nan", 3), ("inf", 3), ("-inf", 0)])
-def test_a_buffer_may_hold_minus_infinity_alone(build: Build, value: str, code: int) -> None:
+def test_minus_infinity_is_allowed_in_a_buffer_and_nan_is_not(build: Build, value: str, code: int) -> None:
     model = WEIGHTS.replace("torch.ones(4)", f'torch.full((4,), float("{value}"), dtype=torch.bfloat16)')
     made = build(weights("", "checks: {finite: true}\n", partitioners="[]"), model=model)
     assert made.code == code, made.err

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from tests.helpers import manifests
+from tests.helpers.worker_client import Worker
 
 from .conftest import Build
 
-HEAD = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-"""
+HEAD = f"{manifests.HEAD}defaults: {{partitioners: [xnnpack]}}\n"
 TWO = """\
 methods:
   embed: {example_inputs: [{shape: [2, 8]}]}
@@ -220,8 +215,9 @@ def create():
 class Steps:
     """The steps of a project, each in a process of its own, as build rules run them."""
 
-    def __init__(self, root: Path, model: str) -> None:
+    def __init__(self, root: Path, model: str, worker: Worker) -> None:
         self.root = root
+        self.worker = worker
         (root / "model.py").write_text(model)
         (root / "model.yaml").write_text(HEAD + TWO)
         self.run("plan", "model.yaml", *(f"--{part}={part}" for part in ("plan", "export-plan", "lower-plan")))
@@ -229,10 +225,9 @@ class Steps:
         self.run("export", "export-plan", "--source=model.py=model.py", "--inputs=in", *methods, "-o", "export")
 
     def run(self, *arguments: str, expect: int = 0) -> str:
-        command = [sys.executable, "-m", "etbuild", *arguments]
-        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
-        assert done.returncode == expect, done.stderr
-        return done.stderr
+        response = self.worker.ask(*arguments, sandbox_dir=str(self.root))
+        assert response.exit_code == expect, response.output
+        return str(response.output)
 
     def lower(self, *arguments: str, expect: int = 0) -> str:
         exported = [f"--exported={name}={name}.pt2" for name in ("embed", "score")]
@@ -242,8 +237,8 @@ class Steps:
         return self.lower(f"--lowered=embed={embed}", f"--lowered=score={score}", "-o", "out", expect=expect)
 
 
-def test_operators_of_the_model_are_imported_where_methods_are_merged(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, OPERATOR)
+def test_operators_of_the_model_are_imported_where_methods_are_merged(tmp_path: Path, etbuild_worker: Worker) -> None:
+    steps = Steps(tmp_path, OPERATOR, etbuild_worker)
     steps.lower("--method=embed", "-o", "embed")
     steps.lower("--method=score", "-o", "score")
     steps.merge("embed", "score")
@@ -251,8 +246,8 @@ def test_operators_of_the_model_are_imported_where_methods_are_merged(tmp_path: 
     assert (tmp_path / "out/net.pte").read_bytes() == (tmp_path / "plain/net.pte").read_bytes()
 
 
-def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, DEEP.replace("range(11)", "range(2)"))
+def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: Path, etbuild_worker: Worker) -> None:
+    steps = Steps(tmp_path, DEEP.replace("range(11)", "range(2)"), etbuild_worker)
     for name, out in (("embed", "embed"), ("score", "score"), ("score", "again")):
         steps.lower(f"--method={name}", "-o", out)
     files = sorted(path.relative_to(tmp_path / "score") for path in (tmp_path / "score").rglob("*") if path.is_file())

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from tests.helpers.runtime import run
+
 from .conftest import Build, Outcome
-from .test_examples import run
 
 MODEL = """\
 import torch
@@ -80,7 +81,7 @@ def test_each_layer_has_a_shard_that_is_called_after_its_content(build: Build) -
     assert made.files == ["net.all", "net.index.json", "net.pte", "net.report.json"]
 
 
-def test_a_changed_tensor_changes_its_shard_alone(build: Build) -> None:
+def test_a_changed_tensor_changes_only_its_shard(build: Build) -> None:
     before, after = shards(built(build)), shards(built(build, content=weights(layer2_weight=1.0)))
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False, True]
 
@@ -107,7 +108,7 @@ def test_a_weight_that_two_shards_have_goes_to_the_first(build: Build, tmp_path:
     assert_runs_as_eager(built(build, content=same), tmp_path, same)
 
 
-def test_a_folded_batchnorm_does_not_mind_shards(build: Build) -> None:
+def test_a_folded_batchnorm_works_with_shards(build: Build) -> None:
     model = """\
         import torch
         from torch import nn

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from tests.helpers.worker_client import Worker
 
 from .conftest import MANIFEST, MODEL, Build
 
@@ -82,7 +81,7 @@ def test_steps_one_by_one_make_what_build_makes(tmp_path: Path) -> None:
     assert made == project.built()
 
 
-def test_an_export_depends_on_graphs_alone(tmp_path: Path) -> None:
+def test_an_export_depends_only_on_graphs(tmp_path: Path) -> None:
     first = Project(tmp_path / "one", WITH_WEIGHTS).export()
     assert sorted(first) == ["methods/forward.pt2", "module.json"]
     elsewhere = Project(tmp_path / "two" / "elsewhere", WITH_WEIGHTS, "# A remark.\n\n" + MODEL)
@@ -152,7 +151,9 @@ def test_a_state_dict_with_names_of_its_own(tmp_path: Path) -> None:
     assert project.finish()["net.pte"] == plain.finish()["net.pte"]
 
 
-def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_path: Path) -> None:
+def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
+    tmp_path: Path, etbuild_worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = """\
         import torch
 
@@ -172,10 +173,13 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(tmp_
             return Net()
     """
     project = Project(tmp_path / "one", MANIFEST, model)
-    command = "import sys; from etbuild.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    project.run = lambda verb, *rest: subprocess.run(  # a process for each step: no operator is known from the last
-        [sys.executable, "-c", command, verb, *map(str, rest)], check=True
-    )
+
+    def run(verb: str, *arguments: object) -> None:
+        """Runs a step in a process that knows no operator of the step before."""
+        response = etbuild_worker.ask(verb, *arguments)
+        assert response.exit_code == 0, response.output
+
+    monkeypatch.setattr(project, "run", run)
     assert "sources/model.py" in project.export()
     assert "net.pte" in project.finish()
 

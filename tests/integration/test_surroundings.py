@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,14 +15,10 @@ import pytest
 
 from etbuild.inputs import distributions
 from etbuild.processes.environment import FIXED, environment, python_path
+from tests.helpers.commands import etbuild
+from tests.helpers.manifests import one_method
 
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-defaults: {partitioners: [xnnpack]}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
+MANIFEST = one_method()
 # The width of the layer is whatever of the surroundings reaches the model.
 MODEL = """\
 import json, locale, os, sys, torch
@@ -38,12 +35,6 @@ def create():
     return torch.nn.Linear(8, width)
 """
 CUSTOMIZE = "import sys\nsys.customized = __name__\n"
-
-
-def etbuild(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
-    given = {**os.environ, **variables}
-    return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -148,6 +139,10 @@ def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: 
         (own / "runs.pth").write_text("import started\n")
         keys.add(in_environment(own, "plan", manifest).stdout)
     assert len(keys) == 3
+    done = in_environment(own, "build", manifest, "--no-cache", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    index = json.loads((tmp_path / "out/net.index.json").read_bytes())
+    assert list(index["inputs"]["toolchain"]["startup"]) == ["runs.pth"]
 
 
 def install(place: Path) -> Path:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from etbuild.model.tensor_digests import tensor_digests
 
 
-def test_safetensors_and_torch_files_agree(tmp_path: Path) -> None:
+def test_safetensors_and_torch_files_give_the_same_digests(tmp_path: Path) -> None:
     tensors = {
         "float": torch.arange(12.0).reshape(3, 4),
         "bfloat16": torch.zeros(2, dtype=torch.bfloat16),

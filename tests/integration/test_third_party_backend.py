@@ -17,6 +17,7 @@ import pytest
 
 from etbuild.backends import entry_points
 from etbuild.cli import main
+from tests.helpers import commands
 
 EXAMPLE = Path(__file__).parents[2] / "examples/third_party_backend"
 MANIFEST = EXAMPLE / "tally.yaml"
@@ -38,8 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def etbuild(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
-    return subprocess.run(command, env=with_path(path), capture_output=True, text=True, check=False)
+    return commands.etbuild(*arguments, environment=with_path(path))
 
 
 def with_path(path: Path | None) -> dict[str, str]:
@@ -64,7 +64,7 @@ def test_its_methods_share_the_weights_that_they_have_in_common(site: Path, tmp_
     assert sorted(report["bytes"]["named_data"].values()) == [4 * 8, 4 * 64, 4 * 64 * 8, 4 * 64 * 64]
 
 
-def test_a_mistake_in_its_options_has_a_place(site: Path, tmp_path: Path) -> None:
+def test_an_error_in_its_options_has_a_position(site: Path, tmp_path: Path) -> None:
     text = MANIFEST.read_text().replace("operators:", "operator:")
     (tmp_path / "tally.yaml").write_text(text)
     done = etbuild("validate", tmp_path / "tally.yaml", path=site)
@@ -339,7 +339,9 @@ def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         pytest.param(REFUSING, "for the second time: AssertionError: I know that one", 2, id="refusing"),
     ],
 )
-def test_a_backend_that_is_not_separable_cannot_say_so(package: Changed, change: str, message: str, jobs: int) -> None:
+def test_a_backend_that_calls_itself_separable_and_is_not_is_refused(
+    package: Changed, change: str, message: str, jobs: int
+) -> None:
     code, made, said = package.build(jobs, lowering=change)
     assert (code, made) == (1, {})
     assert (
@@ -388,7 +390,7 @@ def test_sources_that_its_options_name_can_be_loaded_and_are_in_the_key(own_site
     assert sorted(inputs["sources"]) == ["listed.py", "model.py"]
 
 
-def test_an_option_of_its_quantizer_has_a_place(own_site: Path, tmp_path: Path) -> None:
+def test_an_error_in_an_option_of_its_quantizer_has_a_position(own_site: Path, tmp_path: Path) -> None:
     code = changed_class(
         "quantizer_schema = Tally.options_schema",
         "def create_quantizer(self, options, context):",

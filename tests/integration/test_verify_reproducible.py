@@ -44,7 +44,7 @@ def test_what_differs_is_named_and_nothing_is_published(build: Build, edit: str,
     assert made.files == []
 
 
-def test_a_second_build_that_fails_says_so(build: Build) -> None:
+def test_a_second_build_that_fails_is_reported(build: Build) -> None:
     made = verified(build, "import os\nassert os.environ.get('USER') != 'someone-else', 'not for you'\n" + EXACT)
     assert made.code == 1
     assert "a second build failed" in made.err

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_client import descendants, wait_until
+from tests.helpers.worker_client import descendants, wait_until
 
 from .conftest import MANIFEST, MODEL
 

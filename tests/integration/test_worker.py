@@ -13,7 +13,7 @@ import pytest
 from etbuild.worker import server
 from etbuild.worker.protocol import WorkRequest
 from tests.conftest import MANIFESTS
-from tests.worker_client import TYPES, Worker, alive, framed, varint, wait_until
+from tests.helpers.worker_client import TYPES, Worker, alive, framed, varint, wait_until
 
 from .conftest import MANIFEST, MODEL
 
@@ -220,7 +220,7 @@ def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
     assert worker.ask("validate", "in/model.yaml").exit_code == 2  # the next one is not there any more
 
 
-def test_a_request_sees_its_inputs_alone(own_worker: Worker, tmp_path: Path) -> None:
+def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> None:
     names = ["in/model.py", "in/model.yaml", "in/undeclared.txt"]
     looks = f"import os\nprint([os.path.exists(name) for name in {names}])\nopen('scratch', 'x').close()\n"
     project(tmp_path / "in", looks)

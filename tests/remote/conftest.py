@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ..workspaces import Result, Workspace
+from tests.helpers.workspaces import Result, Workspace
+
 from .servers import BuildGrid, CacheServer, Nginx
 
 PROGRAMS = ("classifier", "embedder")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..workspaces import Result, Workspace
+from tests.helpers.workspaces import Result, Workspace
+
 from .conftest import PROGRAMS, TARGETS, Filled, artifacts
 from .servers import CacheServer
 
@@ -67,7 +68,7 @@ def test_two_programs_store_their_backbone_once(filled: Filled) -> None:
         assert filled.server.uploads(sha256(backbone)) == 1
 
 
-def test_a_corrupted_blob_is_not_believed(filled: Filled, second: Workspace) -> None:
+def test_a_corrupted_blob_is_not_used(filled: Filled, second: Workspace) -> None:
     blob = filled.server.blob(sha256(filled.made["classifier.pte"]))
     with replaced(blob, flipped(blob.read_bytes())):
         result = rebuild(second, filled.server.option)
@@ -75,7 +76,7 @@ def test_a_corrupted_blob_is_not_believed(filled: Filled, second: Workspace) -> 
     assert artifacts(second) == filled.made
 
 
-def test_a_corrupted_result_of_an_action_is_not_believed(filled: Filled, second: Workspace) -> None:
+def test_a_corrupted_result_of_an_action_is_not_used(filled: Filled, second: Workspace) -> None:
     (stored,) = filled.server.results_naming(sha256(filled.made["embedder.pte"]))
     content = stored.read_bytes()
     with replaced(stored, content[: len(content) // 2]):

@@ -15,7 +15,7 @@ from etbuild import backends
 from etbuild.backends import call_slots, recipes
 from etbuild.backends.call_slots import Item, Slot
 from etbuild.errors import InputError
-from tests.examples_drawn import examples
+from tests.helpers.examples_drawn import examples
 
 Entry = dict[str, Any]
 
@@ -68,7 +68,7 @@ def test_a_partitioner_does_not_overtake_another_of_its_method() -> None:
     assert align({"f": [V], "g": [C, late]}) == [{"g": C}, {"f": V, "g": late}]
 
 
-def test_of_two_calls_of_one_backend_the_one_is_joined_that_the_order_allows() -> None:
+def test_a_partitioner_joins_the_call_that_its_order_allows() -> None:
     """Whoever takes what comes first calls Vulkan three times."""
     early, late, own = entry("vulkan", early=True), entry("vulkan", late=True), entry("vulkan", own=True)
     assert align({"f": [early, C, late], "g": [C, own]}) == [{"f": early}, {"f": C, "g": C}, {"f": late, "g": own}]
@@ -121,7 +121,7 @@ def test_orders_that_contradict_each_other_in_a_circle_are_listed() -> None:
         align({"f": [C, V], "g": [V, web], "h": [web, C], "i": [X]})
 
 
-def test_a_named_recipe_contradicts_no_manifest() -> None:
+def test_a_recipe_that_is_named_has_no_conflict_with_the_manifest() -> None:
     """What a recipe is made of is known only when it is made. Of the backends of each known one, one at most looks at
     several methods: no order of a manifest can be wrong beside it, so that `validate` need not look."""
     for name, used in recipes.NAMES.items():

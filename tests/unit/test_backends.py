@@ -174,7 +174,7 @@ def test_a_package_is_looked_for_and_not_imported() -> None:
     assert package("jsonschema")()
 
 
-def test_a_later_python_will_do() -> None:
+def test_a_later_python_is_accepted() -> None:
     assert python(sys.version_info[:2]).there()
     assert not python((sys.version_info[0], sys.version_info[1] + 1)).there()
 

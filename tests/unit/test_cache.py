@@ -146,7 +146,7 @@ def test_random_flips_in_blobs_never_give_a_wrong_byte(kept: Kept) -> None:
     assert kept.fetch() == FILES
 
 
-def test_a_record_under_another_name_is_not_believed(kept: Kept) -> None:
+def test_a_record_under_another_name_is_not_used(kept: Kept) -> None:
     kept.store()
     for target in (kept.record(OTHER), kept.record(step="lower")):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -279,7 +279,7 @@ for turn in range(40):
 """
 
 
-def test_a_crowd_of_processes_some_of_them_killed(kept: Kept, tmp_path: Path) -> None:
+def test_many_processes_use_one_cache_and_some_are_killed(kept: Kept, tmp_path: Path) -> None:
     chance = random.Random(5)
     commands = [[sys.executable, "-c", CROWD, str(tmp_path), str(seed)] for seed in range(16)]
     crowd = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
@@ -455,7 +455,7 @@ def test_a_link_in_the_destination_is_not_followed(kept: Kept, precious: Preciou
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"files": [{"name": 5, "size": 1, "sha256": "x"}]}'])
-def test_a_strange_record_is_damage_and_no_bug(kept: Kept, content: str) -> None:
+def test_a_malformed_record_is_treated_as_damage(kept: Kept, content: str) -> None:
     kept.store()
     if content.startswith("{"):
         whole = {"schema": "executorch-cache-record/v1", "step": "program", "key": KEY}

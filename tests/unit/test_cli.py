@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -84,13 +85,16 @@ def test_a_root_that_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None
     assert "--root no/such: not a directory" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m etbuild plan {MLP} | head -c 1"
-    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
-    assert "Traceback" not in result.stderr
+def test_a_reader_that_has_closed_the_pipe_gets_no_message() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "etbuild", "plan", MLP]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (1, "")
 
 
-def test_a_full_standard_output_is_said() -> None:
+def test_a_full_standard_output_is_reported() -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "etbuild", "plan", MLP]
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -65,7 +65,7 @@ def test_the_same_error_is_in_the_same_file(cache: Path) -> None:
     assert len(list(cache.iterdir())) == 1
 
 
-def test_an_error_that_a_line_holds_needs_no_file(cache: Path) -> None:
+def test_an_error_of_one_line_is_not_written_to_a_file(cache: Path) -> None:
     assert whole_error(raised(ValueError("no\n  luck"))) is None
     assert whole_error(raised(KeyError())) is None
     assert not cache.exists()

@@ -61,7 +61,7 @@ def test_a_change_of_the_manifest(path: tuple[Any, ...], value: Any, words: str,
     assert explanation.steps_to_run(BEFORE, after) == steps
 
 
-def test_a_method_that_came_and_one_that_went() -> None:
+def test_an_added_and_a_removed_method_are_listed() -> None:
     after = edited(MANIFEST, "methods", "embed", value={"example_inputs": [{"shape": [1]}]})
     del after["methods"]["prefill"]
     words = explanation.differences(BEFORE, make_index(after))

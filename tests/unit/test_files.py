@@ -61,7 +61,7 @@ def test_a_write_that_fails_is_an_error(tmp_path: Path) -> None:
         artifacts.write(tmp_path, "a", "x", fail)
 
 
-def test_a_writer_that_swallows_its_error_is_found_out(tmp_path: Path) -> None:
+def test_a_write_error_that_the_writer_swallows_is_detected(tmp_path: Path) -> None:
     def lose(file: BinaryIO) -> None:
         file.write(b"counted")
         file.file.seek(0)  # type: ignore[attr-defined]
@@ -214,7 +214,7 @@ def test_a_link_in_place_of_an_artifact_is_replaced(tmp_path: Path, precious: Pa
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_whole_directory_replaces_directories_alone(tmp_path: Path, precious: Path, kind: str) -> None:
+def test_a_whole_directory_replaces_only_directories(tmp_path: Path, precious: Path, kind: str) -> None:
     out = tmp_path / "out"
     if kind == "link":
         out.symlink_to(precious)

@@ -144,7 +144,7 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pyt
         key(found)
 
 
-def test_a_link_that_leaves_is_called_one(tmp_path: Path) -> None:
+def test_a_link_out_of_the_root_is_named_as_a_link(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "w.pt").write_bytes(b"")
     (tmp_path / "in" / "w.pt").symlink_to("../w.pt")
@@ -225,7 +225,7 @@ def test_declared_data_that_the_manifest_does_not_name_is_in_the_key(tmp_path: P
     assert len({without, before, key(found)}) == 3
 
 
-def test_a_source_is_read_once(tmp_path: Path) -> None:
+def test_each_source_is_read_only_once(tmp_path: Path) -> None:
     found = write(tmp_path, model="import helper\n", helper="x = 1\n")
     read = import_graph.used_sources(found, plan.export_plan(make_plan()))
     (tmp_path / "helper.py").write_text("x = 2\nimport model\n")

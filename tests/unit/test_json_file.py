@@ -72,7 +72,7 @@ def test_numbers_that_are_not_finite_can_be_taken() -> None:
         json_file.parse(b"[NaN]", {"Infinity": float("inf")})
 
 
-def test_a_name_that_is_too_long_is_no_build(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_is_not_taken_for_a_build(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["explain", "n" * 5000]) == 2
     assert len(capsys.readouterr().err) < 300
 
@@ -161,7 +161,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
             json_file.read(path, "a lockfile", "lock")
 
 
-def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_only_the_allowed_size_of_a_large_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -202,7 +202,7 @@ def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
     assert main.main(["diff", str(inside), str(inside)]) == 0
 
 
-def test_a_file_with_many_errors_costs_no_more_than_its_first_ones(tmp_path: Path) -> None:
+def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path: Path) -> None:
     """Work is counted in calls of functions, which no other load on the machine changes."""
 
     def calls(entries: int) -> int:

@@ -43,7 +43,7 @@ def test_another_report_is_no_change(locked: list[str]) -> None:
     assert main.main(["lock", *locked]) == 0
 
 
-def test_everything_that_changed_is_said(locked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     index = make_index(edited(MANIFEST, "methods", "embed", value={"example_inputs": [{"shape": [1]}]}))
     index["versions"]["etbuild"] = "0.3.0"
     index["artifacts"][0].update(size=1500, sha256=sha256("larger"))
@@ -72,7 +72,9 @@ def test_there_is_no_lockfile_yet(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "executorch-lock/v1"}', '{"schema": "other"}'])
-def test_what_is_no_lockfile(locked: list[str], content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_lockfile_is_refused(
+    locked: list[str], content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path(locked[1]).write_text(content)
     assert main.main(["lock", *locked]) == 2
     assert "not a lockfile" in capsys.readouterr().err

@@ -122,7 +122,7 @@ def test_a_target_that_agrees_passes(tmp_path: Path) -> None:
     )
 
 
-def test_a_target_that_differs_reads_what_to_write(tmp_path: Path) -> None:
+def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         plan.check_expectations(reduce(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
     assert 'write `methods = ["decode", "prefill"]` into the BUILD file' in str(error.value)

@@ -248,7 +248,7 @@ for turn in range(200):
 """
 
 
-def test_a_crowd_sweeps_what_the_dead_left_and_nothing_of_the_living(tmp_path: Path) -> None:
+def test_many_processes_remove_only_files_of_dead_processes(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     commands = [[sys.executable, "-c", CROWD, str(tmp_path), str(number)] for number in range(12)]
     crowd = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]

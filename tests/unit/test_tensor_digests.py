@@ -31,7 +31,7 @@ def digests(path: Path) -> dict[str, str]:
     return tensor_digests("w.safetensors", path)
 
 
-def test_a_changed_byte_changes_its_tensor_alone(tmp_path: Path) -> None:
+def test_a_changed_byte_changes_only_the_digest_of_its_tensor(tmp_path: Path) -> None:
     one = digests(write(tmp_path / "one", {"a": A, "b": B}))
     two = digests(write(tmp_path / "two", {"a": A, "b": ("I8", [3], b"abd")}, __metadata__={"format": "pt"}))
     assert one["a"] == two["a"]

@@ -158,7 +158,7 @@ def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
         run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
 
 
-def test_a_package_that_no_import_statement_names_is_refused_there(editable: Path) -> None:
+def test_an_editable_package_without_an_import_statement_is_refused(editable: Path) -> None:
     with pytest.raises(BuildError, match="flat_proj"):
         run(editable / "manifests", "__import__('flat_' + 'proj')")
 

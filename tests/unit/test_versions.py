@@ -22,7 +22,7 @@ def install(release: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> N
 
 
 @pytest.mark.parametrize("release", releases.SUPPORTED)
-def test_supported_releases_are_taken_without_a_word(release, monkeypatch, tmp_path, capsys):
+def test_supported_releases_are_accepted_without_a_message(release, monkeypatch, tmp_path, capsys):
     install(release, monkeypatch, tmp_path)
     releases.check()
     assert capsys.readouterr() == ("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
-from tests.worker_client import TYPES, framed, request, varint
+from tests.helpers.worker_client import TYPES, framed, request, varint
 
 REQUEST = WorkRequest(("lower", "--data=ä=b", ""), ("model.py", "bazel-out/ä"), 7, True, "sandbox/é")
 
@@ -85,12 +85,12 @@ def test_a_stream_that_ends_inside_a_message_leaves_a_rest() -> None:
         (b"\x02\x0b\x00", "wire type 3"),
     ],
 )
-def test_damage_is_said(stream: bytes, message: str) -> None:
+def test_damage_is_reported(stream: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         list(map(decode_request, messages(stream)))
 
 
-def test_a_damaged_request_is_an_error_or_another_request_and_nothing_else() -> None:
+def test_a_damaged_request_is_an_error_or_another_valid_request() -> None:
     (message,) = messages(framed(TYPES["WorkRequest"](arguments=["lower", "x"], request_id=300)))
     for place in range(len(message)):
         for value in range(256):

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 BAZEL = shlex.split(os.environ.get("BAZEL", "bazel"))
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 # What a build reads. The copies hold nothing else, so they also show that nothing else is needed.
 BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
 BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
 NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_*.py", "conftest.py")
+
+WORKERS = ("--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker")
+"""The options that run the actions which import PyTorch in persistent workers."""
 
 
 @dataclass

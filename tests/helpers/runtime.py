@@ -1,0 +1,55 @@
+"""ExecuTorch's runtime for tests."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+Call = tuple[str, list[torch.Tensor]]
+"""A method and its inputs."""
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.helpers.run_sessions"],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    atexit.register(server.communicate)  # ends it, because it reads the end of its input
+    return server
+
+
+def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[torch.Tensor]]]:
+    """Runs a program in a process that holds nothing of another program.
+
+    Args:
+        program: The `.pte`, with its index and its `.ptd` files beside it.
+        sessions: State of the program lasts within a session and no longer.
+        scratch: A directory for files that the caller does not need.
+
+    Returns:
+        The outputs of each call of each session.
+    """
+    places = [program, *(scratch / name for name in ("sessions.pt", "outputs.pt", "messages"))]
+    torch.save(sessions, places[1])
+    server = _server()
+    assert server.stdin
+    assert server.stdout
+    server.stdin.write(json.dumps([str(place.absolute()) for place in places]) + "\n")
+    server.stdin.flush()
+    code = server.stdout.readline().strip()
+    assert code == "0", (code, places[3].read_text("utf-8", errors="replace") if places[3].exists() else "")
+    results: list[list[list[torch.Tensor]]] = torch.load(places[2])
+    return results

@@ -1,0 +1,55 @@
+"""Which worker of pytest-xdist runs which tests, and in which order."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+SECONDS = Path(__file__).parents[1] / "seconds.json"
+"""Seconds by test file, as `pytest --update-seconds` measured them. Only their order matters."""
+_UNKNOWN = math.inf  # a file that was never measured may be long: it starts first
+
+
+class LongestFirst(LoadScopeScheduling):
+    """A worker takes a whole file, because its tests share fixtures. The order is that of the collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return file_of(nodeid)
+
+
+def file_of(nodeid: str) -> str:
+    """The file of a test, relative to the repository."""
+    return nodeid.partition("::")[0]
+
+
+def sort_longest_first(items: list[pytest.Item]) -> None:
+    """Sorts tests by the seconds of their file. Within a file they keep their order.
+
+    The last files to start are then the shortest, so that no worker is left with a long one at the end.
+    """
+    seconds: dict[str, float] = json.loads(SECONDS.read_text("utf-8"))
+    items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), _UNKNOWN))
+
+
+class Stopwatch:
+    """Adds up the seconds of each file, and writes those that it saw to `SECONDS`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """pytest calls this for the setup, the call and the teardown of each test."""
+        file = file_of(report.nodeid)
+        self.seconds[file] = self.seconds.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """pytest calls this after the last test."""
+        known: dict[str, float] = json.loads(SECONDS.read_text("utf-8")) if SECONDS.exists() else {}
+        measured = {file: round(seconds, 1) for file, seconds in self.seconds.items()}
+        kept = {file: seconds for file, seconds in known.items() if Path(SECONDS.parents[1], file).exists()}
+        merged = sorted({**kept, **measured}.items(), key=lambda entry: (-entry[1], entry[0]))
+        SECONDS.write_text(json.dumps(dict(merged), indent=1) + "\n", "utf-8")
