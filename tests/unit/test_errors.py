@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from etbuild.errors import BuildError, EtbuildError, InputError, Position, Problem, folded, listed
+from etbuild.errors import BuildError, EtbuildError, InputError, Position, Problem
+from etbuild.folding import folded, listed
 from etbuild.foreign_errors import from_exception, wrap_library_errors, wrap_system_errors
 from etbuild.manifest.positions import located
 

@@ -15,10 +15,10 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
 if TYPE_CHECKING:
     from typing import Self
 
@@ -30,9 +30,6 @@ DocumentPath = tuple[str | int, ...]
 _COMPARED = 20  # of unknown words, so many are compared with all that are known
 _LISTED = 60  # of known words, so many are listed
 _LONG = 100  # of a key, so many characters are shown
-_SHOWN = 10  # so many problems of one kind are shown
-_SHOWN_AT_ONE_PLACE = 3  # so many problems of one kind at one place are shown; of more, only the first
-_NAMED = 5  # so many of the others are named
 
 
 @dataclass(frozen=True)
@@ -208,85 +205,6 @@ def printable(text: str) -> str:
 def _escape(code: int) -> str:
     named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-
-
-def listed(names: Sequence[str], most: int = _NAMED) -> str:
-    """Names in backquotes for a message: "`a`, `b` and 5 more".
-
-    Args:
-        names: The names.
-        most: The number of names to show.
-    """
-    shown = [f"`{name}`" for name in names[:most]]
-    if len(names) > most:
-        return f"{', '.join(shown)} and {len(names) - most} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A problem to show. `rank` is its place in the order; `count` is the number of problems that it stands for."""
-
-    rank: int
-    problem: Problem
-    count: int
-
-
-def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """The problems to show, in their order.
-
-    Problems are of one kind if their messages differ only in quoted names and in numbers. If more than three of a kind
-    are at one place, the first stands for all and names some of the others. Of one kind, ten are shown, and then how
-    many more there are.
-    """
-    by_place: dict[tuple[str, object], list[_Row]] = {}
-    for rank, problem in enumerate(problems):
-        place = problem.position or problem.path
-        by_place.setdefault((_kind(problem.message), place), []).append(_Row(rank, problem, 1))
-    by_kind: dict[str, list[_Row]] = {}
-    for (kind, _), rows in by_place.items():
-        by_kind.setdefault(kind, []).extend(_fold_place(rows))
-    shown = [row for rows in by_kind.values() for row in _fold_kind(rows)]
-    yield from (row.problem for row in sorted(shown, key=lambda row: row.rank))
-
-
-def _fold_place(rows: list[_Row]) -> list[_Row]:
-    """The rows of one kind at one place; of many, one."""
-    if len(rows) <= _SHOWN_AT_ONE_PLACE:
-        return rows
-    return [_Row(rows[0].rank, _first_of([row.problem for row in rows]), len(rows))]
-
-
-def _fold_kind(rows: list[_Row]) -> list[_Row]:
-    """The rows of one kind; of many, the first ten and one that counts the others."""
-    rows = sorted(rows, key=lambda row: row.rank)
-    if len(rows) <= _SHOWN:
-        return rows
-    first, count = rows[_SHOWN], sum(row.count for row in rows[_SHOWN:])
-    message = f"{count} more such problem{'s' if count > 1 else ''}, the first of them here"
-    return [
-        *rows[:_SHOWN],
-        _Row(first.rank, Problem(message, first.problem.path, position=first.problem.position), count),
-    ]
-
-
-def _first_of(alike: Sequence[Problem]) -> Problem:
-    """The first of several problems of one kind at one place, which names some of the others."""
-    first, *others = alike
-    own = set(_QUOTED.findall(first.message))
-    named = [next((name for name in _QUOTED.findall(other.message) if name not in own), "") for other in others]
-    names = list(dict.fromkeys(name.strip("`") for name in named if name))
-    count = f"{len(others)} more such problems here"
-    more = f"{count}: {listed(names)}" if len(names) == len(others) else count
-    return replace(first, hint=f"{first.hint}\n{more}" if first.hint else more)
-
-
-_QUOTED = re.compile(r"`[^`]*`")
-
-
-def _kind(message: str) -> str:
-    """The message without what differs between problems of one kind: quoted names, lists, and numbers."""
-    return re.sub(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|\b\d[\d.,]*", "", message)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

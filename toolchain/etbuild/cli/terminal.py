@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from etbuild.errors import EtbuildError, folded, printable
+from etbuild.errors import EtbuildError, printable
+from etbuild.folding import folded
 
 GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"
 

@@ -18,7 +18,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from etbuild.errors import BuildError, DocumentPath, Problem, folded
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.folding import folded
 
 _OF_EXPORT = "The tensor attribute"
 _OF_DYNAMO = "While compiling, we found certain side effects"

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import Problem, folded
+from etbuild.errors import Problem
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
+from etbuild.folding import folded
 from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.report.index import index
