@@ -23,7 +23,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.exception_text import hints, shortened, summary, whole_error
 from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, source_line
-from etbuild.lower import dequantize, named_data, partitioners, passes, preprocess_results
+from etbuild.lower import dequantize, linear_layers, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import Plan
@@ -54,6 +54,7 @@ def lower(
     _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
+        linear_layers.keep_hooks_out(programs[name])
         if not any(backends.get(backend).weight_only for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
