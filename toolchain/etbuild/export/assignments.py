@@ -1,16 +1,16 @@
-"""What a method assigns to tensors of its modules. `torch.export` follows what is written into a tensor, and what is
-assigned to a buffer of the module that it exports. All else that is assigned is lost, and it warns at most.
+"""What a method assigns to what it finds. `torch.export` follows what is written into a tensor, and what is assigned to
+a buffer of the module that it exports. All else that is assigned is lost.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,36 +19,58 @@ from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.export.own_buffers import following_own_buffers
+from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.folding import folded
+from etbuild.model.tied_weights import memory
 
-_OF_EXPORT = "The tensor attribute"
+_ATEN = torch.ops.aten
+_CASTS = {
+    *(_ATEN.to.dtype, _ATEN.to.other, _ATEN.to.device, _ATEN.to.dtype_layout, _ATEN.type_as.default),
+    *(_ATEN._to_copy.default, _ATEN.clone.default),
+}
 _OF_DYNAMO = "While compiling, we found certain side effects"
 
 
 @dataclass
 class Assigned:
-    """What was assigned while a method was traced, and is lost.
+    """What was assigned while a method was traced.
 
     Attributes:
-        buffers: Names of buffers.
-        attributes: Names of attributes that are neither buffers nor parameters.
+        buffers: Names of buffers. What is assigned to them is lost.
+        attributes: By name, what places that are neither buffers nor parameters held before. What is assigned to them
+            is lost.
+        kept: Names of buffers of which `torch.export` keeps what is assigned.
+        retyped: The own dtype of those of `kept` that have got tensors of another one, and that one.
+        reshaped: The own shape of those of `buffers` that have got tensors of another one, and that one.
+        made: Names of parameters that the method makes.
         unclear: TorchDynamo says that the method changes its modules, and not whether it writes or assigns.
         casts: Those of these names that a run has left with what they held, in another dtype or on another device.
     """
 
     buffers: list[str] = field(default_factory=list)
-    attributes: list[str] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
+    reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
     unclear: bool = False
     casts: set[str] = field(default_factory=set)
 
+    def note(self, changes: Iterable[Change]) -> None:
+        """Adds what was assigned to other places than buffers."""
+        for change in changes:
+            self.attributes.setdefault(change.name, change.before)
+
     def wants_run(self, program: ExportedProgram) -> bool:
         """Whether only a run of the method tells what it assigns, and whether that changes what it computes."""
-        return self.unclear or bool(_read(program) & {*self.buffers, *self.attributes})
+        return self.unclear or bool(self._read(program))
 
     def add(self, ran: Assigned) -> None:
         """Adds what a run of the method has assigned."""
-        self.buffers += ran.buffers
-        self.attributes += ran.attributes
+        self.buffers += [name for name in ran.buffers if name not in self.kept]
+        self.attributes = {**ran.attributes, **self.attributes}
+        self.made += ran.made
         self.casts |= ran.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
@@ -61,68 +83,133 @@ class Assigned:
         Raises:
             BuildError: It does not: eager code would find at the next call what it has assigned at this one.
         """
-        read = _read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
-        names = sorted({*self.buffers, *self.attributes})
-        problems = [self._lost(name, path) for name in names if name in read]
+        read = self._read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
+        problems = [self._lost(name, path) for name in sorted(read)]
+        retyped = [name for name in sorted(self.retyped) if not _keeps_value(program, name)]
+        problems += [_retyped(name, *self.retyped[name], path) for name in retyped]
+        problems += [_made(name, path) for name in sorted(set(self.made))]
         if problems:
             raise BuildError(problems)
+        names = sorted({*self.buffers, *self.attributes})
         notes = [Problem(f"`{path[1]}` assigns to `{name}`: later calls do not see the value") for name in names]
         for note in folded(notes):
             print(f"note: {note}", file=sys.stderr)
 
+    def _read(self, program: ExportedProgram) -> set[str]:
+        """Of what is lost, the names of tensors that the method reads as they were before it."""
+        targets = _read(program)
+        constants = [program.constants[target] for target in targets & program.constants.keys()]
+        places = {memory(constant) for constant in constants if _is_tensor(constant)}
+        by_content = {
+            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in places
+        }
+        return ({*self.buffers, *self.attributes} & targets) | by_content
+
     def _lost(self, name: str, path: DocumentPath) -> Problem:
+        if name in self.reshaped:
+            own, other = (tuple(shape) for shape in self.reshaped[name])
+            message = (
+                f"the method assigns a tensor of shape {other} to the buffer `{name}`, which keeps the shape {own}"
+            )
+            return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
             return Problem(message, path, f"write to a buffer instead: `{name}.copy_(...)`")
-        return Problem(message, path, f"register it as a buffer, and write to it: `{name}.copy_(...)`")
+        return Problem(message, path, "register it as a buffer, and write to it with `copy_(...)`")
 
 
-def _read(program: ExportedProgram) -> set[str | None]:
+def _keeps_value(program: ExportedProgram, name: str) -> bool:
+    """Whether all that a method writes to a buffer is what it held, in another dtype."""
+    inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name}
+    written = [
+        node.args[1]
+        for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+        if getattr(node.args[0], "name", None) in inputs
+    ]
+    for node in written:
+        while node.op == "call_function" and node.target in _CASTS:
+            node = node.args[0]
+        if node.name not in inputs:
+            return False
+    return True
+
+
+def _retyped(name: str, own: torch.dtype, other: torch.dtype, path: DocumentPath) -> Problem:
+    message = f"the method assigns {other} to the buffer `{name}`, which is {own} and stays so in a program"
+    return Problem(message, path, f"register the buffer as {other}, or convert what is assigned")
+
+
+def _made(name: str, path: DocumentPath) -> Problem:
+    message = f"the method makes the parameter `{name}` when it runs, and a program would make it at each call"
+    return Problem(message, path, "make it in the factory")
+
+
+def _read(program: ExportedProgram) -> set[str]:
     """The names of the tensors that a method reads what they held before it."""
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    return {spec.target for spec in program.graph_signature.input_specs if inputs[spec.arg.name].users}
+    specs = program.graph_signature.input_specs
+    return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
 
 
 @contextmanager
-def watched(module: torch.nn.Module) -> Iterator[Assigned]:
-    """Collects what is lost of what a method assigns while it is traced inside.
+def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iterator[Assigned]:
+    """Collects what a method assigns while it is traced inside, and puts back what it has changed.
 
     Args:
         module: What is exported.
+        sources: The modules of a user's code.
     """
-    found = Assigned()
+    found, state = Assigned(), PythonState(module, sources)
     children = {name: child for name, child in module.named_modules() if name}
-    with _assigned_buffers(children, found.buffers), _warnings(found):
-        yield found
+
+    def look() -> None:
+        found.note(state.changes())
+        found.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+        state.restore(tensors_of_modules=False)
+
+    try:
+        with (
+            _assigned_buffers(children, found.buffers),
+            _side_effects(found),
+            following_own_buffers(look) as own,
+        ):
+            yield found
+            found.kept |= own.kept
+            found.retyped |= own.retyped
+            found.reshaped |= own.reshaped
+            found.buffers += [name for name in own.lost if own.was_there(name)]
+            found.attributes |= {name: None for name in own.lost if not own.was_there(name)}
+    finally:
+        state.restore()
 
 
-def assigned_when_run(module: torch.nn.Module, run: Callable[[], object]) -> Assigned:
+def assigned_when_run(
+    module: torch.nn.Module, run: Callable[[], object], sources: Iterable[ModuleType] = ()
+) -> Assigned:
     """What a run of a method assigns. It leaves the module as it was.
 
     Args:
         module: What is exported.
         run: Runs the method.
+        sources: The modules of a user's code.
     """
-    modules, found = dict(module.named_modules()), Assigned()
-    attributes = {name: (dict(vars(child)), dict(child._buffers)) for name, child in modules.items()}
-    tensors = [value for each in attributes.values() for of in each for value in of.values() if _is_tensor(value)]
-    contents = {id(tensor): (tensor, tensor.clone()) for tensor in tensors}
+    modules, found, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
+    contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
     written = _Written(module)
     with torch.no_grad(), _same_random_numbers():
         try:
             with _assigned_buffers(modules, found.buffers), written:
                 run()
         finally:
-            after = {name: {**vars(child), **child._buffers} for name, child in modules.items()}
-            for name, (own, buffers) in attributes.items():
-                found.attributes += [_joined(name, key) for key in _other_tensors(own, modules[name].__dict__)]
-                _restore(modules[name].__dict__, own)
-                _restore(modules[name]._buffers, buffers)
-            for tensor, content in [*contents.values(), *written.before.values()]:
+            others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
+            found.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+            state.restore()
+            for tensor, content in [*contents, *written.before.values()]:
                 tensor.copy_(content)
-    for name, (own, buffers) in attributes.items():
-        before = {key: value for key, value in {**own, **buffers}.items() if _is_tensor(value)}
-        found.casts |= {_joined(name, key) for key, value in before.items() if _is_cast(value, after[name].get(key))}
+    found.note(others)
+    found.buffers += [change.name for change in of_buffers]
+    changes = [change for change in (*others, *of_buffers) if _is_tensor(change.before)]
+    found.casts = {change.name for change in changes if _is_cast(change.before, change.after)}
     return found
 
 
@@ -195,33 +282,20 @@ def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> 
 
 
 @contextmanager
-def _warnings(found: Assigned) -> Iterator[None]:
-    """Collects what torch warns of, and leaves other warnings as they are."""
+def _side_effects(found: Assigned) -> Iterator[None]:
+    """Notes that TorchDynamo warns of side effects, and leaves other warnings as they are."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:
-        text = str(message)
-        if text.startswith(_OF_EXPORT):
-            found.attributes += re.findall(r"self\.([\w.]+)", text.partition(" assigned during")[0])
-        elif text.startswith(_OF_DYNAMO):
+        if str(message).startswith(_OF_DYNAMO):
             found.unclear = True
         else:
             show(message, *rest, **keywords)
 
     with warnings.catch_warnings():
-        for text in (_OF_EXPORT, _OF_DYNAMO):
-            warnings.filterwarnings("always", message=text)
+        warnings.filterwarnings("always", message=_OF_DYNAMO)
         warnings.showwarning = collect
         yield
-
-
-def _restore(content: dict[str, Any], before: dict[str, Any]) -> None:
-    content.clear()
-    content.update(before)
-
-
-def _other_tensors(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [key for key, value in after.items() if isinstance(value, torch.Tensor) and before.get(key) is not value]
 
 
 def _joined(module: str, name: str) -> str:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import ConstantArgument
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
@@ -137,13 +139,16 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
     method, module, recipe, entry = ready.method, ready.module, ready.what.recipe, (*ready.path, "entry")
     root, strict = _root(ready), recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"]
     with torch.no_grad(), _training(module, training):
-        with assignments.watched(module) as assigned:
+        sources = ready.what.finder.loaded_modules()
+        with assignments.watched(module, sources) as assigned:
             program = _exported(ready, root, shapes, strict)
+        _check_content(program, entry)
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
-            arguments, keywords = copy.deepcopy((ready.arguments, ready.keywords))
+            arguments, keywords = pytree.tree_map(_shifted, (ready.arguments, ready.keywords))
             with wrap_user_error(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
-                assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords)))
+                ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
+                assigned.add(ran)
     assigned.check(program, entry)
     _check_results(program, entry)
     if strict:
@@ -151,6 +156,13 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
+
+
+def _shifted(value: Any) -> Any:
+    """A copy of an input with other floating-point numbers: what is computed from zeros tells little."""
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    return value + 0.7 if value.is_floating_point() else value.clone()
 
 
 def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
@@ -367,6 +379,17 @@ def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) ->
             raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
 
 
+_FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
+
+
+def _check_content(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
+    """A tensor that another method has computed when it was traced has no numbers."""
+    for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
+        if isinstance(tensor, FakeTensor):
+            message = f"the method reads `{name}`, which another method computes and something keeps"
+            raise BuildError([Problem(message, path, _FILL)])
+
+
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
 
 
@@ -405,6 +428,11 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
 
 # By a word in torch.export's message or type: the part of the method that is to blame, and what to do.
 _EXPORT_HINTS = (
+    (
+        "fake tensor in the exported program constant's list",
+        "entry",
+        f"something keeps a tensor that a method computes, and another one reads it: {_FILL}",
+    ),
     (
         "GuardOnDataDependent",
         "entry",

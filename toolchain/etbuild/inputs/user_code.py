@@ -104,6 +104,11 @@ class SourceFinder:
         """The first parts of all import paths."""
         return {name.removesuffix(".py").split("/")[0] for name in self.sources}
 
+    def loaded_modules(self) -> list[ModuleType]:
+        """The modules of the sources that were imported so far."""
+        tops = self.top_level_names()
+        return [module for name, module in list(sys.modules.items()) if name.split(".")[0] in tops]
+
     def name_of(self, filename: str) -> str | None:
         """The import path of a source, from the file name in a traceback."""
         return next((name for name in self.sources if filename == self.location(name)), None)

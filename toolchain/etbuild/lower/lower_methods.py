@@ -23,7 +23,7 @@ from etbuild.exception_text import shortened, summary
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, named_data, partitioners, passes, preprocess_results
+from etbuild.lower import dequantize, linear_layers, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import Plan
@@ -54,6 +54,7 @@ def lower(
     _check_while_loops(programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
+        linear_layers.keep_hooks_out(programs[name])
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)

@@ -1,0 +1,176 @@
+"""What a method assigns to buffers of the module itself. `torch.export` writes it into them when the method ends.
+
+Torch 2.13 finds the buffers by their positions, and counts those that are None and those that the method registers. It
+then writes to the wrong inputs. It also writes one after the other, so that the old content of the first reaches no other
+one. `docs/upstream.md` says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import _trace
+from torch.fx.experimental import proxy_tensor
+from torch.nn.modules import module as nn_module
+
+from etbuild.patching import replaced
+
+_REGISTER = _trace.register_buffer_assignment_hook
+
+
+@dataclass
+class OwnBuffers:
+    """The buffers of the module itself, in one tracing.
+
+    Attributes:
+        kept: Names of those that the exported method writes to when it ends.
+        retyped: The own dtype of those of `kept` that have got tensors of another one, and that one.
+        reshaped: The own shape of those of `lost` that have got tensors of another one, and that one.
+        lost: Names of those to which something was assigned that no program can keep.
+    """
+
+    kept: set[str] = field(default_factory=set)
+    retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
+    reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    _first: dict[str, torch.Tensor] = field(default_factory=dict)
+    _last: dict[str, Any] = field(default_factory=dict)
+    _nodes: dict[str, str] = field(default_factory=dict)
+    _assigned: dict[str, Any] = field(default_factory=dict)
+    _of_torch: dict[str, str] = field(default_factory=dict)
+
+    def was_there(self, name: str) -> bool:
+        """Whether the module has had the buffer before, with a tensor."""
+        return name in self._first
+
+    def begin(self, root: torch.nn.Module) -> None:
+        """Notes the buffers when the method begins."""
+        self._first = {name: value for name, value in root._buffers.items() if value is not None}
+        self._last = {}
+
+    def end(self, root: torch.nn.Module) -> None:
+        """Notes the buffers when the method ends."""
+        self._last = dict(root._buffers)
+
+    def assign(self, root: torch.nn.Module, owner: torch.nn.Module, name: str, value: Any) -> Any:
+        """A tensor that can be written into a buffer at the end, whatever was written into others before."""
+        if owner._buffers is not root._buffers or not isinstance(value, torch.Tensor):
+            return None
+        if not isinstance(value, FakeTensor) or _is_input(value) or self._is_overwritten(value):
+            value = value.clone()
+        self._assigned[name] = value
+        return value
+
+    def _is_overwritten(self, value: torch.Tensor) -> bool:
+        """Whether a tensor shows the old content of a buffer that will be written before."""
+        storage = _storage(value)
+        return any(_storage(self._first[name]) == storage for name in self._nodes if name in self._first)
+
+    def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> _Handles:
+        """Stands for torch's own function, which notes what is assigned to buffers of the root in `assigned`."""
+        self._of_torch = assigned
+        handles = ExitStack()
+        handles.callback(nn_module.register_module_buffer_registration_hook(partial(self.assign, root)).remove)
+        handles.callback(_REGISTER(root, self._nodes).remove)
+        return _Handles(handles)
+
+    def settle(self, root: torch.nn.Module) -> None:
+        """Decides what torch writes, and gives the buffers the positions that it expects."""
+        changed = [name for name, value in self._last.items() if value is not self._first.get(name)]
+        changed += [name for name in self._first if name not in self._last]
+        self.kept = {name for name in changed if self._can_keep(name)}
+        self.lost = [name for name in changed if name not in self.kept]
+        for name in self.lost:
+            first, last = self._first.get(name), self._last.get(name)
+            if first is not None and last is not None and not _same_shape(first, last):
+                self.reshaped[name] = (first.shape, last.shape)
+        for name, node in self._nodes.items():
+            if name in self.kept:
+                self._of_torch[name] = node
+                kinds = (self._first[name].dtype, self._last[name].dtype)
+                if kinds[0] != kinds[1]:
+                    self.retyped[name] = kinds
+        buffers = vars(root)["_buffers"]
+        buffers.clear()
+        buffers.update(self._first)
+
+    def _can_keep(self, name: str) -> bool:
+        first, last = self._first.get(name), self._last.get(name)
+        if first is None or last is None or last is not self._assigned.get(name):
+            return False
+        return _same_shape(first, last)
+
+
+@contextmanager
+def following_own_buffers(look: Callable[[], None]) -> Iterator[OwnBuffers]:
+    """Has `torch.export` write to the right buffers of the module that it exports inside.
+
+    Args:
+        look: Is called when the method was traced: the time to see what else it has changed, and to undo that.
+    """
+    own = OwnBuffers()
+    with (
+        replaced(_trace, "_detect_attribute_assignment", partial(_while_traced, own, look)),
+        replaced(_trace, "register_buffer_assignment_hook", own.register),
+    ):
+        yield own
+
+
+@contextmanager
+def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Module) -> Iterator[None]:
+    """Stands for torch's own context, which finds assigned attributes, and restores only those that were there."""
+
+    def is_wrapper(module: torch.nn.Module) -> bool:
+        return vars(module).get("_modules", {}).get("_export_root") is root
+
+    with ExitStack() as hooks:
+        before = nn_module.register_module_forward_pre_hook(
+            lambda module, _: own.begin(root) if is_wrapper(module) else None
+        )
+        after = nn_module.register_module_forward_hook(
+            lambda module, _, __: own.end(root) if is_wrapper(module) else None
+        )
+        hooks.callback(before.remove)
+        hooks.callback(after.remove)
+        try:
+            yield
+            own.settle(root)
+        finally:
+            look()
+
+
+@dataclass(frozen=True)
+class _Handles:
+    """Several hooks, to be removed together."""
+
+    stack: ExitStack
+
+    def remove(self) -> None:
+        """Removes them."""
+        self.stack.close()
+
+
+def _is_input(value: torch.Tensor) -> bool:
+    """Whether a tensor is an input of the graph, or unknown to it: torch writes neither into a buffer."""
+    mode = proxy_tensor.get_proxy_mode()
+    if mode is None:
+        return False
+    slot = proxy_tensor.get_proxy_slot(value, mode.tracer, None)
+    return slot is None or slot.proxy.node.op == "placeholder"
+
+
+def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
+    """Whether both have the same sizes. One that varies is no integer: to compare it would fix it."""
+    return first.dim() == last.dim() and all(
+        type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)
+    )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,373 @@
+"""What code can change of Python objects: attributes, dictionaries, lists and globals that a model reaches.
+
+A method that is traced leaves PyTorch's fake tensors where it assigns something. The next method would read them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+_TRACED = (FakeTensor, FunctionalTensor)
+_ATOMS = frozenset((str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range))
+_DICTIONARIES = (dict, OrderedDict, defaultdict)
+_SEQUENCES = (list, deque)
+# Objects of these packages are not looked into, except modules: some hold whole graphs, and none holds a model's state.
+_FOREIGN = frozenset(("torch", "torchao", "executorch", "numpy", "sympy", "builtins", "threading", "_thread"))
+_LRU_CACHE = type(functools.lru_cache(lambda: None))
+# Where a module keeps its own tensors and children. Their names leave it out.
+BUFFERS, PARAMETERS, CHILDREN = "_buffers", "_parameters", "_modules"
+_OF_MODULES = (BUFFERS, PARAMETERS, CHILDREN)
+
+_Content = dict[Any, Any]
+_Part = tuple[Any, str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A tensor that was put where something else was.
+
+    Attributes:
+        name: The place, as a user writes it: `tail.state`, `cache['h']`.
+        before: What was there; None: nothing.
+        after: The tensor.
+    """
+
+    name: str
+    before: Any
+    after: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """Something whose content can be changed.
+
+    Attributes:
+        name: The place of one of its parts, by the part's key.
+        read: Returns its content.
+        write: Gives it another content.
+        before: What its content was.
+        kind: `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else.
+        of_module: Its content is restored whatever has changed.
+    """
+
+    name: Callable[[Any], str]
+    read: Callable[[], _Content]
+    write: Callable[[_Content], None]
+    before: _Content
+    kind: str = ""
+    of_module: bool = False
+
+    def is_changed(self) -> bool:
+        """Whether its content has to be restored."""
+        now = self.read()
+        differing = [key for key in {**now, **self.before} if now.get(key, self) is not self.before.get(key, self)]
+        if self.of_module:
+            return bool(differing)
+        # What other objects note of the process, such as that an operator was registered, still holds afterwards.
+        return any(_has_tensors(content.get(key)) for key in differing for content in (now, self.before))
+
+
+class PythonState:
+    """What modules and all that they reach are like: it finds out what changes, and undoes it."""
+
+    def __init__(self, module: torch.nn.Module, sources: Iterable[types.ModuleType] = ()) -> None:
+        """Notes the state.
+
+        Args:
+            module: What is exported.
+            sources: The modules of a user's code, whose globals and classes count too.
+        """
+        found = {source.__name__: source for source in sources}
+        self._walk = _Walk(frozenset(found))
+        modules = [(child, name) for name, child in module.named_modules()]
+        self._walk.visit([*modules, *((source, name) for name, source in found.items())])
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors that are reached, except parameters and fake ones."""
+        found = (part for holder in self._walk.holders for part in holder.before.values())
+        unlike = (torch.nn.Parameter, *_TRACED)
+        return [part for part in found if _is(part, torch.Tensor) and not isinstance(part, unlike)]
+
+    def changes(self, kind: str = "") -> Iterator[Change]:
+        """The tensors that were assigned since.
+
+        Args:
+            kind: `BUFFERS` or `PARAMETERS` for those of modules, those of new modules too. "": all others.
+        """
+        for holder in self._walk.holders:
+            if holder.kind == kind:
+                yield from _changes(holder)
+            elif kind and holder.kind == CHILDREN:
+                for key, child in holder.read().items():
+                    if child is not None and child is not holder.before.get(key):
+                        yield from _held(child, kind, holder.name(key))
+
+    def restore(self, *, tensors_of_modules: bool = True) -> None:
+        """Undoes what was done since to modules, and what has put tensors elsewhere.
+
+        Args:
+            tensors_of_modules: Restores parameters, buffers and children too.
+        """
+        for cache in self._walk.caches:
+            if _has_tensors(cache, _TRACED):
+                cache.cache_clear()
+        for holder in self._walk.holders:
+            if (tensors_of_modules or not holder.kind) and holder.is_changed():
+                holder.write(holder.before)
+
+
+def _changes(holder: _Holder) -> Iterator[Change]:
+    for key, part in holder.read().items():
+        yield from _compare(holder.name(key), holder.before.get(key), part, set())
+
+
+def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
+    """The tensors in a value that another one has replaced. Tensors inside lists and the like have places of their own.
+
+    A list that is the same as before is a holder by itself.
+    """
+    if after is before or type(after) in _ATOMS or id(after) in seen:
+        return
+    seen.add(id(after))
+    if _is(after, torch.Tensor):
+        yield Change(name, before, after)
+    elif _is(after, (list, tuple, deque)):
+        old = list(before) if _is(before, (list, tuple, deque)) else []
+        for index, part in enumerate(after):
+            yield from _compare(f"{name}[{index}]", old[index] if index < len(old) else None, part, seen)
+    elif _is(after, dict):
+        old_parts = before if _is(before, dict) else {}
+        for key, part in list(dict.items(after)):
+            yield from _compare(f"{name}[{key!r}]", dict.get(old_parts, key), part, seen)
+    elif not _is_foreign(type(after)):
+        old_parts = _attributes(before) if type(before) is type(after) else {}
+        for key, part in list(_attributes(after).items()):
+            yield from _compare(f"{name}.{key}", old_parts.get(key), part, seen)
+
+
+def _held(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
+    """The parameters or buffers of a new module."""
+    for place, child in module.named_modules(prefix=name):
+        for key, tensor in vars(child)[kind].items():
+            if tensor is not None:
+                yield Change(f"{place}.{key}", None, tensor)
+
+
+def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> bool:
+    """Whether a value is a tensor of one of these classes, or has one inside."""
+    walk = _Walk(frozenset(), kinds)
+    walk.visit([(value, "")])
+    return walk.found
+
+
+def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """What `isinstance` says, without asking the value: a proxy would answer for another object."""
+    return issubclass(type(value), kinds)
+
+
+def _is_foreign(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] in _FOREIGN
+
+
+def _attributes(value: Any) -> _Content:
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return own if _is(own, dict) else {}
+
+
+class _Walk:
+    """Visits objects once each, and notes those whose content can be changed."""
+
+    def __init__(self, own: frozenset[str], kinds: type | tuple[type, ...] = ()) -> None:
+        """Visits nothing yet.
+
+        Args:
+            own: The names of the modules of a user's code.
+            kinds: Classes of tensors that are looked for.
+        """
+        self.holders: list[_Holder] = []
+        self.caches: list[Any] = []
+        self.found = False
+        self._own = own
+        self._kinds = kinds
+        self._seen: dict[int, Any] = {}  # it keeps what was seen, so that no other object gets the same id
+
+    def visit(self, values: list[_Part]) -> None:
+        """Notes values and all that they reach: what is nearer first, under the shorter name."""
+        waiting = deque(values)
+        while waiting:
+            value, name = waiting.popleft()
+            if type(value) in _ATOMS or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if _is(value, torch.Tensor):
+                self.found = self.found or _is(value, self._kinds)
+            else:
+                waiting.extend(self._parts(value, name))
+
+    def _parts(self, value: Any, name: str) -> Iterator[_Part]:
+        if _is(value, dict):
+            yield from self._dictionary(value, lambda key: f"{name}[{key!r}]")
+        elif _is(value, (list, deque, set)):
+            yield from self._collection(value, name)
+        elif _is(value, (tuple, frozenset)):
+            yield from ((part, f"{name}[{index}]") for index, part in enumerate(value))
+        elif _is(value, types.ModuleType):
+            if value.__name__ in self._own:
+                yield from self._dictionary(vars(value), lambda key: f"{name}.{key}")
+        elif _is(value, type):
+            yield from self._class(value)
+        elif _is(value, _LRU_CACHE):
+            self.caches.append(value)
+            # What it keeps is looked at, and never written: it is cleared as a whole.
+            yield from ((part, name) for part in (gc.get_referents(value) if self._kinds else (value.__wrapped__,)))
+        elif _is(value, types.CellType):
+            yield from self._cell(value, name)
+        elif _is(value, torch.nn.Module):
+            yield from self._module(value, f"{name}." if name else "")
+        else:
+            yield from self._object(value, name)
+
+    def _dictionary(
+        self, value: _Content, place: Callable[[Any], str], kind: str = "", *, of_module: bool = False
+    ) -> Iterator[_Part]:
+        if type(value) in _DICTIONARIES:
+
+            def write(content: _Content) -> None:
+                value.clear()
+                value.update(content)
+
+            self.holders.append(_Holder(place, lambda: dict(value), write, dict(value), kind, of_module))
+        yield from [(part, place(key)) for key, part in dict.items(value) if type(part) not in _ATOMS]
+
+    def _collection(self, value: Any, name: str) -> Iterator[_Part]:
+        if type(value) in _SEQUENCES:
+
+            def write(content: _Content) -> None:
+                value.clear()
+                value.extend(content.values())
+
+            before = dict(enumerate(value))
+            self.holders.append(_Holder(lambda key: f"{name}[{key}]", lambda: dict(enumerate(value)), write, before))
+        yield from [(part, f"{name}[{index}]") for index, part in enumerate(value) if type(part) not in _ATOMS]
+
+    def _cell(self, cell: types.CellType, name: str) -> Iterator[_Part]:
+        """A variable of a function that inner functions share."""
+
+        def read() -> _Content:
+            with suppress(ValueError):  # it is empty
+                return {name: cell.cell_contents}
+            return {}
+
+        def write(content: _Content) -> None:
+            if content:
+                cell.cell_contents = content[name]
+            elif read():
+                del cell.cell_contents
+
+        self.holders.append(_Holder(str, read, write, read()))
+        yield from ((part, name) for part in read().values())
+
+    def _class(self, value: type) -> Iterator[_Part]:
+        if value.__module__ not in self._own:
+            return
+
+        def write(content: _Content) -> None:
+            now = dict(vars(value))
+            for key in now.keys() - content.keys():
+                delattr(value, key)
+            for key, part in content.items():
+                if now.get(key, content) is not part:
+                    setattr(value, key, part)
+
+        name, before = f"{value.__module__}.{value.__qualname__}", dict(vars(value))
+        self.holders.append(_Holder(lambda key: f"{name}.{key}", lambda: dict(vars(value)), write, before))
+        yield from ((part, f"{name}.{key}") for key, part in before.items() if type(part) not in _ATOMS)
+        yield from ((base, "") for base in value.__bases__)
+
+    def _module(self, module: torch.nn.Module, prefix: str) -> Iterator[_Part]:
+        def place(key: str) -> str:
+            return f"{prefix}{key}"
+
+        own = vars(module)
+        for kind in _OF_MODULES:
+            self._seen[id(own[kind])] = own[kind]
+            yield from self._dictionary(own[kind], place, kind, of_module=True)
+        non_persistent = own["_non_persistent_buffers_set"]
+
+        def write(content: _Content) -> None:
+            non_persistent.clear()
+            non_persistent.update(content)
+
+        self.holders.append(
+            _Holder(place, lambda: dict.fromkeys(non_persistent), write, dict.fromkeys(non_persistent), BUFFERS, True)
+        )
+        yield from self._dictionary(own, place, of_module=True)
+        yield from ((base, "") for base in type(module).__mro__)
+
+    def _object(self, value: Any, name: str) -> Iterator[_Part]:
+        """The parts of an object: attributes, slots, and what functions and the like keep."""
+        prefix = f"{name}." if name else ""
+        yield from _kept_by_callable(value, prefix)
+        kind = type(value)
+        if _is_foreign(kind) and not _is(value, types.FunctionType):
+            return
+        yield from self._dictionary(_attributes(value), lambda key: f"{prefix}{key}")
+        yield from self._slots(value, prefix)
+        yield from ((base, "") for base in kind.__mro__)
+
+    def _slots(self, value: Any, prefix: str) -> Iterator[_Part]:
+        slots = {
+            key: slot
+            for base in type(value).__mro__
+            if not _is_foreign(base)
+            for key, slot in vars(base).items()
+            if _is(slot, types.MemberDescriptorType)
+        }
+        if not slots:
+            return
+
+        def read() -> _Content:
+            held = {}
+            for key, slot in slots.items():
+                with suppress(AttributeError):  # it is empty
+                    held[key] = slot.__get__(value)
+            return held
+
+        def write(content: _Content) -> None:
+            for key in read().keys() - content.keys():
+                slots[key].__delete__(value)
+            for key, part in content.items():
+                slots[key].__set__(value, part)
+
+        self.holders.append(_Holder(lambda key: f"{prefix}{key}", read, write, read()))
+        yield from ((part, f"{prefix}{key}") for key, part in read().items())
+
+
+def _kept_by_callable(value: Any, prefix: str) -> Iterator[_Part]:
+    """What a function and the like keep."""
+    if _is(value, types.FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        yield from ((cell, f"{prefix}{name}") for name, cell in cells)
+        for part in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            yield part, f"{prefix}{value.__name__}"
+    elif _is(value, functools.partial):
+        yield from ((part, prefix.rstrip(".")) for part in (value.func, *value.args, *value.keywords.values()))
+    elif _is(value, (types.MethodType, staticmethod, classmethod)):
+        yield value.__func__, prefix.rstrip(".")
+        yield getattr(value, "__self__", None), prefix.rstrip(".")
+    elif _is(value, property):
+        yield from ((part, prefix.rstrip(".")) for part in (value.fget, value.fset))
