@@ -108,9 +108,7 @@ class Assigned:
     def _lost(self, name: str, path: DocumentPath) -> Problem:
         if name in self.reshaped:
             own, other = (tuple(shape) for shape in self.reshaped[name])
-            message = (
-                f"the method assigns a tensor of shape {other} to the buffer `{name}`, which keeps the shape {own}"
-            )
+            message = f"the method assigns a tensor of shape {other} to the buffer `{name}`, whose shape stays {own}"
             return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
