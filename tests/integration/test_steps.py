@@ -90,6 +90,15 @@ def test_an_export_depends_only_on_graphs(tmp_path: Path) -> None:
     assert edited.export()["methods/forward.pt2"] != first["methods/forward.pt2"]
 
 
+def test_an_export_that_was_quantized_depends_only_on_graphs(tmp_path: Path) -> None:
+    """PyTorch keeps the addresses of graphs in the provenance of nodes."""
+    quantized = MANIFEST + "  quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}\n"
+    first = Project(tmp_path / "one", quantized).export()
+    between = Project(tmp_path / "between", quantized, MODEL.replace(".relu()", ".sigmoid().cos()")).export()
+    assert between != first
+    assert Project(tmp_path / "two", quantized).export() == first
+
+
 def test_options_of_lowering_and_checks_do_not_reach_the_export_plan(tmp_path: Path) -> None:
     Project(tmp_path / "one").plan()
     edits = {

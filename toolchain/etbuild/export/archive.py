@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
+from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
@@ -188,6 +189,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
         if isinstance(child, torch.fx.GraphModule):
             for node in child.graph.nodes:
                 node.meta.pop("stack_trace", None)  # it holds paths and line numbers
+    _number_graphs(program.graph_module)
     for content in (program._state_dict, program._constants):
         for name in names & content.keys():
             empty = torch.empty(0, dtype=content[name].dtype)
@@ -200,6 +202,29 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     except Exception as error:  # torch's serializer has no common base of its errors
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())
+
+
+def _number_graphs(graph_module: torch.fx.GraphModule) -> None:
+    """Replaces the addresses of graphs in the nodes' provenance, which differ in each process.
+
+    ExecuTorch tells the nodes of the first graphs apart by name and graph: these get numbers in the order of the nodes.
+    Nothing reads the graphs between the first one and the last.
+    """
+    numbers: dict[int, int] = {}
+    seen: dict[int, NodeSource] = {}  # nodes may share what they came from
+    children = [child for child in graph_module.modules() if isinstance(child, torch.fx.GraphModule)]
+    waiting = [source for child in children for node in child.graph.nodes for source in node.meta.get("from_node", ())]
+    waiting.reverse()
+    while waiting:
+        source = waiting.pop()
+        if id(source) in seen:
+            continue
+        seen[id(source)] = source
+        source._dict = None  # what `to_dict` has kept
+        if source.node_info is not None:
+            first = not source.from_node
+            source.node_info.graph_id = numbers.setdefault(source.graph_id, len(numbers)) if first else -1
+        waiting += reversed(source.from_node)
 
 
 def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
