@@ -176,7 +176,7 @@ def positions_beside(plan: Path) -> Positions:
     never for an output.
     """
     from etbuild.files import json_file
-    from etbuild.plan.plan import positions_from_json
+    from etbuild.plan.positions import positions_from_json
 
     real = plan.resolve()
     name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)

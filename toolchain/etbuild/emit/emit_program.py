@@ -23,8 +23,7 @@ from etbuild.inputs.user_code import SourceFinder, source_line
 from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
-from etbuild.plan.plan import Plan
-from etbuild.plan.plan import tags as plan_tags
+from etbuild.plan.plan import LowerPlan
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Emission:
 
 
 def emit(
-    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+    lower_plan: LowerPlan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
 ) -> Emission:
     """Writes the program and its named data, and reads them back.
 
@@ -60,9 +59,9 @@ def emit(
         InputError: The plan names an operator or a callable that there is not.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
-    if lower_plan["share_mutable_buffers"]:
+    if lower_plan.share_mutable_buffers:
         mutable_buffers.share(edge)
-    if lower_plan["executorch"]["external_mutable_weights"]:
+    if lower_plan.executorch.external_mutable_weights:
         mutable_buffers.check_trained_weights(edge, shards)
     _check_names(edge)
     _check_outputs(edge)
@@ -79,24 +78,24 @@ def emit(
         raise
     except (Exception, SystemExit) as error:  # ExecuTorch's passes and its emitter raise what they like
         raise _emission_error(error, lower_plan, edge, finder) from error
-    if lower_plan["share_mutable_buffers"]:
+    if lower_plan.share_mutable_buffers:
         mutable_buffers.check_shared(manager)
-    program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
+    program = files.write(directory, f"{lower_plan.name}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)
-    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}
+    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     facts = program_file.program_facts(parsed)
     return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
 
 
-def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
+def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
     """The file of each shard, in order. Those of a tag that is split are called after their content."""
-    missing = set(plan_tags(lower_plan)) - {tag_of_shard(shard) for shard in written}
+    missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(
             [
@@ -112,10 +111,10 @@ def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Pat
     for shard, cord in written.items():
         tag = tag_of_shard(shard)
         if tag == shard:
-            name = f"{lower_plan['name']}.{tag}.ptd"
+            name = f"{lower_plan.name}.{tag}.ptd"
             made[shard] = files.write(directory, name, "named_data", cord.write_to_file, tag)
         else:
-            made[shard] = _write_shard(directory, f"{lower_plan['name']}.{tag}", tag, cord)
+            made[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
     return made
 
 
@@ -203,7 +202,7 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
 
 
 def _emission_error(
-    error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
+    error: BaseException, lower_plan: LowerPlan, edge: EdgeProgramManager, finder: SourceFinder
 ) -> BuildError:
     path, hint = _to_blame(str(error), lower_plan, edge)
     place = source_line(error, finder)
@@ -212,7 +211,7 @@ def _emission_error(
     return BuildError([Problem(message, path, hints(hint, whole_error(error, message)))])
 
 
-def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+def _to_blame(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     """Where the manifest says what is to blame for ExecuTorch's message, and what to do."""
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
@@ -222,12 +221,12 @@ def _to_blame(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[Do
     return ("methods",), None
 
 
-def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+def _of_missing_kernels(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     if "torchao::" in text:
         calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
         hint = "what is quantized so needs a backend that takes these layers, as `xnnpack`: name one in `partitioners`"
         return ("methods", *(calling[0] if calling else ())), hint
-    if any(lower_plan["custom_ops"].values()):
+    if lower_plan.custom_ops.libraries or lower_plan.custom_ops.modules:
         hint = (
             "what registers these operators has to register an overload with `out` too, as in "
             "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"

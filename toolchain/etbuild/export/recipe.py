@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.backends.recipes import FAMILIES, TARGETS
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.plan.parts import RecipeCall
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from etbuild.inputs.user_code import SourceFinder
 
 
-def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
+def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
     """The recipe of a plan, made anew: its partitioners and passes may keep state.
 
     Raises:
@@ -28,19 +29,19 @@ def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
     from etbuild.inputs.user_code import blame
 
     path: DocumentPath = ("recipe",)
-    with blame(path, f"making the recipe `{recipe['name']}`", finder), _strict_about_kwargs(recipe):
+    with blame(path, f"making the recipe `{recipe.name}`", finder), _strict_about_kwargs(recipe):
         made = _make(recipe, finder)
     if not isinstance(made, ExportRecipe):
-        message = f"`{recipe['name']}` returned {type(made).__name__}, not an ExportRecipe"
+        message = f"`{recipe.name}` returned {type(made).__name__}, not an ExportRecipe"
         raise BuildError([Problem(message, path)])
     if made.pipeline_stages:
         hint = "leave `pipeline_stages` out: the build has ExecuTorch's usual stages"
-        raise BuildError([Problem(f"the recipe `{recipe['name']}` has stages of its own", path, hint)])
+        raise BuildError([Problem(f"the recipe `{recipe.name}` has stages of its own", path, hint)])
     return made
 
 
-def _make(recipe: dict[str, Any], finder: SourceFinder) -> Any:
-    name, kwargs = recipe["name"], dict(recipe["kwargs"])
+def _make(recipe: RecipeCall, finder: SourceFinder) -> Any:
+    name, kwargs = recipe.name, dict(recipe.kwargs)
     if ":" in name:
         from etbuild.inputs.user_code import load_callable
 
@@ -69,7 +70,7 @@ def _deployment_target(name: str) -> Any:
 
 
 @contextmanager
-def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
+def _strict_about_kwargs(recipe: RecipeCall) -> Iterator[None]:
     """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
     import logging
 
@@ -89,5 +90,5 @@ def _strict_about_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
         logging.disable(disabled)
         root.removeHandler(ear)
     # A target hands its arguments to the recipe of each of its backends, and one of them takes each.
-    if len(heard) >= len(TARGETS.get(recipe["name"], [""])):
+    if len(heard) >= len(TARGETS.get(recipe.name, [""])):
         raise InputError([Problem(heard[0].split(". ")[0], ("recipe", "kwargs"))])
