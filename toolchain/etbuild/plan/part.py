@@ -25,7 +25,7 @@ class Part:
     """A plan or a part of one: immutable, and equal to another one of its class with equal fields.
 
     A subclass annotates its fields, and type checkers treat it as a frozen dataclass. It is none, because `dataclass`
-    compiles six methods for each class: for all parts that takes 15 ms, in every start of the command.
+    compiles six methods for each class: for the 34 classes of plans that takes 15 ms, in every start that reads a plan.
 
     As JSON a part is an object with a key for each field, unless its class says otherwise.
     """
