@@ -20,7 +20,7 @@ from etbuild.errors import InputError
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.manifest import validate
-from etbuild.plan import plan
+from etbuild.plan.plan import from_manifest
 from tests.helpers.examples_drawn import examples
 from tests.unit.test_alignment import fewest
 
@@ -230,7 +230,7 @@ class Project:
         from etbuild.lower import lower_methods as lower
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
-        lower_plan = plan.lower_plan(plan.reduce(validate.load(self.root / "model.yaml").data))
+        lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan
         with accelerated():
             return lower.lower(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
 

@@ -29,7 +29,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     from etbuild.inputs.import_graph import read_sources
     from etbuild.inputs.user_code import importable
     from etbuild.lower import lower_methods
-    from etbuild.plan import plan
+    from etbuild.plan.plan import from_manifest
 
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
     with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
-        yield lower_methods.lower(plan.lower_plan(plan.reduce(manifest)), programs, {}, finder)
+        yield lower_methods.lower(from_manifest(manifest).lower_plan, programs, {}, finder)
 
 
 EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by the backend's own numbers those of `sin`, `cos`; and of the last `sin`

@@ -8,7 +8,8 @@ from pathlib import Path
 from etbuild.analysis import lockfile
 from etbuild.files import digests
 from etbuild.manifest import validate
-from etbuild.plan import plan
+from etbuild.plan.plan import from_manifest
+from etbuild.plan.positions import positions_to_json
 from tests.conftest import MANIFESTS
 from tests.unit.indexes import make_index
 
@@ -30,11 +31,11 @@ def _made(target: str) -> list[bytes]:
             paths = [*MANIFESTS.values(), *sorted(_GOLDEN.glob("*.yaml"))]
             return [data for data in (path.read_bytes() for path in paths) if len(data) < 8000]
         case "plan":
-            plans = [plan.reduce(validate.load(path).data) for path in MANIFESTS.values()]
-            parts = [part for whole in plans for part in (whole, plan.export_plan(whole), plan.lower_plan(whole))]
-            return [digests.canonical_json(part) for part in parts]
+            plans = [from_manifest(validate.load(path).data) for path in MANIFESTS.values()]
+            parts = [part for whole in plans for part in (whole, whole.export_plan, whole.lower_plan)]
+            return [digests.canonical_json(part.to_json()) for part in parts]
         case "positions":
-            return [digests.canonical_json(plan.positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
+            return [digests.canonical_json(positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
         case "index" | "json":
             return [digests.canonical_json(make_index(tensors=2))]
         case "lock":

@@ -16,9 +16,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError, InputError
+
+if TYPE_CHECKING:
+    from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
 
 Target = Callable[[bytes], None]
 _NO_MODEL = {"sources": {}, "data": {}, "packages": []}
@@ -82,7 +85,7 @@ def fuzz_manifest(data: bytes) -> None:
     """A manifest, up to its plan. Each problem has a place in the file."""
     from etbuild.files import digests
     from etbuild.manifest import validate
-    from etbuild.plan import plan
+    from etbuild.plan.plan import from_manifest
 
     path = _file("model.yaml", data)
     try:
@@ -91,36 +94,31 @@ def fuzz_manifest(data: bytes) -> None:
         _check(error)
         _check_places(error, data)
         return
-    whole = plan.reduce(loaded.data)
+    whole = from_manifest(loaded.data)
     _use_plan(whole)
-    digests.digest(whole)
+    digests.digest(whole.to_json())
 
 
-def _use_plan(whole: dict[str, Any]) -> None:
-    from etbuild.plan import plan
-
-    exporting, lowering = plan.export_plan(whole), plan.lower_plan(whole)
-    _use_export_plan(exporting)
-    _use_lower_plan(lowering)
-    plan.data_names(whole)
+def _use_plan(whole: Plan) -> None:
+    _use_export_plan(whole.export_plan)
+    _use_lower_plan(whole.lower_plan)
+    assert whole.data_names.keys() >= whole.export_plan.data_names.keys()
 
 
-def _use_export_plan(exporting: dict[str, Any]) -> None:
-    from etbuild.plan import plan
+def _use_export_plan(exporting: ExportPlan) -> None:
+    assert type(exporting).from_json(exporting.to_json()) == exporting
+    assert exporting.callables == sorted(set(exporting.callables))
+    assert exporting.data_names.keys() >= set(exporting.read_weights)
+    assert exporting.carries_content in (True, False)
 
-    plan.callables(exporting)
-    plan.export_data_names(exporting)
-    plan.carries_content(exporting)
 
-
-def _use_lower_plan(lowering: dict[str, Any]) -> None:
-    from etbuild.plan import plan
-
-    plan.lower_data_names(lowering)
-    plan.partitioners(lowering)
-    plan.sharded_tags(lowering)
-    for name in lowering["methods"]:
-        plan.method_plan(lowering, name)
+def _use_lower_plan(lowering: MethodPlan) -> None:
+    assert type(lowering).from_json(lowering.to_json()) == lowering
+    assert lowering.data_names.keys() >= set(lowering.weights)
+    assert lowering.used_backends.keys() >= {entry.backend for entry in lowering.partitioners.values()}
+    assert set(lowering.sharded_tags) <= set(lowering.tags)
+    for name in lowering.methods:
+        lowering.of_method(name).to_json()
 
 
 def fuzz_json(data: bytes) -> None:
@@ -134,16 +132,16 @@ def fuzz_json(data: bytes) -> None:
 
 def fuzz_plan(data: bytes) -> None:
     """A plan and its parts."""
-    from etbuild.plan import plan
+    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read
 
     path = _file("plan.json", data)
-    for schema, use in (
-        (plan.SCHEMA, _use_plan),
-        (plan.EXPORT_SCHEMA, _use_export_plan),
-        (plan.LOWER_SCHEMA, _use_lower_plan),
-    ):
+    with _only_our_errors():
+        _use_plan(read(path, Plan))
+    with _only_our_errors():
+        _use_export_plan(read(path, ExportPlan))
+    for kind in (LowerPlan, MethodPlan):
         with _only_our_errors():
-            use(plan.read(path, schema))
+            _use_lower_plan(read(path, kind))
 
 
 def fuzz_positions(data: bytes) -> None:
@@ -191,16 +189,16 @@ def fuzz_lock(data: bytes) -> None:
 
 def fuzz_lowering(data: bytes) -> None:
     """The facts of a lowering, reported."""
-    from etbuild.plan import plan
+    from etbuild.plan.plan import from_manifest
     from etbuild.report.report import report
     from etbuild.steps import report as reporting
     from tests.unit.indexes import MANIFEST
 
     with _only_our_errors():
         lowering = reporting.read_lowering(_file("net.lowering.json", data))
-        whole = plan.reduce(MANIFEST)
-        if whole["methods"].keys() <= lowering["program"]["methods"].keys() & lowering["operators"].keys():
-            report(whole, lowering, [])
+        whole = from_manifest(MANIFEST)
+        if whole.methods.keys() <= lowering["program"]["methods"].keys() & lowering["operators"].keys():
+            report(whole, lowering, [], [])
 
 
 def fuzz_export(data: bytes) -> None:
@@ -289,13 +287,13 @@ def fuzz_pt2(data: bytes) -> None:
     """An exported program."""
     from etbuild.export import export_methods
     from etbuild.inputs.declared import Inputs
-    from etbuild.plan import plan
+    from etbuild.plan.plan import from_manifest
 
     path = _file("net.pt2", data)
     methods = {"forward": {"program": "net.pt2"}}
-    whole = plan.reduce({"schema": "executorch-model/v1", "name": "net", "methods": methods})
+    whole = from_manifest({"schema": "executorch-model/v1", "name": "net", "methods": methods})
     with _only_our_errors(), contextlib.redirect_stderr(io.StringIO()):
-        export_methods.load_method(plan.export_plan(whole), "forward", Inputs({}, {"net.pt2": path}, []))
+        export_methods.load_method(whole.export_plan, "forward", Inputs({}, {"net.pt2": path}, []))
 
 
 TARGETS: dict[str, Target] = {

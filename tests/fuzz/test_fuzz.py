@@ -18,7 +18,7 @@ from .targets import TARGETS
 
 SCHEMAS = {
     "manifest": ["model"],
-    "plan": ["plan#plan", "plan#exportPlan", "plan#lowerPlan"],
+    "plan": ["plan#plan", "plan#exportPlan", "plan#lowerPlan", "plan#methodPlan"],
     "positions": ["plan#positions"],
     "index": ["index"],
     "report": ["report"],

@@ -24,7 +24,10 @@ from etbuild.export.export_methods import load_method
 from etbuild.export.pt2_strings import Refused, _operator
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import importable
+from etbuild.plan.parts import CustomOps
+from etbuild.plan.plan import from_manifest
 
 from .conftest import Build
 
@@ -212,7 +215,7 @@ def test_a_declared_operator_may_name_its_arguments_as_it_likes(tmp_path: Path) 
     source = tmp_path / "lookup_ops.py"
     source.write_text(DECLARED)
     with importable(read_sources({"lookup_ops.py": source}), []) as finder:
-        custom_ops.load({"libraries": [], "modules": ["lookup_ops"]}, Inputs(), finder)
+        custom_ops.load(CustomOps((), ("lookup_ops",)), StepContext(Inputs(), finder))
     assert custom_ops.is_declared("pt2_declared::lookup")
     _operator("torch.ops.pt2_declared.lookup.default")
 
@@ -439,8 +442,8 @@ def test_the_tricks_of_archives(records: dict[str, bytes], tmp_path: Path) -> No
 
 
 def read(file: Path) -> None:
-    plan: Any = {"methods": {"forward": {"program": file.name}}}
-    load_method(plan, "forward", Inputs({}, {file.name: file}))
+    plan = from_manifest({"name": "net", "methods": {"forward": {"program": file.name}}})
+    load_method(plan.export_plan, "forward", Inputs({}, {file.name: file}))
 
 
 def test_whatever_is_damaged_is_an_error_of_the_input(records: dict[str, bytes], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from etbuild import json_schema
 from etbuild.files import digests
-from etbuild.plan import plan
+from etbuild.plan.plan import from_manifest
 
 MANIFEST: dict[str, Any] = {
     "name": "net",
@@ -29,12 +29,12 @@ def sha256(text: str) -> str:
 
 def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> dict[str, Any]:
     """An index; `inputs` replaces parts of the key's inputs."""
-    reduced = plan.reduce(manifest)
+    plan = from_manifest(manifest)
     described = {
         "schema": "executorch-key/v2",
-        "plan": reduced,
+        "plan": plan.to_json(),
         "sources": {"model.py": sha256("model"), "layers/rope.py": sha256("rope")},
-        "data": {name: sha256(name) for name in reduced["model"]["weights"]},
+        "data": {name: sha256(name) for name in plan.model.weights},
         "toolchain": {
             "driver": {"version": "0.2.0", "sha256": sha256("driver")},
             "python": "cpython-3.11",
@@ -48,13 +48,13 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
     names = [f"layer{number}.weight" for number in range(tensors)]
     index = {
         "schema": "executorch-index/v2",
-        "name": reduced["name"],
+        "name": plan.name,
         "key": digests.digest(described),
         "inputs": described,
         "tensors": {file: {name: sha256(name) for name in names} for file in described["data"]},
         "versions": {"etbuild": "0.2.0", "executorch": "1.5.1", "torch": "2.13.0+cpu"},
-        "methods": sorted(reduced["methods"]),
-        "constant_methods": sorted(reduced["constant_methods"]),
+        "methods": sorted(plan.methods),
+        "constant_methods": sorted(plan.constant_methods),
         "artifacts": [
             {"file": "net.pte", "kind": "program", "size": 1000, "sha256": sha256("pte")},
             {"file": "net.weights.ptd", "kind": "named_data", "size": 5000, "sha256": sha256("ptd"), "tag": "weights"},

@@ -8,7 +8,7 @@ import pytest
 
 from etbuild import json_schema
 from etbuild.errors import BuildError, CheckError
-from etbuild.plan import plan
+from etbuild.plan.plan import Plan, from_manifest
 from etbuild.report import checks
 from etbuild.report.report import report
 
@@ -51,11 +51,11 @@ LOWERING: dict[str, Any] = {
 }
 
 
-def planned(**sections: Any) -> Any:
+def planned(**sections: Any) -> Plan:
     manifest = MANIFEST
     for section, value in sections.items():
         manifest = edited(manifest, section, value=value)
-    return plan.reduce(manifest)
+    return from_manifest(manifest)
 
 
 @pytest.mark.parametrize(

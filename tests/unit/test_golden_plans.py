@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cli.main import main
+from etbuild.manifest import validate
 from tests.conftest import EXAMPLES, MANIFESTS
 
 GOLDEN = Path(__file__).parents[1] / "golden/plans"
@@ -17,9 +18,13 @@ PARTS = ("plan", "export-plan", "lower-plan")
 
 @pytest.mark.parametrize("name", PATHS)
 def test_an_example_has_its_plans(name: str, tmp_path: Path, update_golden: bool) -> None:
-    """A line for each plan: the whole one, and what the export and the lowering read of it."""
-    assert main(["plan", str(PATHS[name]), *(f"--{part}={tmp_path / part}" for part in PARTS)]) == 0
-    plans = b"".join((tmp_path / part).read_bytes().rstrip(b"\n") + b"\n" for part in PARTS)
+    """A line for each plan: the whole one, what the export and the lowering read of it, and each method's."""
+    methods = sorted(validate.load(PATHS[name]).data["methods"])
+    options = [*(f"--{part}={tmp_path / part}" for part in PARTS)]
+    options += [f"--method-plan={method}={tmp_path / method}.method" for method in methods]
+    assert main(["plan", str(PATHS[name]), *options]) == 0
+    files = [*PARTS, *(f"{method}.method" for method in methods)]
+    plans = b"".join((tmp_path / file).read_bytes().rstrip(b"\n") + b"\n" for file in files)
     golden = GOLDEN / f"{name}.jsonl"
     if update_golden:
         golden.write_bytes(plans)

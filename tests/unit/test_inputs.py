@@ -12,14 +12,14 @@ from etbuild.files import digests
 from etbuild.inputs import import_graph, toolchain
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import check_unchanged, describe_files, describe_inputs
-from etbuild.plan import plan
+from etbuild.plan.plan import Plan, from_manifest
 
 
-def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Any:
+def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Plan:
     model: dict[str, Any] = {"factory": factory, "modules": modules or []}
     if weights:
         model["weights"] = weights
-    return plan.reduce({"name": "net", "model": model, "methods": {"f": {"example_inputs": [{"shape": [1]}]}}})
+    return from_manifest({"name": "net", "model": model, "methods": {"f": {"example_inputs": [{"shape": [1]}]}}})
 
 
 def write(root: Path, **sources: str) -> Inputs:
@@ -31,7 +31,7 @@ def write(root: Path, **sources: str) -> Inputs:
 
 
 def used(found: Inputs, **arguments: Any) -> list[str]:
-    return list(import_graph.used_sources(found, plan.export_plan(make_plan(**arguments))).sources)
+    return list(import_graph.used_sources(found, make_plan(**arguments).export_plan).sources)
 
 
 def test_imports_are_followed_and_others_left_out(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_declared_sources_come_before_searched_ones(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("")
     found.sources["model.py"] = other
-    assert import_graph.used_sources(found, plan.export_plan(make_plan())).sources == {"model.py": other}
+    assert import_graph.used_sources(found, make_plan().export_plan).sources == {"model.py": other}
 
 
 def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "modle.py").write_text("")
     with pytest.raises(InputError, match="did you mean `modle`"):
-        import_graph.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), plan.export_plan(make_plan()))
+        import_graph.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), make_plan().export_plan)
 
 
 def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
 
 def key(found: Inputs) -> str:
     return digests.digest(
-        describe_inputs(make_plan(), found, import_graph.used_sources(found, plan.export_plan(make_plan())))
+        describe_inputs(make_plan(), found, import_graph.used_sources(found, make_plan().export_plan))
     )
 
 
@@ -130,7 +130,7 @@ def test_the_toolchain_names_what_lowers() -> None:
 
 def test_packages_that_sources_import_are_in_the_key(tmp_path: Path) -> None:
     found = write(tmp_path, model="import pytest\nimport json\nimport not_installed_anywhere\n")
-    used = import_graph.used_sources(found, plan.export_plan(make_plan()))
+    used = import_graph.used_sources(found, make_plan().export_plan)
     assert used.packages == {"pytest", "not_installed_anywhere"}
     assert "pytest" in describe_inputs(make_plan(), found, used)["toolchain"]["distributions"]
 
@@ -155,7 +155,7 @@ def test_a_link_out_of_the_root_is_named_as_a_link(tmp_path: Path) -> None:
 def refusal(found: Inputs, **arguments: Any) -> str:
     wanted = make_plan(**arguments)
     try:
-        describe_inputs(wanted, found, import_graph.used_sources(found, plan.export_plan(wanted)))
+        describe_inputs(wanted, found, import_graph.used_sources(found, wanted.export_plan))
     except InputError as error:
         return str(error)
     raise AssertionError("not refused")
@@ -227,7 +227,7 @@ def test_declared_data_that_the_manifest_does_not_name_is_in_the_key(tmp_path: P
 
 def test_each_source_is_read_only_once(tmp_path: Path) -> None:
     found = write(tmp_path, model="import helper\n", helper="x = 1\n")
-    read = import_graph.used_sources(found, plan.export_plan(make_plan()))
+    read = import_graph.used_sources(found, make_plan().export_plan)
     (tmp_path / "helper.py").write_text("x = 2\nimport model\n")
     assert import_graph.reached_sources(read, ["helper"]).contents == {"helper.py": b"x = 1\n"}
     digest = describe_files(found, read, {})["sources"]["helper.py"]

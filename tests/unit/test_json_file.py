@@ -16,7 +16,7 @@ from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
-from etbuild.plan import plan
+from etbuild.plan.plan import from_manifest, read
 from tests.conftest import MANIFESTS
 
 from .indexes import MANIFEST, edited, make_index
@@ -140,13 +140,12 @@ RICH = {
 
 @pytest.mark.parametrize("name", ["rich", *MANIFESTS])
 def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
-    whole = plan.reduce(RICH if name == "rich" else validate.load(MANIFESTS[name]).data)
-    lower = plan.lower_plan(whole)
-    methods = [plan.method_plan(lower, method) for method in lower["methods"]]
-    for part in (whole, plan.export_plan(whole), lower, *methods):
-        path = tmp_path / "plan.json"
-        path.write_bytes(digests.canonical_json(part))
-        assert plan.read(path, part["schema"]) == part
+    whole = from_manifest(RICH if name == "rich" else validate.load(MANIFESTS[name]).data)
+    methods = [whole.lower_plan.of_method(method) for method in whole.methods]
+    path = tmp_path / "plan.json"
+    for part in (whole, whole.export_plan, whole.lower_plan, *methods):
+        path.write_bytes(digests.canonical_json(part.to_json()))
+        assert read(path, type(part)) == part
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etbuild.cli.main import main
 from etbuild.errors import InputError, Position
 from etbuild.files import digests
 from etbuild.manifest import validate
-from etbuild.plan import plan
+from etbuild.plan.expectations import check_expectations
+from etbuild.plan.parts import BackendEntry
+from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read, weights_names
+from etbuild.plan.positions import positions_from_json, positions_to_json
+
+from .indexes import edited
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -43,19 +50,19 @@ schema: "executorch-model/v1"
 """
 
 
-def reduce(tmp_path: Path, text: str) -> dict[str, Any]:
+def planned(tmp_path: Path, text: str) -> Plan:
     path = tmp_path / "model.yaml"
     path.write_text(text)
-    return plan.reduce(validate.load(path).data)
+    return from_manifest(validate.load(path).data)
 
 
 def test_weights_are_blamed_where_they_stand() -> None:
-    assert plan.weights_names(["a.pt"]) == {"a.pt": ("model", "weights")}
-    assert plan.weights_names(["a.pt", "b.pt"])["b.pt"] == ("model", "weights", 1)
+    assert weights_names(["a.pt"]) == {"a.pt": ("model", "weights")}
+    assert weights_names(["a.pt", "b.pt"])["b.pt"] == ("model", "weights", 1)
 
 
 def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
-    assert digests.canonical_json(reduce(tmp_path, MANIFEST)) == digests.canonical_json(reduce(tmp_path, REORDERED))
+    assert planned(tmp_path, MANIFEST) == planned(tmp_path, REORDERED)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +79,13 @@ def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:
     ],
 )
 def test_every_other_edit_changes_the_plan(tmp_path: Path, old: str, new: str) -> None:
-    assert digests.digest(reduce(tmp_path, MANIFEST)) != digests.digest(reduce(tmp_path, MANIFEST.replace(old, new)))
+    assert planned(tmp_path, MANIFEST) != planned(tmp_path, MANIFEST.replace(old, new))
 
 
 def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
-    reduced = reduce(tmp_path, MANIFEST.replace("[xnnpack]", "{prefill: [xnnpack]}"))
-    assert reduced["methods"]["prefill"]["partitioners"] == [{"backend": "xnnpack", "options": {}}]
-    assert reduced["methods"]["decode"]["partitioners"] == []
+    reduced = planned(tmp_path, MANIFEST.replace("[xnnpack]", "{prefill: [xnnpack]}"))
+    assert reduced.methods["prefill"].partitioners == (BackendEntry("xnnpack", {}),)
+    assert reduced.methods["decode"].partitioners == ()
 
 
 @pytest.mark.parametrize(
@@ -92,39 +99,37 @@ def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_read_after_lowering_lowers_no_method_again(tmp_path: Path, line: str) -> None:
-    before, after = (plan.lower_plan(reduce(tmp_path, text)) for text in (MANIFEST, MANIFEST + line))
+    before, after = (planned(tmp_path, text).lower_plan for text in (MANIFEST, MANIFEST + line))
     assert before != after
-    assert plan.method_plan(before, "decode") == plan.method_plan(after, "decode")
+    assert before.of_method("decode") == after.of_method("decode")
 
 
 @pytest.mark.parametrize("line", ['edge_compile: {preserve_ops: ["aten::linear"]}', 'passes: {edge: ["passes:edge"]}'])
 def test_what_lowering_reads_is_in_the_plan_of_a_method(tmp_path: Path, line: str) -> None:
-    before, after = (plan.lower_plan(reduce(tmp_path, text)) for text in (MANIFEST, MANIFEST + line))
-    assert plan.method_plan(before, "decode") != plan.method_plan(after, "decode")
+    before, after = (planned(tmp_path, text).lower_plan for text in (MANIFEST, MANIFEST + line))
+    assert before.of_method("decode") != after.of_method("decode")
 
 
 def test_passes_are_in_the_part_that_runs_them(tmp_path: Path) -> None:
     before, aten, edge = (
-        reduce(tmp_path, text)
+        planned(tmp_path, text)
         for text in (MANIFEST, f'{MANIFEST}passes: {{aten: ["a:a"]}}', f'{MANIFEST}passes: {{edge: ["b:b"]}}')
     )
-    assert plan.lower_plan(before) == plan.lower_plan(aten)
-    assert plan.callables(plan.export_plan(aten)) == ["a:a", "model:create"]
-    assert plan.callables(plan.export_plan(edge)) == ["b:b", "model:create"]
-    assert plan.export_plan(edge)["lowering_callables"] == ["b:b"]
-    assert plan.export_plan(aten)["lowering_callables"] == []
+    assert before.lower_plan == aten.lower_plan
+    assert aten.export_plan.callables == ["a:a", "model:create"]
+    assert edge.export_plan.callables == ["b:b", "model:create"]
+    assert edge.export_plan.lowering_callables == ("b:b",)
+    assert aten.export_plan.lowering_callables == ()
 
 
 def test_a_target_that_agrees_passes(tmp_path: Path) -> None:
-    reduced = reduce(tmp_path, MANIFEST)
-    plan.check_expectations(
-        reduced, {"name": ["net"], "methods": ["prefill", "decode"], "backends": None, "named_data": []}
-    )
+    reduced = planned(tmp_path, MANIFEST)
+    check_expectations(reduced, {"name": ["net"], "methods": ["prefill", "decode"], "backends": None, "named_data": []})
 
 
 def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
-        plan.check_expectations(reduce(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
+        check_expectations(planned(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
     assert 'write `methods = ["decode", "prefill"]` into the BUILD file' in str(error.value)
     assert "write `named_data = []` into the BUILD file" in str(error.value)
 
@@ -136,7 +141,7 @@ def test_canonical_json_refuses_nan() -> None:
 
 def test_positions_survive_json() -> None:
     positions = {(): Position("m.yaml", 1, 1), ("methods", "f", "example_inputs", 0): Position("m.yaml", 4, 7)}
-    assert plan.positions_from_json(json.loads(json.dumps(plan.positions_to_json(positions)))) == positions
+    assert positions_from_json(json.loads(json.dumps(positions_to_json(positions)))) == positions
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"schema": "executorch-lower-plan/v1"}'])
@@ -145,4 +150,47 @@ def test_a_file_that_is_no_such_plan(tmp_path: Path, content: str | None) -> Non
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match="not a plan"):
-        plan.read(path, plan.EXPORT_SCHEMA)
+        read(path, ExportPlan)
+
+
+def test_all_methods_are_not_lowered_by_the_plan_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "decode.json"
+    path.write_bytes(digests.canonical_json(planned(tmp_path, MANIFEST).lower_plan.of_method("decode").to_json()))
+    assert read(path, MethodPlan).methods.keys() == {"decode"}
+    assert main(["lower", str(path), f"--export={tmp_path}", "-o", str(tmp_path / "out")]) == 2
+    assert "not a plan: the key `executorch` is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("edge_compile",), {}, "edge_compile: the key `check_ir_validity` is missing"),
+        (("executorch", "segment_alignment"), "128", "executorch.segment_alignment: expected a whole number"),
+        (("memory_planning", "decode"), {}, "memory_planning.decode: the key `memory_planning_algo` is missing"),
+        (("recipe",), {"name": "xnnpack_fp32", "kwargs": {}}, "recipe: the key `said` is missing"),
+    ],
+)
+def test_a_damaged_plan_is_an_error_in_words(tmp_path: Path, path: tuple[str, ...], value: Any, message: str) -> None:
+    file = tmp_path / "lower.json"
+    lower = planned(tmp_path, MANIFEST).lower_plan.to_json()
+    file.write_bytes(digests.canonical_json(edited(lower, *path, value=value)))
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(file, LowerPlan)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("example_inputs", 0), {"dtype": "int64"}, "one of the keys `shape`, `factory`"),
+        (("example_inputs", 0), {"shape": [1], "file": "a.pt"}, "`file` does not go with `shape`"),
+        (("example_inputs", 0), {"factory": "a:a"}, "the key `kwargs` is missing"),
+        (("dynamic_shapes", 0), [{"dim": "n", "max": 4}], "the key `min` is missing"),
+        (("quantize",), {"pt2e": None, "torchao": [{"config": "int4"}]}, "the key `modules` is missing"),
+    ],
+)
+def test_a_damaged_method_is_an_error_in_words(tmp_path: Path, path: tuple[Any, ...], value: Any, message: str) -> None:
+    file = tmp_path / "export.json"
+    export = planned(tmp_path, MANIFEST).export_plan.to_json()
+    file.write_bytes(digests.canonical_json(edited(export, "methods", "decode", *path, value=value)))
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(file, ExportPlan)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts as files
@@ -16,19 +15,9 @@ from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
-from etbuild.plan.plan import (
-    Plan,
-    data_names,
-    export_data_names,
-    export_plan,
-    lower_data_names,
-    lower_plan,
-    method_plan,
-    partitioners,
-    used_backends,
-)
+from etbuild.inputs.step_context import Stage
+from etbuild.plan.plan import LowerPlan, Plan
 from etbuild.steps.resources import Effort
-from etbuild.steps.stages import Stage
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -85,7 +74,7 @@ class _Request:
     @property
     def beside(self) -> dict[str, DocumentPath]:
         """The data that is declared and that the plan does not name. Every step may read it."""
-        named = data_names(self.plan)
+        named = self.plan.data_names
         return {name: path for name, path in data_in_key(self.inputs, self.plan).items() if name not in named}
 
     def check_unchanged(self) -> None:
@@ -112,9 +101,9 @@ def build(
         CheckError: The program breaks a bound that the manifest sets.
     """
     cache = surroundings.cache
-    backends.check_installed(used_backends(plan), partitioners(plan))
+    plan.check_backends()
     with surroundings.stage("read the inputs"):
-        used = used_sources(inputs, export_plan(plan))
+        used = used_sources(inputs, plan.export_plan)
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
     # Who asks for another way of lowering wants it to run.
     if cache is None or verify_reproducible or not surroundings.effort.accelerate:
@@ -135,7 +124,7 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
             names = cache.fetch("program", request.key, staged)
             if names is None:
                 return None
-        name = f"{request.plan['name']}.index.json"
+        name = f"{request.plan.name}.index.json"
         index = staged / name
         artifacts = [files.Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(files.Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
@@ -149,12 +138,12 @@ def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
     from etbuild.analysis import reproduce
 
     made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
-    plans = export_plan(request.plan), lower_plan(request.plan)
-    reproduce.verify(*plans, request.inputs, request.used, sorted(made))
+    plan = request.plan
+    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(made))
 
 
 def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
-    plan, name, stage = request.plan, request.plan["name"], surroundings.stage
+    plan, name, stage = request.plan, request.plan.name, surroundings.stage
     from etbuild.inputs.undeclared import unkeyed
 
     # Who asks whether two builds agree wants two builds.
@@ -191,7 +180,7 @@ class _Steps:
         """Exports into a new directory: `run` or `cached`."""
         from etbuild.steps import export as exporting
 
-        plan, used = export_plan(self.request.plan), self.request.used
+        plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
         run = lambda: exporting.export(plan, inputs, used, directory, self.stage)  # noqa: E731
         return self._step("export", _export_key(self.request), directory, run)
@@ -201,7 +190,7 @@ class _Steps:
         one by one."""
         from etbuild.steps import lower as lowering
 
-        plan = lower_plan(self.request.plan)
+        plan = self.request.plan.lower_plan
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
@@ -213,14 +202,14 @@ class _Steps:
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
-    def _lower_one_by_one(self, what: Lowering, directory: Path, methods: dict[str, str]) -> None:
+    def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes what it can from the cache method by method, lowers the others, and merges all."""
         from etbuild.inputs.undeclared import unkeyed
         from etbuild.steps import lower as lowering
 
         assert self.cache is not None
         with files.staging(directory) as staged:
-            found = {name: staged / name for name in what.plan["methods"]}
+            found = {name: staged / name for name in what.plan.methods}
             keys = {name: _method_key(self.request, what.export.directory, name) for name in found}
             for name, path in found.items():
                 path.mkdir()
@@ -264,23 +253,22 @@ def _files_below(directory: Path) -> list[str]:
 
 def _export_data(request: _Request) -> dict[str, DocumentPath]:
     """The data that the export reads."""
-    return {**request.beside, **export_data_names(export_plan(request.plan))}
+    return {**request.beside, **request.plan.export_plan.data_names}
 
 
 def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     """The data that lowering reads; all of it where lowering exports."""
     if ExportFiles.below(exported).together:
         return data_in_key(request.inputs, request.plan)
-    return {**request.beside, **lower_data_names(lower_plan(request.plan))}
+    return {**request.beside, **request.plan.lower_plan.data_names}
 
 
 def _export_key(request: _Request) -> str:
     """Over what the export reads: its part of the plan, sources, example inputs, and the toolchain."""
-    exporting = export_plan(request.plan)
     return digest(
         {
             "schema": "executorch-export-key/v1",
-            "plan": exporting,
+            "plan": request.plan.export_plan.to_json(),
             "sources": request.described["sources"],
             "data": {name: request.described["data"][name] for name in _export_data(request)},
             "toolchain": request.described["toolchain"],
@@ -293,7 +281,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
     return digest(
         {
             "schema": "executorch-lower-key/v1",
-            "plan": lower_plan(request.plan),
+            "plan": request.plan.lower_plan.to_json(),
             "export": {name: file_digest(exported / name) for name in _files_below(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],
@@ -303,11 +291,11 @@ def _lower_key(request: _Request, exported: Path) -> str:
 
 def _method_key(request: _Request, exported: Path, name: str) -> str:
     """Over what lowering one method by itself reads: of the export the other methods are left out."""
-    others = {f"methods/{other}.pt2" for other in request.plan["methods"] if other != name}
+    others = {f"methods/{other}.pt2" for other in request.plan.methods if other != name}
     return digest(
         {
             "schema": "executorch-method-key/v1",
-            "plan": method_plan(lower_plan(request.plan), name),
+            "plan": request.plan.lower_plan.of_method(name).to_json(),
             "export": {file: file_digest(exported / file) for file in _files_below(exported) if file not in others},
             "data": {data: request.described["data"][data] for data in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],

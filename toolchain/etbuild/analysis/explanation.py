@@ -8,7 +8,7 @@ from typing import Any
 from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import format_path
 from etbuild.files.digests import digest
-from etbuild.plan.plan import export_data_names, export_plan, lower_data_names, lower_plan
+from etbuild.plan.plan import Plan
 
 _NAMED = 8  # so many changed tensors are named one by one
 
@@ -63,20 +63,23 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     if old == new:
         return []
     toolchain = old["toolchain"] != new["toolchain"]
-    parts = [(export_plan(inputs["plan"]), lower_plan(inputs["plan"]), inputs) for inputs in (old, new)]
-    exports = [
-        (exporting, inputs["sources"], {name: inputs["data"].get(name) for name in export_data_names(exporting)})
-        for exporting, _, inputs in parts
-    ]
-    data = [{name: inputs["data"].get(name) for name in lower_data_names(lower)} for _, lower, inputs in parts]
+    exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
     export = toolchain or exports[0] != exports[1]
-    lower = toolchain or parts[0][1] != parts[1][1] or data[0] != data[1]
+    lower = toolchain or lowers[0] != lowers[1]
     said = ["export"] if export else []
     if lower:
         said.append("lower")
     elif export:
         said.append("lower, if the exported graphs change")
     return [*said, "report"]
+
+
+def _read_by_steps(inputs: dict[str, Any]) -> tuple[Any, Any]:
+    """What the export reads, and what lowering reads besides: their plans, sources and data."""
+    plan = Plan.from_json(inputs["plan"])
+    export, lower = plan.export_plan, plan.lower_plan
+    data = [{name: inputs["data"].get(name) for name in part.data_names} for part in (export, lower)]
+    return (export, inputs["sources"], data[0]), (lower, data[1])
 
 
 def _of_plan(change: Change) -> str:

@@ -13,7 +13,7 @@ from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used
 from etbuild.inputs.key import with_declared
-from etbuild.plan.plan import Plan, export_data_names, weights_names
+from etbuild.plan.plan import ExportPlan, LowerPlan, weights_names
 from etbuild.processes import environment as settled
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
@@ -33,7 +33,7 @@ _HINT = (
 )
 
 
-def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
+def verify(export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
     """Exports and lowers again, from nothing, and compares with what was made the first time.
 
     Args:
@@ -56,15 +56,15 @@ def verify(export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used, made
                 raise BuildError.at((), f"a second build differs in {difference}", _HINT)
 
 
-def _build(root: Path, export_plan: Plan, lower_plan: Plan, inputs: Inputs, used: Used) -> Path:
+def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used) -> Path:
     """Runs both steps with copies of the sources, each in a process of its own, and returns the outputs' directory."""
     sources = {name: root / "sources" / name for name in used.sources}
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(used.contents[name])
-    for name, plan in (("export.json", export_plan), ("lower.json", lower_plan)):
+    for name, plan in (("export.json", export_plan.to_json()), ("lower.json", lower_plan.to_json())):
         artifacts.replace(root / name, canonical_json(plan))
-    names = {**weights_names(lower_plan["weights"]), **export_data_names(export_plan)}
+    names = {**weights_names(lower_plan.weights), **export_plan.data_names}
     data = with_declared(inputs, names)
     declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
     copies = [f"--source={name}={path}" for name, path in sources.items()]

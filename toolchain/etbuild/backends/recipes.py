@@ -116,8 +116,3 @@ def check(recipe: Any) -> Iterator[Problem]:
     if isinstance(name, str) and ":" not in name and name not in NAMES:
         path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)
         yield Problem(f"unknown recipe `{name}`", path, did_you_mean(name, NAMES))
-
-
-def backends(recipe: dict[str, Any]) -> tuple[str, ...]:
-    """The backends of a plan's recipe; none are known of one from the declared sources."""
-    return NAMES.get(recipe["name"], ())

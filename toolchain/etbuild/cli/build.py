@@ -25,6 +25,7 @@ from etbuild.steps.stages import STAGES
 if TYPE_CHECKING:
     from etbuild.build import Built
     from etbuild.inputs.declared import Inputs
+    from etbuild.plan.plan import Plan
 
 
 def add(verbs: Any) -> None:
@@ -94,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.build import Surroundings, build
     from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(options.manifest)
-    plan = plans.reduce(loaded.data)
+    plan = from_manifest(loaded.data)
     try:
         declared = inputs(options, [options.manifest.parent, *options.root])
         if options.stop_after is not None:
@@ -120,13 +121,11 @@ _NOTHING = {
 }
 
 
-def _show_stages(options: argparse.Namespace, plan: dict[str, Any], declared: Inputs) -> int:
-    from etbuild import backends
+def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> int:
     from etbuild.cli.terminal import Progress
-    from etbuild.plan import plan as plans
     from etbuild.steps.show_stages import stop_after
 
-    backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
+    plan.check_backends()
     options.settle()
     saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
     if options.json:

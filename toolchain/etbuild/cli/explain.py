@@ -60,10 +60,10 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     loaded = validate.load(path)
     try:
-        plan = plans.reduce(loaded.data)
+        plan = plans.from_manifest(loaded.data)
         found = inputs(options, [path.parent, *options.root])
-        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plans.export_plan(plan)))
-        weights = plans.weights_names(plans.lower_plan(plan)["weights"])
+        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plan.export_plan))
+        weights = plans.weights_names(plan.lower_plan.weights)
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         from etbuild.manifest.positions import located

@@ -44,15 +44,16 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import check_unchanged, describe_files, with_declared
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import ExportPlan
+    from etbuild.plan.plan import read as read_plan
     from etbuild.steps import export as exporting
 
     options.settle()
-    plan = plans.read(options.plan, plans.EXPORT_SCHEMA)
+    plan = read_plan(options.plan, ExportPlan)
     read_from = inputs(options, [])
     try:
         used = used_sources(read_from, plan)
-        names = with_declared(read_from, plans.export_data_names(plan))
+        names = with_declared(read_from, plan.data_names)
         read = describe_files(read_from, used, names)
         with artifacts.whole_directory(options.directory) as staged:
             exporting.export(plan, read_from, used, staged, Progress().stage)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.cli.options import add_data, add_effort, add_step_parser, declared, effort, inputs, positions_beside
 from etbuild.errors import EtbuildError, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from etbuild.export.layout import ExportFiles
+    from etbuild.plan.plan import MethodPlan
     from etbuild.steps.lower import Lowering
+
+P = TypeVar("P", bound="MethodPlan")
 
 
 def add(verbs: Any) -> None:
@@ -47,14 +50,10 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Lowers, and writes the program, its named data and the facts about both, or one lowered method."""
-    from etbuild import backends
-    from etbuild.plan import plan as plans
-
     options.settle()
-    plan = plans.read(options.plan, plans.LOWER_SCHEMA)
+    run_part = _lower if options.method is None else _lower_method
     try:
-        backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
-        _lower_method(options, plan) if options.method is not None else _lower(options, plan)
+        run_part(options)
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
@@ -62,31 +61,37 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lower_method(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+def _lower_method(options: argparse.Namespace) -> None:
     from etbuild.files import artifacts as files
+    from etbuild.plan.plan import MethodPlan, read
     from etbuild.steps import lower
 
-    if options.method not in plan["methods"]:
+    plan = read(options.plan, MethodPlan)
+    plan.check_backends()
+    if options.method not in plan.methods:
         message = f"--method {options.method}: the plan has no such method"
-        raise InputError.of(message, did_you_mean(options.method, plan["methods"]))
+        raise InputError.of(message, did_you_mean(options.method, plan.methods))
     with files.whole_directory(options.directory) as made:
         lower.lower_method(_what(options, plan), options.method, made)
 
 
-def _lower(options: argparse.Namespace, plan: dict[str, Any]) -> None:
+def _lower(options: argparse.Namespace) -> None:
     from etbuild.files import artifacts as files
+    from etbuild.plan.plan import LowerPlan, read
     from etbuild.steps import lower
 
+    plan = read(options.plan, LowerPlan)
+    plan.check_backends()
     methods = declared("--lowered", options.lowered)
-    if methods and methods.keys() != plan["methods"].keys():
-        raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan['methods'])}")
+    if methods and methods.keys() != plan.methods.keys():
+        raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
     what = _what(options, plan)
     with files.staging(options.directory) as staged:
         artifacts = lower.merge(what, methods, staged) if methods else lower.lower(what, staged)
         files.publish(artifacts, options.directory)
 
 
-def _what(options: argparse.Namespace, plan: dict[str, Any]) -> Lowering:
+def _what(options: argparse.Namespace, plan: P) -> Lowering[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.steps.lower import Lowering
 

@@ -185,7 +185,7 @@ def positions_beside(plan: Path) -> Positions:
     Only error messages use them. They are not an input of a step, so that a comment in a manifest changes no key.
     """
     from etbuild.files import json_file
-    from etbuild.plan.plan import positions_from_json
+    from etbuild.plan.positions import positions_from_json
 
     real = plan.resolve()
     name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_inputs, add_parser, declared, inputs
-from etbuild.errors import EtbuildError
+from etbuild.errors import DocumentPath, EtbuildError, Position
+
+if TYPE_CHECKING:
+    from etbuild.plan.plan import Plan
 
 _EXPECTATIONS = {
     "name": "name",
@@ -48,21 +51,20 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans."""
-    from etbuild import backends
     from etbuild.files import digests
     from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(options.manifest, options.manifest_name)
     try:
-        plan = plans.reduce(loaded.data)
+        plan = from_manifest(loaded.data)
         _check_expectations(plan, options)
         if options.plan is not None:
-            backends.check_installed(plans.used_backends(plan), plans.partitioners(plan))
-            return _write_plans(plan, loaded, options)
+            plan.check_backends()
+            return _write_plans(plan, loaded.positions, options)
         found = inputs(options, [options.manifest.parent, *options.root])
-        used = import_graph.used_sources(found, plans.export_plan(plan))
+        used = import_graph.used_sources(found, plan.export_plan)
         described = key.describe_inputs(plan, found, used)
     except EtbuildError as error:
         from etbuild.manifest.positions import located
@@ -72,8 +74,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_expectations(plan: Any, options: argparse.Namespace) -> None:
-    from etbuild.plan.plan import check_expectations
+def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
+    from etbuild.plan.expectations import check_expectations
 
     said: dict[str, list[str] | None] = {}
     for attribute in _EXPECTATIONS:
@@ -91,19 +93,18 @@ def _check_expectations(plan: Any, options: argparse.Namespace) -> None:
     )
 
 
-def _write_plans(plan: Any, loaded: Any, options: argparse.Namespace) -> int:
+def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:
     from etbuild.files import artifacts
     from etbuild.files.digests import canonical_json
-    from etbuild.plan.plan import export_plan, lower_plan, method_plan, positions_to_json
+    from etbuild.plan.positions import positions_to_json
 
-    lower = lower_plan(plan)
     methods = declared("--method-plan", options.method_plan)
     outputs = (
-        *((path, method_plan(lower, name)) for name, path in methods.items()),
-        (options.plan, plan),
-        (options.export_plan, export_plan(plan)),
-        (options.lower_plan, lower),
-        (options.positions, positions_to_json(loaded.positions)),
+        *((path, plan.lower_plan.of_method(name).to_json()) for name, path in methods.items()),
+        (options.plan, plan.to_json()),
+        (options.export_plan, plan.export_plan.to_json()),
+        (options.lower_plan, plan.lower_plan.to_json()),
+        (options.positions, positions_to_json(positions)),
     )
     for path, content in outputs:
         if path is not None:

@@ -39,10 +39,11 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts as files
     from etbuild.files import json_file
     from etbuild.inputs.key import describe
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import Plan
+    from etbuild.plan.plan import read as read_plan
     from etbuild.steps import report
 
-    plan = plans.read(options.plan, plans.SCHEMA)
+    plan = read_plan(options.plan, Plan)
     read = json_file.read(options.inputs, "what an export read", "step#inputs")
     lowering = report.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}

@@ -28,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
     """Prints every problem of every file."""
     from etbuild.cli.terminal import print_error
     from etbuild.manifest import validate
-    from etbuild.plan import plan
+    from etbuild.plan.normalize import normalized
 
     problems = []
     for path in options.manifests:
         try:
             loaded = validate.load(path)
-            plan.reduce(loaded.data)
+            normalized(loaded.data)
         except InputError as error:
             problems += error.problems
     if options.json:

@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.analysis import reproduce
     from etbuild.files import artifacts
     from etbuild.inputs.import_graph import used_sources
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import ExportPlan, LowerPlan, read
 
-    export_plan = plans.read(options.export_plan, plans.EXPORT_SCHEMA)
-    lower_plan = plans.read(options.lower_plan, plans.LOWER_SCHEMA)
+    export_plan = read(options.export_plan, ExportPlan)
+    lower_plan = read(options.lower_plan, LowerPlan)
     declared = inputs(options, [])
     try:
         used = used_sources(declared, export_plan)

@@ -23,9 +23,7 @@ from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
-from etbuild.plan.plan import Plan
-from etbuild.plan.plan import backends as plan_backends
-from etbuild.plan.plan import tags as plan_tags
+from etbuild.plan.plan import LowerPlan
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Emission:
 
 
 def emit(
-    lower_plan: Plan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+    lower_plan: LowerPlan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
 ) -> Emission:
     """Writes the program and its named data, and reads them back.
 
@@ -61,9 +59,9 @@ def emit(
         InputError: The plan names an operator or a callable that there is not.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
-    if lower_plan["share_mutable_buffers"]:
-        mutable_buffers.share(edge, plan_backends(lower_plan))
-    if lower_plan["executorch"]["external_mutable_weights"]:
+    if lower_plan.share_mutable_buffers:
+        mutable_buffers.share(edge, lower_plan.backends)
+    if lower_plan.executorch.external_mutable_weights:
         mutable_buffers.check_trained_weights(edge, shards)
     _check_names(edge)
     _check_outputs(edge)
@@ -76,24 +74,24 @@ def emit(
     expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
     with wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)):
         manager = edge.to_executorch(replace(config, segment_alignment=segments))
-    if lower_plan["share_mutable_buffers"]:
+    if lower_plan.share_mutable_buffers:
         mutable_buffers.check_shared(manager)
-    program = files.write(directory, f"{lower_plan['name']}.pte", "program", manager.write_to_file)
+    program = files.write(directory, f"{lower_plan.name}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
     _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(expected, blobs)
-    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in plan_tags(lower_plan)}
+    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     facts = program_file.program_facts(parsed)
     return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
 
 
-def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
+def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
     """The file of each shard, in order. Those of a tag that is split are called after their content."""
-    missing = set(plan_tags(lower_plan)) - {tag_of_shard(shard) for shard in written}
+    missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(
             [
@@ -109,10 +107,10 @@ def _write_named_data(lower_plan: Plan, written: dict[str, Cord], directory: Pat
     for shard, cord in written.items():
         tag = tag_of_shard(shard)
         if tag == shard:
-            name = f"{lower_plan['name']}.{tag}.ptd"
+            name = f"{lower_plan.name}.{tag}.ptd"
             made[shard] = files.write(directory, name, "named_data", cord.write_to_file, tag)
         else:
-            made[shard] = _write_shard(directory, f"{lower_plan['name']}.{tag}", tag, cord)
+            made[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
     return made
 
 
@@ -196,14 +194,14 @@ def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]])
 
 
 def _emission_error(
-    error: BaseException, lower_plan: Plan, edge: EdgeProgramManager, finder: SourceFinder
+    error: BaseException, lower_plan: LowerPlan, edge: EdgeProgramManager, finder: SourceFinder
 ) -> BuildError:
     path, hint = _place_and_hint(str(error), lower_plan, edge)
     action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
     return from_exception(error, BuildError, path, action, hint)
 
 
-def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+def _place_and_hint(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     """The place in the manifest that caused ExecuTorch's message, and what to do."""
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
@@ -213,12 +211,12 @@ def _place_and_hint(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tu
     return ("methods",), None
 
 
-def _of_missing_kernels(text: str, lower_plan: Plan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+def _of_missing_kernels(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     if "torchao::" in text:
         calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
         hint = "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
         return ("methods", *(calling[0] if calling else ())), hint
-    if any(lower_plan["custom_ops"].values()):
+    if lower_plan.custom_ops.libraries or lower_plan.custom_ops.modules:
         hint = (
             "register an overload with `out` for each of these operators, such as "
             "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"

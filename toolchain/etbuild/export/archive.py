@@ -37,7 +37,8 @@ from etbuild.inputs.import_graph import Used, reached_sources
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
-from etbuild.plan.plan import Plan, carries_content
+from etbuild.plan.plan import ExportPlan
+from etbuild.plan.plan import read as read_plan
 
 _SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
@@ -64,10 +65,10 @@ class SavedExport:
     files: ExportFiles
     tensors: list[TensorFacts]
     zeros: list[str]
-    constants: dict[str, Any]
+    constants: dict[str, object]
     imports: list[str]
     sources: dict[str, Path]
-    export_plan: Plan | None
+    export_plan: ExportPlan | None
 
 
 class CannotSave(Exception):
@@ -76,10 +77,10 @@ class CannotSave(Exception):
 
 def write(
     directory: Path,
-    export_plan: Plan,
+    export_plan: ExportPlan,
     module: torch.nn.Module,
     programs: dict[str, ExportedProgram],
-    constants: dict[str, Any],
+    constants: dict[str, object],
     used: Used,
 ) -> None:
     """Saves an export.
@@ -96,8 +97,8 @@ def write(
         CannotSave: A method, or what the factory made, has no form in which it could be saved.
         BuildError: A file cannot be written.
     """
-    content, tensors = named_tensors(module), describe(module, export_plan["weights"])
-    if carries_content(export_plan):
+    content, tensors = named_tensors(module), describe(module, export_plan.weights)
+    if export_plan.carries_content:
         held = carried(programs, content.keys())
         content, tensors = held.content, held.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
@@ -106,30 +107,30 @@ def write(
     for name, program in programs.items():
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
     zeros = _save_made(directory, content, tensors)
-    roots = [name.partition(":")[0] for name in export_plan["lowering_callables"]]
-    roots += export_plan["model"]["modules"] if roots else []
-    roots += export_plan["custom_ops"]["modules"]
+    roots = [name.partition(":")[0] for name in export_plan.lowering_callables]
+    roots += export_plan.model.modules if roots else []
+    roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
     facts["constants"] = _save_constants(directory, constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
-def write_plan(directory: Path, export_plan: Plan, constants: dict[str, Any], used: Used) -> None:
+def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: Used) -> None:
     """Saves what lowering needs to export by itself.
 
     Raises:
         BuildError: A file cannot be written.
     """
     _copy_sources(directory, used)
-    _write(directory, PLAN, canonical_json(export_plan))
+    _write(directory, PLAN, canonical_json(export_plan.to_json()))
     saved = _save_constants(directory, constants)
     _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "constants": saved})
 
 
-def why_together(export_plan: Plan, module: torch.nn.Module) -> str | None:
+def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
     """Why the module has to be exported with its weights; None where it has not."""
-    code = loading_code(module) if export_plan["weights"] else None
+    code = loading_code(module) if export_plan.weights else None
     return None if code is None else f"{code} takes part in loading its weights"
 
 
@@ -148,11 +149,11 @@ def _copy_sources(directory: Path, used: Used) -> None:
         target.write_bytes(content)
 
 
-def _imports(export_plan: Plan, programs: dict[str, ExportedProgram]) -> list[str]:
+def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The modules that define what is in the graphs and is not PyTorch's: operators, and types of results."""
     own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
-    factory = (export_plan["model"]["factory"] or "").partition(":")[0]
-    return [*([factory] if factory else []), *export_plan["model"]["modules"]] if own else []
+    factory = (export_plan.model.factory or "").partition(":")[0]
+    return [*([factory] if factory else []), *export_plan.model.modules] if own else []
 
 
 def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
@@ -243,7 +244,7 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     return zeros
 
 
-def _save_constants(directory: Path, constants: dict[str, Any]) -> dict[str, Any]:
+def _save_constants(directory: Path, constants: dict[str, object]) -> dict[str, object]:
     """Saves tensors as a file, and returns the other constants."""
     from safetensors.torch import save
 
@@ -253,7 +254,7 @@ def _save_constants(directory: Path, constants: dict[str, Any]) -> dict[str, Any
     return {name: value for name, value in constants.items() if name not in tensors}
 
 
-def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, Any]:
+def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, object]:
     from safetensors.torch import load_file
 
     return {**plain, **(load_file(directory / _CONSTANTS) if (directory / _CONSTANTS).exists() else {})}
@@ -282,7 +283,7 @@ def read(export: ExportFiles) -> SavedExport:
             _read_constants(directory, content["constants"]),
             content["imports"],
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            json_file.read(directory / PLAN, "a plan", "plan#exportPlan") if export.together else None,
+            read_plan(directory / PLAN, ExportPlan) if export.together else None,
         )
 
 

@@ -11,29 +11,29 @@ from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.manifest.example_inputs import INT64
 from etbuild.model.module import row_major
-from etbuild.plan.plan import Plan
+from etbuild.plan.plan import ExportPlan
 
 
-def compute(export_plan: Plan, finder: SourceFinder) -> dict[str, Any]:
+def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
     """What each constant method from code returns, by name: a number, a boolean, a string, a list of numbers and
     booleans, a tensor.
 
     Raises:
         BuildError: A callable failed, or returned something else.
     """
-    found = {}
-    for name, entry in sorted(export_plan["constant_methods"].items()):
+    found: dict[str, object] = {}
+    for name, entry in sorted(export_plan.constant_methods.items()):
         path = ("constant_methods", name, "factory")
-        factory = load_callable(entry["factory"], finder, path)
-        with wrap_user_error(path, f"`{entry['factory']}`", finder):
-            value = factory(**entry["kwargs"])
+        factory = load_callable(entry.factory, finder, path)
+        with wrap_user_error(path, f"`{entry.factory}`", finder):
+            value = factory(**entry.kwargs)
         if isinstance(value, torch.Tensor):
-            _check_tensor(value, entry["factory"], path)
+            _check_tensor(value, entry.factory, path)
             value = row_major(value.detach())
         elif isinstance(value, str):
-            _check_text(value, entry["factory"], path)
+            _check_text(value, entry.factory, path)
         else:
-            _check(value, entry["factory"], path)
+            _check(value, entry.factory, path)
         found[name] = list(value) if isinstance(value, tuple) else value
     return found
 

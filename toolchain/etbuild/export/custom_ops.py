@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, import_module
+from etbuild.plan.parts import CustomOps
 
 # An operator is registered once in a process: what has done so stays, though the export and lowering each load it.
 _loaded: set[str] = set()  # the digests of libraries
@@ -42,13 +42,12 @@ def is_declared(operator: str) -> bool:
     return operator in _registered
 
 
-def load(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
+def load(custom_ops: CustomOps, context: StepContext) -> None:
     """Registers the operators, those of libraries first.
 
     Args:
         custom_ops: Of an export plan or a lower plan.
-        inputs: What may be read.
-        finder: The declared sources, for modules that come from there.
+        context: What the step works with. Modules may come from its sources.
 
     Raises:
         InputError: A library is not declared.
@@ -56,15 +55,15 @@ def load(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> No
     """
     before = set(torch._C._dispatch_get_all_op_names())
     try:
-        _load_all(custom_ops, inputs, finder)
+        _load_all(custom_ops, context)
     finally:
         _registered.update(set(torch._C._dispatch_get_all_op_names()) - before)
 
 
-def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) -> None:
-    for index, name in enumerate(custom_ops["libraries"]):
+def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
+    for index, name in enumerate(custom_ops.libraries):
         path = ("custom_ops", "libraries", index)
-        file = inputs.find_data(name, path)
+        file = context.inputs.find_data(name, path)
         digest = file_digest(file)
         if digest in _loaded:
             continue
@@ -72,8 +71,8 @@ def _load_all(custom_ops: dict[str, Any], inputs: Inputs, finder: SourceFinder) 
         with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint):
             torch.ops.load_library(file.absolute())
         _loaded.add(digest)
-    for index, name in enumerate(custom_ops["modules"]):
-        _import(name, finder, ("custom_ops", "modules", index))
+    for index, name in enumerate(custom_ops.modules):
+        _import(name, context.finder, ("custom_ops", "modules", index))
 
 
 def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:

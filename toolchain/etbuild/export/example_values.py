@@ -10,67 +10,70 @@ import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.manifest import example_inputs
 from etbuild.model.weights_files import read_tensors
+from etbuild.plan.parts import (
+    ContainerExample,
+    Dim,
+    Example,
+    ExportMethod,
+    FactoryCall,
+    FileExample,
+    Shapes,
+    ValueExample,
+)
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def make(
-    method: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword inputs of a method.
 
     Args:
         method: The method, as the export plan has it.
         path: Where it stands in the manifest.
-        inputs: What may be read.
-        finder: The declared sources, for factories that come from there.
+        context: What the step works with. Factories come from its sources.
 
     Raises:
         InputError: A file is not declared, or lacks a tensor.
         BuildError: A factory failed, or returned something else.
     """
     arguments = tuple(
-        make_one(example, (*path, "example_inputs", index), inputs, finder)
-        for index, example in enumerate(method["example_inputs"])
+        make_one(example, (*path, "example_inputs", index), context)
+        for index, example in enumerate(method.example_inputs)
     )
     keywords = {
-        name: make_one(example, (*path, "example_kwargs", name), inputs, finder)
-        for name, example in method["example_kwargs"].items()
+        name: make_one(example, (*path, "example_kwargs", name), context)
+        for name, example in method.example_kwargs.items()
     }
     return arguments, keywords
 
 
-def make_one(example: dict[str, Any], path: DocumentPath, inputs: Inputs, finder: SourceFinder) -> Any:
+def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
     """One input: see `make`."""
-    for kind in example_inputs.CONTAINERS:
-        if kind in example:
-            parts = {
-                key: make_one(part, (*path, kind, key), inputs, finder)
-                for key, part in example_inputs.parts(example).items()
-            }
-            return parts if kind == "dict" else {"list": list, "tuple": tuple}[kind](parts.values())
-    if "value" in example:
-        return example["value"]
-    if "factory" in example:
-        return _from_factory(example, path, finder)
-    if "file" in example:
-        return _tensor_from_file(example, path, inputs)
-    dtype = getattr(torch, example["dtype"])
-    shape, fill = example["shape"], example["fill"]
-    with wrap_user_error(path, "making the example input", finder):
+    if isinstance(example, ContainerExample):
+        made = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
+        return made if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](made.values())
+    if isinstance(example, ValueExample):
+        return example.value
+    if isinstance(example, FactoryCall):
+        return _from_factory(example, path, context.finder)
+    if isinstance(example, FileExample):
+        return _tensor_from_file(example, path, context.inputs)
+    dtype, fill = getattr(torch, example.dtype), example.fill
+    with wrap_user_error(path, "making the example input", context.finder):
         if fill == "arange":
-            return torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
-        return torch.full(shape, {"zeros": 0, "ones": 1}.get(fill, fill), dtype=dtype)
+            return torch.arange(torch.Size(example.shape).numel()).reshape(example.shape).to(dtype)
+        value = {"zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
+        return torch.full(example.shape, value, dtype=dtype)
 
 
-def _from_factory(example: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Any:
+def _from_factory(example: FactoryCall, path: DocumentPath, finder: SourceFinder) -> Any:
     path = (*path, "factory")
-    factory = load_callable(example["factory"], finder, path)
-    with wrap_user_error(path, f"`{example['factory']}`", finder):
-        return _checked(factory(**example["kwargs"]), f"`{example['factory']}` returned", path)
+    factory = load_callable(example.factory, finder, path)
+    with wrap_user_error(path, f"`{example.factory}`", finder):
+        return _checked(factory(**example.kwargs), f"`{example.factory}` returned", path)
 
 
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:
@@ -101,13 +104,13 @@ def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
 
 
-def _tensor_from_file(example: dict[str, Any], path: DocumentPath, inputs: Inputs) -> torch.Tensor:
-    file = inputs.find_data(example["file"], (*path, "file"))
-    tensors = read_tensors(example["file"], file, (*path, "file"))
-    key = example.get("key", "")
+def _tensor_from_file(example: FileExample, path: DocumentPath, inputs: Inputs) -> torch.Tensor:
+    file = inputs.find_data(example.file, (*path, "file"))
+    tensors = read_tensors(example.file, file, (*path, "file"))
+    key = example.key or ""
     if key not in tensors:
         raise InputError.at(
-            (*path, "key" if key else "file"), f"`{example['file']}` has no tensor `{key}`", did_you_mean(key, tensors)
+            (*path, "key" if key else "file"), f"`{example.file}` has no tensor `{key}`", did_you_mean(key, tensors)
         )
     return tensors[key]
 
@@ -121,7 +124,7 @@ class DynamicShapes:
     """
 
     def __init__(
-        self, method: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any], path: DocumentPath
+        self, method: ExportMethod, arguments: tuple[Any, ...], keywords: dict[str, Any], path: DocumentPath
     ) -> None:
         """Equal names become one `Dim`.
 
@@ -133,11 +136,11 @@ class DynamicShapes:
         place: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
             self._convert(shapes, value, (*place, index), 0)
-            for index, (shapes, value) in enumerate(zip(method["dynamic_shapes"], arguments, strict=True))
+            for index, (shapes, value) in enumerate(zip(method.dynamic_shapes, arguments, strict=True))
         )
         place = (*path, "dynamic_kwargs_shapes")
         self.keyword = {
-            name: self._convert(method["dynamic_kwargs_shapes"][name], value, (*place, name), 1)
+            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*place, name), 1)
             for name, value in keywords.items()
         }
 
@@ -152,9 +155,9 @@ class DynamicShapes:
         """For each tensor and plain value, in the order in which the method takes them, its shape and place."""
         return self._leaves[0] + self._leaves[1]
 
-    def _convert(self, shapes: Any, value: Any, path: DocumentPath, kind: int) -> Any:
+    def _convert(self, shapes: Shapes, value: Any, path: DocumentPath, kind: int) -> Any:
         if isinstance(value, (list, tuple)):
-            if shapes is not None and (not isinstance(shapes, list) or len(shapes) != len(value)):
+            if shapes is not None and (not isinstance(shapes, tuple) or len(shapes) != len(value)):
                 raise self._misfit(f"the input is a {type(value).__name__} of {len(value)}", path)
             parts = [None] * len(value) if shapes is None else shapes
             return type(value)(
@@ -162,43 +165,47 @@ class DynamicShapes:
                 for index, (part, element) in enumerate(zip(parts, value, strict=True))
             )
         if isinstance(value, dict):
-            by_key = shapes is None or (isinstance(shapes, dict) and not example_inputs.is_dim(shapes))
-            if not by_key or (shapes or {}).keys() - value:
+            by_key = {} if shapes is None else shapes
+            if not isinstance(by_key, dict) or by_key.keys() - value:
                 raise self._misfit(f"the input is a mapping of {', '.join(value)}", path)
-            return {
-                key: self._convert((shapes or {}).get(key), part, (*path, key), kind) for key, part in value.items()
-            }
+            return {key: self._convert(by_key.get(key), part, (*path, key), kind) for key, part in value.items()}
         shape = None if shapes is None else self._tensor_shape(shapes, value, path)
         self._leaves[kind].append((shape, path))
         return shape
 
-    def _tensor_shape(self, entries: Any, value: Any, path: DocumentPath) -> tuple[Any, ...]:
+    def _tensor_shape(self, entries: Shapes, value: Any, path: DocumentPath) -> tuple[Any, ...]:
         if not isinstance(value, torch.Tensor):
             raise self._misfit(f"the input is {type(value).__name__}, which has no dimensions", path)
-        if not isinstance(entries, list) or not all(entry is None or example_inputs.is_dim(entry) for entry in entries):
+        if not isinstance(entries, tuple):
             raise self._misfit("the input is a tensor", path)
-        if len(entries) != value.dim():
-            raise self._misfit(f"{len(entries)} entries for an input of {value.dim()} dimensions", path)
-        for entry in entries:
-            if entry is not None:
-                self._dims.setdefault(entry["dim"], torch.export.Dim(entry["dim"], min=entry["min"], max=entry["max"]))
-        return tuple(torch.export.Dim.STATIC if entry is None else self._dims[entry["dim"]] for entry in entries)
+        dims = [entry for entry in entries if entry is None or isinstance(entry, Dim)]
+        if len(dims) < len(entries):
+            raise self._misfit("the input is a tensor", path)
+        if len(dims) != value.dim():
+            raise self._misfit(f"{len(dims)} entries for an input of {value.dim()} dimensions", path)
+        return tuple(torch.export.Dim.STATIC if dim is None else self._dim(dim) for dim in dims)
+
+    def _dim(self, dim: Dim) -> Any:
+        """Torch's object for a dimension: one for each name."""
+        return self._dims.setdefault(dim.dim, torch.export.Dim(dim.dim, min=dim.min, max=dim.max))
 
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
         return InputError.at(path, message, "write dynamic shapes in the structure of the input")
 
 
-def with_batch(shapes: Any, value: Any) -> Any:
+def with_batch(shapes: Shapes, value: Any) -> Shapes:
     """The dynamic shapes of an input, as the plan has them, with one size of any number for the first dimension of each
     of its tensors, unless they say another."""
     if isinstance(value, torch.Tensor) and value.dim():
-        own = shapes or [None] * value.dim()
-        return [own[0] or {"dim": "dynamic_batch_size", "min": 1, "max": None}, *own[1:]]
+        own = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
+        return (own[0] or Dim("dynamic_batch_size", 1, None), *own[1:])
     if isinstance(value, (list, tuple)):
-        return [with_batch(part, each) for part, each in zip(shapes or [None] * len(value), value, strict=True)]
+        parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
+        return tuple(with_batch(part, each) for part, each in zip(parts, value, strict=True))
     if isinstance(value, dict):
-        return {key: with_batch((shapes or {}).get(key), part) for key, part in value.items()}
+        by_key = shapes if isinstance(shapes, dict) else {}
+        return {key: with_batch(by_key.get(key), part) for key, part in value.items()}
     return shapes
 
 

@@ -25,10 +25,12 @@ from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, failed, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors, row_major
 from etbuild.model.tied_weights import memory, untie
-from etbuild.plan.plan import Plan
+from etbuild.plan.parts import ExportMethod
+from etbuild.plan.plan import ExportPlan
 from etbuild.processes.random_seeds import seed
 
 if TYPE_CHECKING:
@@ -43,15 +45,18 @@ class Exporting:
 
     Attributes:
         plan: The export plan.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
         recipe: Decides what the manifest leaves to it; None: there is none.
     """
 
-    plan: Plan
-    inputs: Inputs
-    finder: SourceFinder
+    plan: ExportPlan
+    context: StepContext
     recipe: ExportRecipe | None = None
+
+    @property
+    def finder(self) -> SourceFinder:
+        """The declared sources."""
+        return self.context.finder
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,9 @@ class Ready:
     quantized: torch.fx.GraphModule | None = None
 
     @property
-    def method(self) -> dict[str, Any]:
+    def method(self) -> ExportMethod:
         """The method, as the export plan has it."""
-        return self.what.plan["methods"][self.name]  # type: ignore[no-any-return]
+        return self.what.plan.methods[self.name]
 
     @property
     def path(self) -> DocumentPath:
@@ -104,11 +109,11 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         InputError: The inputs do not fit the method.
         BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
     """
-    method, path = what.plan["methods"][name], ("methods", name)
-    seed(what.plan["model"]["seed"])  # other methods' factories of inputs and batches draw numbers too
-    arguments, keywords = example_values.make(method, path, what.inputs, what.finder)
-    with wrap_user_error((*path, "entry"), f"looking up `{method['entry']}`", what.finder):
-        entry = _resolve(module, method["entry"], (*path, "entry"))
+    method, path = what.plan.methods[name], ("methods", name)
+    seed(what.plan.model.seed)  # other methods' factories of inputs and batches draw numbers too
+    arguments, keywords = example_values.make(method, path, what.context)
+    with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", what.finder):
+        entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
     ready = Ready(what, name, module, entry, arguments, keywords, shapes)
@@ -137,7 +142,7 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
 
 def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe, entry = ready.method, ready.module, ready.what.recipe, (*ready.path, "entry")
-    root, strict = _root(ready), recipe.strict if recipe and "strict" in method["from_recipe"] else method["strict"]
+    root, strict = _root(ready), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
         sources = ready.what.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
@@ -146,7 +151,7 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
             arguments, keywords = pytree.tree_map(_shifted, (ready.arguments, ready.keywords))
-            with wrap_user_error(entry, f"running `{method['entry']}` on the example inputs", ready.what.finder):
+            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", ready.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
@@ -175,7 +180,7 @@ def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict
             )
     except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
         # What fails without being exported too is a matter of the inputs, or of the model alone.
-        running = f"running `{ready.method['entry']}` on the example inputs"
+        running = f"running `{ready.method.entry}` on the example inputs"
         with wrap_user_error((*ready.path, "example_inputs"), running, ready.what.finder):
             root(*ready.arguments, **ready.keywords)
         raise _export_error(error, ready.name, ready.what) from error
@@ -203,7 +208,7 @@ def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
         written = _written(ready)
     else:
         written = {name for name, _ in graph_module.named_buffers()}
-    seed(ready.what.plan["model"]["seed"])
+    seed(ready.what.plan.model.seed)
     return quantize_method(graph_module, how, written, ready.what.finder)
 
 
@@ -216,26 +221,26 @@ def _written(ready: Ready) -> set[str]:
 def _batched(ready: Ready) -> DynamicShapes:
     """The dynamic shapes, with a first dimension of any size: what `dynamic_batch_size` of a recipe asks for."""
     method, arguments = ready.method, ready.arguments
-    shapes = [example_values.with_batch(*each) for each in zip(method["dynamic_shapes"], arguments, strict=True)]
-    return DynamicShapes({**method, "dynamic_shapes": shapes}, arguments, ready.keywords, ready.path)
+    shapes = [example_values.with_batch(*each) for each in zip(method.dynamic_shapes, arguments, strict=True)]
+    return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, ready.keywords, ready.path)
 
 
 def _quantization(ready: Ready) -> Quantization | None:
     """How a method is quantized after it was exported: as the manifest says, or its recipe; None: not at all."""
-    method, inputs, finder, recipe = ready.method, ready.what.inputs, ready.what.finder, ready.what.recipe
-    pt2e = (method["quantize"] or {}).get("pt2e")
+    method, context, recipe = ready.method, ready.what.context, ready.what.recipe
+    pt2e = method.pt2e
     of_recipe = recipe.quantization_recipe if recipe is not None else None
-    if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method["from_recipe"]):
+    if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
         return None
     from etbuild.quantize.pt2e import Wanted, from_plan, from_recipe
 
     wanted = Wanted(pt2e, ready.arguments, (*ready.path, "quantize", "pt2e"))
-    if pt2e is not None and pt2e["quantizers"]:
-        return from_plan(pt2e, wanted, inputs, finder)
+    if pt2e is not None and pt2e.quantizers:
+        return from_plan(pt2e, wanted, context)
     if of_recipe is None or not of_recipe.quantizers:
         hint = "add a quantizer: `quantizers: [xnnpack]`"
         raise InputError.at(wanted.path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, wanted, inputs, finder)
+    return from_recipe(of_recipe, wanted, context)
 
 
 @contextlib.contextmanager
@@ -248,13 +253,14 @@ def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
         module.eval()
 
 
-def load_method(export_plan: Plan, name: str, inputs: Inputs) -> torch.export.ExportedProgram:
+def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.export.ExportedProgram:
     """A method that was exported already, and saved with `torch.export.save`.
 
     Raises:
         InputError: The file is not declared, or is none.
     """
-    file, path = export_plan["methods"][name]["program"], ("methods", name, "program")
+    file, path = export_plan.methods[name].program, ("methods", name, "program")
+    assert file is not None
     found = inputs.find_data(file, path)
     with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(found)
@@ -308,7 +314,7 @@ def transform(what: Exporting, name: str, program: torch.export.ExportedProgram)
 def _aten_passes(what: Exporting) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
     for function in (what.recipe.aten_transform_passes or []) if what.recipe else []:
         yield "a pass of the recipe", ("recipe",), function
-    for index, reference in enumerate(what.plan["passes"]):
+    for index, reference in enumerate(what.plan.passes):
         path = ("passes", "aten", index)
         yield reference, path, load_callable(reference, what.finder, path)
 
@@ -341,7 +347,7 @@ def _root(ready: Ready) -> torch.nn.Module:
     own `forward`, `__call__` and hooks are as they were, so that the entry may call them.
     """
     module = ready.module
-    if ready.method["entry"] == "forward":
+    if ready.method.entry == "forward":
         return module
     called, kind = _as_function(ready.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
@@ -456,15 +462,15 @@ _EXPORT_HINTS = (
 
 
 def _export_error(error: BaseException, name: str, what: Exporting) -> BuildError:
-    method, finder = what.plan["methods"][name], what.finder
+    method, finder = what.plan.methods[name], what.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
-    action = failed(f"exporting `{method['entry']}`", error, finder, _quoted_line(str(error), finder))
+    action = failed(f"exporting `{method.entry}`", error, finder, _quoted_line(str(error), finder))
     path: DocumentPath = ("methods", name, part)
-    huggingface = what.plan["model"]["huggingface"]
+    huggingface = what.plan.model.huggingface
     if huggingface and part == "entry":  # the code is not the user's
-        instead = "write a factory" if huggingface["cache"] is None else "leave out `cache`, or write a factory"
-        hint = f"`{huggingface['class']}` cannot be exported as it is with this configuration: {instead}"
+        instead = "write a factory" if huggingface.cache_length is None else "leave out `cache`, or write a factory"
+        hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
         path = ("model", "huggingface")
     return from_exception(error, BuildError, path, action, hint, said=_message(error))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.backends.recipes import FAMILIES, TARGETS
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.plan.parts import RecipeCall
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from etbuild.inputs.user_code import SourceFinder
 
 
-def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
+def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
     """The recipe of a plan, made anew: its partitioners and passes may keep state.
 
     Raises:
@@ -29,19 +30,19 @@ def load_recipe(recipe: dict[str, Any], finder: SourceFinder) -> ExportRecipe:
     from etbuild.inputs.user_code import wrap_user_error
 
     path: DocumentPath = ("recipe",)
-    with wrap_user_error(path, f"making the recipe `{recipe['name']}`", finder), _refuse_ignored_kwargs(recipe):
+    with wrap_user_error(path, f"making the recipe `{recipe.name}`", finder), _refuse_ignored_kwargs(recipe):
         made = _make(recipe, finder)
     if not isinstance(made, ExportRecipe):
-        message = f"`{recipe['name']}` returned {type(made).__name__}, not an ExportRecipe"
+        message = f"`{recipe.name}` returned {type(made).__name__}, not an ExportRecipe"
         raise BuildError.at(path, message)
     if made.pipeline_stages:
         hint = "remove it: the build always runs ExecuTorch's usual stages"
-        raise BuildError.at(path, f"the recipe `{recipe['name']}` sets `pipeline_stages`", hint)
+        raise BuildError.at(path, f"the recipe `{recipe.name}` sets `pipeline_stages`", hint)
     return made
 
 
-def _make(recipe: dict[str, Any], finder: SourceFinder) -> Any:
-    name, kwargs = recipe["name"], dict(recipe["kwargs"])
+def _make(recipe: RecipeCall, finder: SourceFinder) -> Any:
+    name, kwargs = recipe.name, dict(recipe.kwargs)
     if ":" in name:
         from etbuild.inputs.user_code import load_callable
 
@@ -70,7 +71,7 @@ def _deployment_target(name: str) -> Any:
 
 
 @contextmanager
-def _refuse_ignored_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
+def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
     """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
     recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
     disabled = logging.root.manager.disable
@@ -82,7 +83,7 @@ def _refuse_ignored_kwargs(recipe: dict[str, Any]) -> Iterator[None]:
         logging.disable(disabled)
         root.removeHandler(recorder)
     # A target passes its arguments to the recipes of all its backends, and only one of them takes each argument.
-    if len(recorder.messages) >= len(TARGETS.get(recipe["name"], [""])):
+    if len(recorder.messages) >= len(TARGETS.get(recipe.name, [""])):
         raise InputError.at(("recipe", "kwargs"), recorder.messages[0].split(". ")[0])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.inputs.declared import Inputs, is_file
-from etbuild.plan import plan as plans
+from etbuild.plan.plan import ExportPlan
 
 
 @dataclass
@@ -45,22 +45,22 @@ def _module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def used_sources(inputs: Inputs, export_plan: plans.Plan) -> Used:
+def used_sources(inputs: Inputs, export_plan: ExportPlan) -> Used:
     """Follows the import statements of an export plan's callables.
 
     Raises:
         InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
             Python's own.
     """
-    used = Used(packages={"transformers"} if export_plan["model"]["huggingface"] else set())
+    used = Used(packages={"transformers"} if export_plan.model.huggingface is not None else set())
     problems = []
-    roots = [(name.partition(":")[0], ("model", "factory")) for name in plans.callables(export_plan)]
-    roots += [(name, ("model", "modules")) for name in export_plan["model"]["modules"]]
+    roots = [(name.partition(":")[0], ("model", "factory")) for name in export_plan.callables]
+    roots += [(name, ("model", "modules")) for name in export_plan.model.modules]
     for module, path in roots:
         if not _follow(inputs, module, used):
             message = f"the module `{module}` is not among the declared sources"
             problems.append(Problem(message, path, _nearest(inputs, module)))
-    for index, module in enumerate(export_plan["custom_ops"]["modules"]):
+    for index, module in enumerate(export_plan.custom_ops.modules):
         if _follow(inputs, module, used):
             continue
         top = module.partition(".")[0]

@@ -13,12 +13,12 @@ from etbuild.files.digests import file_digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used
 from etbuild.inputs.toolchain import toolchain
-from etbuild.plan import plan as plans
+from etbuild.plan.plan import Plan
 
 KEY_SCHEMA = "executorch-key/v2"
 
 
-def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
+def describe_inputs(plan: Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
     """`describe` of a whole plan, with the files that it uses.
 
     Raises:
@@ -27,9 +27,9 @@ def describe_inputs(plan: plans.Plan, inputs: Inputs, used: Used) -> dict[str, A
     return describe(plan, describe_files(inputs, used, data_in_key(inputs, plan)))
 
 
-def data_in_key(inputs: Inputs, plan: plans.Plan) -> dict[str, DocumentPath]:
+def data_in_key(inputs: Inputs, plan: Plan) -> dict[str, DocumentPath]:
     """The data that a plan names, and what is declared besides."""
-    return with_declared(inputs, plans.data_names(plan))
+    return with_declared(inputs, plan.data_names)
 
 
 def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
@@ -37,7 +37,7 @@ def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str
     return {**dict.fromkeys(inputs.data, ("model",)), **names}
 
 
-def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
+def describe(plan: Plan, read: dict[str, Any]) -> dict[str, Any]:
     """All that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
 
     Args:
@@ -49,10 +49,10 @@ def describe(plan: plans.Plan, read: dict[str, Any]) -> dict[str, Any]:
     """
     return {
         "schema": KEY_SCHEMA,
-        "plan": plan,
+        "plan": plan.to_json(),
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(read["packages"], backends.distributions(plans.used_backends(plan))),
+        "toolchain": toolchain(read["packages"], backends.distributions(plan.used_backends)),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +19,20 @@ from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEv
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.plan.plan import Plan
+from etbuild.plan.parts import MemoryPlanning, Names
+from etbuild.plan.plan import LowerPlan, MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 _SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
 _WRITTEN = "write operators as `namespace::name` or `namespace::name.overload`, such as `aten::add.Tensor`"
+_EXCEPTIONS = "core_aten_ops_exception_list"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 
 
 def edge_compile_config(
-    lower_plan: Plan, recipe: LoweringRecipe | None, of_backends: Iterable[Mapping[str, Any]]
+    lower_plan: MethodPlan, recipe: LoweringRecipe | None, of_backends: Iterable[Mapping[str, Any]]
 ) -> EdgeCompileConfig:
     """The configuration of `to_edge_transform_and_lower`.
 
@@ -43,15 +44,15 @@ def edge_compile_config(
     Raises:
         InputError: It names an operator that there is not.
     """
-    said, path = lower_plan["edge_compile"], ("edge_compile",)
+    said, path = lower_plan.edge_compile, ("edge_compile",)
     fields: Mapping[str, Any] = {
-        "_check_ir_validity": said["check_ir_validity"],
-        "_skip_dim_order": said["skip_dim_order"],
-        "_core_aten_ops_exception_list": _operators(said, "core_aten_ops_exception_list", path),
-        "preserve_ops": _operators(said, "preserve_ops", path),
+        "_check_ir_validity": said.check_ir_validity,
+        "_skip_dim_order": said.skip_dim_order,
+        "_core_aten_ops_exception_list": _operators(said.core_aten_ops_exception_list, (*path, _EXCEPTIONS)),
+        "preserve_ops": _operators(said.preserve_ops, (*path, "preserve_ops")),
     }
-    if recipe is not None and recipe.edge_compile_config is not None:
-        own = {field for field in fields if field.removeprefix("_") in lower_plan["recipe"]["said"]["edge_compile"]}
+    if lower_plan.recipe is not None and recipe is not None and recipe.edge_compile_config is not None:
+        own = {field for field in fields if field.removeprefix("_") in lower_plan.recipe.said["edge_compile"]}
         fields = {**vars(recipe.edge_compile_config), **{field: fields[field] for field in own}}
     return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
 
@@ -71,7 +72,7 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def backend_config(
-    lower_plan: Plan,
+    lower_plan: LowerPlan,
     passes: list[Any],
     external_constants: Callable[[torch.fx.Node], str | None] | bool,
     finder: SourceFinder,
@@ -87,32 +88,31 @@ def backend_config(
     Raises:
         InputError: It names an operator or an algorithm that there is not.
     """
-    said = dict(lower_plan["executorch"])
-    inplace = _operators(said, "reinplace_extra_ops", ("executorch",))
-    # External mutable weights are tagged as all others are: see `emit`.
-    for key in ("reinplace_extra_ops", "external_mutable_weights"):
-        del said[key]
+    said = lower_plan.executorch
+    inplace = _operators(said.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
     fields = {
-        **said,
+        **said.fields(),
         "memory_planning_pass": _memory_planning(lower_plan, finder),
-        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said["sym_shape_eval_pass"]](),
-        "to_out_var_pass": ToOutVarPass(**said["to_out_var_pass"]),
+        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said.sym_shape_eval_pass](),
+        "to_out_var_pass": ToOutVarPass(**said.to_out_var_pass),
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
+    del fields["external_mutable_weights"]  # they are tagged as all others are: see `emit`
     first, fields = _started_from_recipe(lower_plan, fields, finder)
     return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
 
 
 def _started_from_recipe(
-    lower_plan: Plan, fields: dict[str, Any], finder: SourceFinder
+    lower_plan: LowerPlan, fields: dict[str, Any], finder: SourceFinder
 ) -> tuple[list[Any], dict[str, Any]]:
     """The passes of the recipe, and the fields with what the recipe says where the manifest says nothing itself."""
-    config = load_recipe(lower_plan["recipe"], finder).executorch_backend_config if lower_plan["recipe"] else None
-    if config is None:
+    recipe = lower_plan.recipe
+    config = load_recipe(recipe, finder).executorch_backend_config if recipe is not None else None
+    if recipe is None or config is None:
         return [], fields
-    said = set(lower_plan["recipe"]["said"]["executorch"])
-    said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan["share_mutable_buffers"] else set()
+    said = set(recipe.said["executorch"])
+    said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan.share_mutable_buffers else set()
     # A default of ExecuTorch's is one object for the whole process, and passes keep state: a new one takes its place.
     kept = {
         field.name: getattr(config, field.name)
@@ -122,34 +122,34 @@ def _started_from_recipe(
     return kept.pop("passes"), {**fields, **kept}
 
 
-def _propagate_device_config(lower_plan: Plan) -> dict[str, PropagateDeviceConfig]:
-    said = lower_plan["executorch"]["propagate_device_config"]
+def _propagate_device_config(lower_plan: LowerPlan) -> dict[str, PropagateDeviceConfig]:
+    said = lower_plan.executorch.propagate_device_config
     return {
         method: PropagateDeviceConfig(
             **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in said.items()}
         )
-        for method in lower_plan["methods"]
+        for method in lower_plan.methods
     }
 
 
-def _memory_planning(lower_plan: Plan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
+def _memory_planning(lower_plan: LowerPlan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """New passes, since they keep state. Methods that share buffers have one, which lays them out together."""
-    by_method = lower_plan["memory_planning"]
+    by_method = lower_plan.memory_planning
     made = {
-        method: _memory_planning_pass(said, lower_plan["share_mutable_buffers"], method, finder)
+        method: _memory_planning_pass(said, lower_plan.share_mutable_buffers, method, finder)
         for method, said in sorted(by_method.items())
     }
-    alike = len({json.dumps(said, sort_keys=True) for said in by_method.values()}) == 1
+    alike = len(set(by_method.values())) == 1
     return next(iter(made.values())) if alike else made
 
 
-def _memory_planning_pass(said: dict[str, Any], share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
-    name = said["memory_planning_algo"]
+def _memory_planning_pass(said: MemoryPlanning, share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
+    name = said.memory_planning_algo
     if name in _ALGORITHMS:
         algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
         algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
-    return MemoryPlanningPass(**{**said, "memory_planning_algo": algorithm, "share_mutable_buffers": share})
+    return MemoryPlanningPass(**{**said.fields(), "memory_planning_algo": algorithm, "share_mutable_buffers": share})
 
 
 def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:
@@ -168,14 +168,14 @@ def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Call
     return plan
 
 
-def _operators(said: dict[str, Any], key: str, path: DocumentPath) -> list[torch._ops.OpOverload]:
+def _operators(names: Names, path: DocumentPath) -> list[torch._ops.OpOverload]:
     problems, found = [], []
-    for name in said[key]:
+    for name in names:
         operator = _find(name)
         if operator is None:
             near = difflib.get_close_matches(name, sorted(torch._C._dispatch_get_all_op_names()), n=3)
             hint = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else _WRITTEN
-            problems.append(Problem(f"there is no operator `{name}`", (*path, key), hint))
+            problems.append(Problem(f"there is no operator `{name}`", path, hint))
         else:
             found.append(operator)
     if problems:

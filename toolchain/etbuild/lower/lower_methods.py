@@ -17,7 +17,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
 from etbuild import backends
-from etbuild.backends import EdgeRequirements, recipes
+from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import shortened, summary
 from etbuild.export.recipe import load_recipe
@@ -26,15 +26,14 @@ from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, linear_layers, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
-from etbuild.plan.plan import Plan
-from etbuild.plan.plan import backends as plan_backends
+from etbuild.plan.plan import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 
 def lower(
-    lower_plan: Plan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
+    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
     """Lowers methods together.
 
@@ -60,7 +59,7 @@ def lower(
     recipe = _recipe(lower_plan, finder)
     made = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    named = plan_backends(lower_plan)
+    named = lower_plan.backends
     with (
         wrap_errors(lambda error: _lowering_error(error, methods, finder)),
         named_data.tag_folded_constants(shards),
@@ -76,7 +75,7 @@ def lower(
             # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
             partitioner={name: made.lists[name] for name in methods},
-            constant_methods=dict(sorted(lower_plan["constant_methods"].items())) or None,
+            constant_methods=dict(sorted(lower_plan.constant_methods.items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
         made.claims.check(edge)
@@ -88,7 +87,7 @@ def lower(
     return edge
 
 
-def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> EdgeProgramManager:
+def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> EdgeProgramManager:
     """Methods in the edge dialect, after the passes over it, for people to look at: lowering does not start from it,
     since backends may ask for other operators to be kept.
 
@@ -110,15 +109,15 @@ def to_edge(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: Sour
         return edge.transform(edge_passes) if any(edge_passes.values()) else edge
 
 
-def _recipe(lower_plan: Plan, finder: SourceFinder) -> LoweringRecipe | None:
-    return load_recipe(lower_plan["recipe"], finder).lowering_recipe if lower_plan["recipe"] else None
+def _recipe(lower_plan: MethodPlan, finder: SourceFinder) -> LoweringRecipe | None:
+    return load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
 
 
-def _backends(lower_plan: Plan, name: str) -> list[str]:
+def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
     """The backends of a method, those of its recipe too."""
-    method = lower_plan["methods"][name]
-    of_recipe = recipes.backends(lower_plan["recipe"]) if method["from_recipe"] else ()
-    return [*of_recipe, *(entry["backend"] for entry in method["partitioners"])]
+    method, recipe = lower_plan.methods[name], lower_plan.recipe
+    of_recipe = recipe.backends if recipe is not None and method.from_recipe else ()
+    return [*of_recipe, *(entry.backend for entry in method.partitioners)]
 
 
 def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
@@ -153,16 +152,16 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         raise BuildError(problems)
 
 
-def _check_delegated(lower_plan: Plan, edge: EdgeProgramManager) -> None:
+def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
     """Asks each backend for what its runtime would refuse."""
     counts = operator_counts(edge)
     problems = [
         problem
-        for name, method in lower_plan["methods"].items()
-        for index, entry in enumerate(method["partitioners"])
+        for name, method in lower_plan.methods.items()
+        for index, entry in enumerate(method.partitioners)
         for problem in backends.check_delegated(
-            entry["backend"],
-            entry["options"],
+            entry.backend,
+            entry.options,
             counts[name]["delegated"],
             ("methods", name, "partitioners", index, "options"),
         )
@@ -189,14 +188,14 @@ def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
         raise BuildError(problems)
 
 
-def _edge_requirements(lower_plan: Plan, programs: dict[str, ExportedProgram]) -> dict[str, EdgeRequirements]:
+def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> dict[str, EdgeRequirements]:
     """What the backends of each method want of it before it is partitioned, in the order of its backends."""
     wanted = {}
-    for name, method in sorted(lower_plan["methods"].items()):
+    for name, method in sorted(lower_plan.methods.items()):
         passes: list[Any] = []
         config: dict[str, Any] = {}
-        for entry in method["partitioners"]:
-            one = backends.get(entry["backend"]).edge_requirements(entry["options"], programs[name])
+        for entry in method.partitioners:
+            one = backends.get(entry.backend).edge_requirements(entry.options, programs[name])
             passes += one.passes
             config = merged(config, one.config)
         wanted[name] = EdgeRequirements(passes, config)

@@ -315,7 +315,7 @@ def merge(
     methods: dict[str, LoweredMethod],
     content: dict[str, torch.Tensor],
     shards: dict[str, str],
-    constant_methods: dict[str, Any],
+    constant_methods: dict[str, object],
 ) -> EdgeProgramManager:
     """The methods as one lowering of all of them gives them.
 

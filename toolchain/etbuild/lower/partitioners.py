@@ -20,8 +20,8 @@ from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_erro
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
 from etbuild.lower.separability import Claims, looks_at_all_methods
-from etbuild.plan.plan import Plan
-from etbuild.plan.plan import backends as plan_backends
+from etbuild.plan.parts import BackendEntry
+from etbuild.plan.plan import MethodPlan
 
 
 class _NoPartition(Partitioner):  # type: ignore[misc]
@@ -75,7 +75,7 @@ class _One:
     pairing: _Pairing | None
 
 
-def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
+def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
     """Makes ExecuTorch's partitioner lists, in which partitioners of one backend stand at the same index.
 
     Args:
@@ -91,10 +91,10 @@ def make(lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceF
     claims = Claims()
     made = {
         name: [
-            *(_of_recipe(lower_plan, name, finder) if method["from_recipe"] else ()),
+            *(_of_recipe(lower_plan, name, finder) if method.from_recipe else ()),
             *_of_manifest(lower_plan, (name, programs[name]), finder, claims),
         ]
-        for name, method in sorted(lower_plan["methods"].items())
+        for name, method in sorted(lower_plan.methods.items())
     }
     left = {name: iter(own) for name, own in made.items()}
     slots = call_slots.align({name: [one.item for one in own] for name, own in made.items()})
@@ -120,25 +120,25 @@ def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
 
 
 def _of_manifest(
-    lower_plan: Plan, method: tuple[str, ExportedProgram], finder: SourceFinder, claims: Claims
+    lower_plan: MethodPlan, method: tuple[str, ExportedProgram], finder: SourceFinder, claims: Claims
 ) -> Iterator[_One]:
-    for index, entry in enumerate(lower_plan["methods"][method[0]]["partitioners"]):
-        backend, options = backends.get(entry["backend"]), entry["options"]
+    for index, entry in enumerate(lower_plan.methods[method[0]].partitioners):
+        backend, options = backends.get(entry.backend), entry.options
         if not backend.has_partitioner:
             continue
         path = ("methods", method[0], "partitioners", index)
         partitioner = _create(entry, method, path, finder)
-        item = _item(entry, partitioner, path, plan_backends(lower_plan))
+        item = _item(entry, partitioner, path, lower_plan.backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
         paired = backends.pairs_partitions(backend.name, options, path)
         yield _One(partitioner, item, _Pairing(backend.pairing_hint) if paired else None)
 
 
-def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[_One]:
-    wanted = load_recipe(lower_plan["recipe"], finder).lowering_recipe
+def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Iterator[_One]:
+    wanted = load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
     found = wanted.partitioners if wanted is not None else None
-    named = plan_backends(lower_plan)
+    named = lower_plan.backends
     seen: Counter[str] = Counter()
     for partitioner in (found.get(method) if isinstance(found, dict) else found) or []:
         kind = _kind(partitioner, named)
@@ -150,9 +150,9 @@ def _of_recipe(lower_plan: Plan, method: str, finder: SourceFinder) -> Iterator[
         yield _One(partitioner, item, _Pairing("`partitioners` instead of the recipe's") if paired else None)
 
 
-def _item(entry: dict[str, Any], partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
+def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
     """What a partitioner of the manifest is aligned by. Once it is made, it says which backend it is for."""
-    name, options = entry["backend"], entry["options"]
+    name, options = entry.backend, entry.options
     said = call_slots.item(name, options, path)
     if backends.get(name).delegates_to_any:
         kind = _kind(partitioner, named)
@@ -189,17 +189,17 @@ def _backend_id(partitioner: Partitioner) -> str | None:
 
 
 def _create(
-    entry: dict[str, Any], method: tuple[str, ExportedProgram], path: DocumentPath, finder: SourceFinder
+    entry: BackendEntry, method: tuple[str, ExportedProgram], path: DocumentPath, finder: SourceFinder
 ) -> Partitioner:
     def load(reference: str) -> Any:
         return load_callable(reference, finder, (*path, "options", "factory"))
 
     name, program = method
-    backend, context = backends.get(entry["backend"]), backends.Context(name, load, program)
+    backend, context = backends.get(entry.backend), backends.Context(name, load, program)
     making = f"making the partitioner of `{backend.name}`"
     with wrap_user_error(path, making, finder), backends.options_at((*path, "options")):
-        made = backend.create_partitioner(entry["options"], context)
+        made = backend.create_partitioner(entry.options, context)
     if not isinstance(made, Partitioner):
-        message = f"the partitioner of `{entry['backend']}` is {type(made).__name__}, not a Partitioner"
+        message = f"the partitioner of `{entry.backend}` is {type(made).__name__}, not a Partitioner"
         raise BuildError.at(path, message)
     return made

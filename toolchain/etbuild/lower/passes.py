@@ -15,25 +15,25 @@ from torch.fx.passes.infra.pass_manager import PassManager
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.plan.plan import Plan
+from etbuild.plan.parts import Names
+from etbuild.plan.plan import LowerPlan, MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 
 def edge(
-    lower_plan: Plan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
+    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
 ) -> dict[str, list[Any]]:
     """The passes over each method in the edge dialect, before it is partitioned: those of the recipe first.
 
     Raises:
         BuildError: A callable failed, or returned something else.
     """
+    of_recipe = recipe and recipe.edge_transform_passes
     found: dict[str, list[Any]] = {}
     for name, program in sorted(programs.items()):
-        for reference, path, function in _callables(
-            lower_plan, "edge", finder, recipe and recipe.edge_transform_passes
-        ):
+        for reference, path, function in _callables("edge", lower_plan.passes.edge, finder, of_recipe):
             with wrap_user_error(path, f"`{reference}` for the method `{name}`", finder):
                 made = function(name, program)
             found.setdefault(name, []).extend(_checked(made, reference, path))
@@ -41,7 +41,7 @@ def edge(
 
 
 def edge_manager(
-    lower_plan: Plan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
+    lower_plan: MethodPlan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
 ) -> EdgeProgramManager:
     """The lowered methods after the passes over all of them.
 
@@ -49,7 +49,7 @@ def edge_manager(
         BuildError: A callable or a pass failed, or a callable returned something else.
     """
     of_recipe = recipe and recipe.edge_manager_transform_passes
-    for reference, path, function in _callables(lower_plan, "edge_manager", finder, of_recipe):
+    for reference, path, function in _callables("edge_manager", lower_plan.passes.edge_manager, finder, of_recipe):
         with wrap_user_error(path, f"`{reference}`", finder):
             made = function(lowered)
             passes = made if isinstance(made, dict) else _checked(made, reference, path)
@@ -59,14 +59,14 @@ def edge_manager(
     return lowered
 
 
-def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
+def executorch(lower_plan: LowerPlan, finder: SourceFinder) -> list[Any]:
     """The passes over each method before its memory is planned.
 
     Raises:
         BuildError: A callable failed, or returned something else.
     """
     found = []
-    for reference, path, function in _callables(lower_plan, "executorch", finder):
+    for reference, path, function in _callables("executorch", lower_plan.passes.executorch, finder):
         with wrap_user_error(path, f"`{reference}`", finder):
             made = function()
         found += _checked(made, reference, path)
@@ -74,12 +74,12 @@ def executorch(lower_plan: Plan, finder: SourceFinder) -> list[Any]:
 
 
 def _callables(
-    lower_plan: Plan, hook: str, finder: SourceFinder, of_recipe: Sequence[Callable[..., Any]] | None = None
+    hook: str, references: Names, finder: SourceFinder, of_recipe: Sequence[Callable[..., Any]] | None = None
 ) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
     first: list[tuple[str, DocumentPath, Callable[..., Any]]] = [
         ("a pass of the recipe", ("recipe",), function) for function in of_recipe or ()
     ]
-    places = [(reference, ("passes", hook, index)) for index, reference in enumerate(lower_plan["passes"][hook])]
+    places = [(reference, ("passes", hook, index)) for index, reference in enumerate(references)]
     return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in places)]
 
 

@@ -32,22 +32,6 @@ def parts(example: Example) -> dict[int | str, Any]:
     return content if isinstance(content, dict) else dict(enumerate(content))
 
 
-def leaves(method: dict[str, Any], path: DocumentPath) -> Iterator[tuple[Example, DocumentPath]]:
-    """Every tensor and plain value among a method's inputs, with its place below `path`."""
-    for index, example in enumerate(method["example_inputs"]):
-        yield from _leaves(example, (*path, "example_inputs", index))
-    for name, example in method["example_kwargs"].items():
-        yield from _leaves(example, (*path, "example_kwargs", name))
-
-
-def _leaves(example: Example, path: DocumentPath) -> Iterator[tuple[Example, DocumentPath]]:
-    kind = next((kind for kind in CONTAINERS if kind in example), None)
-    if kind is None:
-        yield example, path
-    for key, part in parts(example).items():
-        yield from _leaves(part, (*path, str(kind), key))
-
-
 def reduce(method: dict[str, Any]) -> dict[str, Any]:
     """A method's inputs and their dynamic shapes with all defaults, as the plan has them."""
     inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})

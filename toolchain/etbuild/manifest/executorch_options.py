@@ -76,13 +76,6 @@ def _sorted_operators(options: dict[str, Any]) -> dict[str, Any]:
     return {key: sorted(set(value)) if key in _OPERATORS else value for key, value in options.items()}
 
 
-def callables(plan: dict[str, Any]) -> set[str]:
-    """Every `module:callable` of a plan's options that lowering calls."""
-    algorithms = {method["memory_planning"]["memory_planning_algo"] for method in plan["methods"].values()}
-    hooks = {reference for hook in HOOKS[1:] for reference in plan["passes"][hook]}
-    return hooks | {algorithm for algorithm in algorithms if ":" in algorithm}
-
-
 def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     """What is wrong with it that a schema cannot say.
 

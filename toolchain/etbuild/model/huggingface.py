@@ -19,8 +19,9 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, wrap_user_error
-from etbuild.plan.plan import Plan
+from etbuild.inputs.step_context import StepContext
+from etbuild.inputs.user_code import wrap_user_error
+from etbuild.plan.parts import HuggingFace
 from etbuild.processes.random_seeds import seed
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -29,24 +30,23 @@ _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  #
 _OF_FILES = ("auto_map", "architectures", "transformers_version")  # what a config.json says to `from_pretrained` alone
 
 
-def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
+def create(wanted: HuggingFace, first_seed: int, context: StepContext) -> torch.nn.Module:
     """The module, with random weights. Parameters have the names that `save_pretrained` writes.
 
     Raises:
         InputError: The class, or a key of the configuration, is unknown; its file cannot be read.
         BuildError: `transformers` is missing, or refuses the configuration.
     """
-    wanted = export_plan["model"]["huggingface"]
     transformers = _import()
-    cls = _class(transformers, wanted["class"])
-    seed(export_plan["model"]["seed"])
-    with wrap_user_error((*_PATH, "config"), f"making a `{wanted['class']}` of the configuration", finder):
-        config = _config(transformers, cls, wanted["config"], inputs)
+    cls = _class(transformers, wanted.model_class)
+    seed(first_seed)
+    with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration", context.finder):
+        config = _config(transformers, cls, wanted.config, context.inputs)
         model = cls.from_config(config, trust_remote_code=False) if _is_auto(cls) else cls._from_config(config)
-        if wanted["cache"] is None:
+        if wanted.cache_length is None:
             _return_tensors(model)
         else:
-            _add_cache(model, wanted["cache"]["max_length"])
+            _add_cache(model, wanted.cache_length)
     return model
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.parameter import is_lazy
 
 from etbuild.errors import BuildError
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.plan.plan import Plan
+from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
 
-def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.Module:
+def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
     """The module in `eval()` mode, as its factory or its Hugging Face configuration makes it.
 
     It is an empty one where every method was exported already.
@@ -23,15 +21,14 @@ def create(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> torch.nn.
         InputError: The configuration is wrong.
         BuildError: The factory failed, or returned something else.
     """
-    model = export_plan["model"]
-    if model["huggingface"]:
+    if source.huggingface is not None:
         from etbuild.model import huggingface
 
-        return huggingface.create(export_plan, inputs, finder).eval()
-    if model["factory"] is None:
+        return huggingface.create(source.huggingface, source.seed, context).eval()
+    if source.factory is None:
         return torch.nn.Module()
-    module = _call_factory(model, finder)
-    with wrap_user_error(("model", "factory"), f"`eval()` of what `{model['factory']}` returned", finder):
+    module = _call_factory(source, source.factory, context.finder)
+    with wrap_user_error(("model", "factory"), f"`eval()` of what `{source.factory}` returned", context.finder):
         return _for_inference(module)
 
 
@@ -49,21 +46,21 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _call_factory(model: dict[str, Any], finder: SourceFinder) -> torch.nn.Module:
+def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) -> torch.nn.Module:
     path = ("model", "factory")
-    factory = load_callable(model["factory"], finder, path)
-    seed(model["seed"])
-    with wrap_user_error(path, f"`{model['factory']}`", finder):
-        module = factory(**model["kwargs"])
+    factory = load_callable(reference, finder, path)
+    seed(source.seed)
+    with wrap_user_error(path, f"`{reference}`", finder):
+        module = factory(**source.kwargs)
     if isinstance(module, dict):
-        module = _joined(module, model["factory"])
+        module = _joined(module, reference)
     if not isinstance(module, torch.nn.Module):
-        raise BuildError.at(path, f"`{model['factory']}` returned {type(module).__name__}, not a torch.nn.Module")
+        raise BuildError.at(path, f"`{reference}` returned {type(module).__name__}, not a torch.nn.Module")
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
         hint = "return the original module: torch.export does not accept TorchScript"
-        raise BuildError.at(path, f"`{model['factory']}` returned a module {child} TorchScript", hint)
+        raise BuildError.at(path, f"`{reference}` returned a module {child} TorchScript", hint)
     lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
     if lazy:
         hint = "run the module once in the factory, or give its layers their sizes"

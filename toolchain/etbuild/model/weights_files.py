@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +14,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import named_tensors
-from etbuild.plan.plan import Plan, weights_names
+from etbuild.plan.plan import MethodPlan, weights_names
 
 _FEW = 3  # so many unknown names are each compared with the known ones
 _SHARD = "#"  # no tag of a manifest has this character
@@ -103,7 +103,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-def read_weights(weights: list[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
+def read_weights(weights: Sequence[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
     """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
 
     Args:
@@ -214,7 +214,7 @@ def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.T
     return loaded
 
 
-def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
+def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]:
     """The tag of each parameter and buffer that belongs to one, by name.
 
     Raises:
@@ -227,8 +227,8 @@ def tags(lower_plan: Plan, facts: Iterable[TensorFacts]) -> dict[str, str]:
         aliases.setdefault(_first_name(entry), []).append(entry.name)
     found: dict[str, str] = {}
     problems = []
-    for tag, content in sorted(lower_plan["named_data"].items()):
-        for index, pattern in enumerate(content["parameters"]):
+    for tag, content in sorted(lower_plan.named_data.items()):
+        for index, pattern in enumerate(content.parameters):
             path = ("named_data", tag, "parameters", index)
             matching = [
                 alias for n in names if _matches(entries[n], pattern) for alias in aliases[_first_name(entries[n])]
@@ -256,7 +256,7 @@ def _matches(entry: TensorFacts, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (entry.name, *entry.also))
 
 
-def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:
+def shards(lower_plan: MethodPlan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:
     """The shard of each tagged parameter and buffer, by name: a tag that is not split is its own only shard.
 
     Weights are put into shards in the order of the module, by their sizes: their content and the graph have no say, so
@@ -268,7 +268,7 @@ def shards(lower_plan: Plan, facts: Iterable[TensorFacts], tags: dict[str, str])
         if entry.name not in tags:
             continue
         tag = tags[entry.name]
-        limit = lower_plan["named_data"][tag]["shard_size"]
+        limit = lower_plan.named_data[tag].shard_size
         if limit is None:
             found[entry.name] = tag
         elif entry.same_as is not None:

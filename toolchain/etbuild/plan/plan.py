@@ -1,292 +1,88 @@
-"""The plan: what a manifest asks for, as canonical JSON. No comment, order or default of the manifest is left in it.
+"""The plan: what a manifest asks for. No comment, order or default of the manifest is left in it.
 
-Two parts of it are plans of their own: what the export depends on, and what lowering depends on. What is in neither,
-the report's options and the checks, is read at the end and lowers nothing again.
+Each step has a plan of its own, with what it may read:
+
+    Plan          all of it
+    ExportPlan    what the export of all methods depends on
+    MethodPlan    what lowering one method by itself depends on, besides what was exported
+    LowerPlan     what lowering all methods depends on: more than a `MethodPlan` what is read once they are lowered
+
+The report's options and the checks are in none of the parts: they are read at the end and lower nothing again.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from etbuild import backends as known_backends
-from etbuild.backends import recipes
-from etbuild.errors import DocumentPath, InputError, Position, Problem
-from etbuild.files.digests import canonical_json
-from etbuild.manifest import example_inputs, executorch_options
+from etbuild import backends
+from etbuild.errors import DocumentPath
+from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
+from etbuild.plan.normalize import PLAN_SCHEMA, normalized
+from etbuild.plan.part import Part, Readers, each_of, optional
+from etbuild.plan.parts import (
+    BackendEntry,
+    CustomOps,
+    EdgeCompile,
+    Executorch,
+    ExportMethod,
+    FactoryCall,
+    LowerMethod,
+    LowerPasses,
+    MemoryPlanning,
+    Method,
+    Model,
+    ModuleSource,
+    NamedData,
+    Names,
+    Passes,
+    Recipe,
+    RecipeCall,
+    ReportOptions,
+)
 
-Plan = dict[str, Any]
-SCHEMA, EXPORT_SCHEMA, LOWER_SCHEMA = "executorch-plan/v2", "executorch-export-plan/v1", "executorch-lower-plan/v1"
-_PARTS = {SCHEMA: "plan#plan", EXPORT_SCHEMA: "plan#exportPlan", LOWER_SCHEMA: "plan#lowerPlan"}
-
-QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
-"""Where passes over a method run while it is quantized, in order."""
-
-
-def reduce(manifest: dict[str, Any]) -> Plan:
-    """The plan of a checked manifest.
-
-    Every default is filled in, what `defaults` says is written into each method, and mappings are sorted by key: a
-    factory gets its `kwargs` in that order, whatever the manifest's is.
-    """
-    model = manifest.get("model", {})
-    weights = model.get("weights", [])
-    entry = {"entry": "forward"} if "huggingface" in model else {}
-    plan = {
-        "schema": SCHEMA,
-        "name": manifest["name"],
-        "model": {
-            "factory": model.get("factory"),
-            "huggingface": _reduce_huggingface(model.get("huggingface")),
-            "kwargs": model.get("kwargs", {}),
-            "seed": model.get("seed", 0),
-            "weights": weights if isinstance(weights, list) else [weights],
-            "modules": sorted(model.get("modules", [])),
-        },
-        "methods": {
-            name: _reduce_method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()
-        },
-        "recipe": recipes.reduce(manifest),
-        "constant_methods": {
-            name: {"kwargs": {}, **value} if isinstance(value, dict) else value
-            for name, value in manifest.get("constant_methods", {}).items()
-        },
-        "named_data": {
-            tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
-            for tag, entry in manifest.get("named_data", {}).items()
-        },
-        "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
-        **executorch_options.reduce(manifest),
-        "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
-        "checks": manifest.get("checks", {}),
-    }
-    return dict(json.loads(canonical_json(plan)))
+Bound = bool | float | dict[str, float]
+"""What a check asks for: whether it runs, a limit, or a limit by method or tag."""
 
 
-def _reduce_huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if wanted is None else {"config": {}, "cache": None, **wanted}
+class _Document(Part):
+    """A plan. Its JSON has a `schema` besides the fields."""
+
+    SCHEMA: ClassVar[str]
+    DEFINITION: ClassVar[str]
+    """What its JSON has to fit, as `json_schema.validator` takes it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON data. Keys depend on each byte of its canonical form."""
+        return {"schema": self.SCHEMA, **super().to_json()}
 
 
-def _reduce_method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
-    defaults = manifest.get("defaults", {})
-    inherited = defaults.get("partitioners", [])
-    if isinstance(inherited, dict):
-        inherited = inherited.get(name, [])
-    return {
-        "program": method.get("program"),
-        "entry": method.get("entry", name),
-        **example_inputs.reduce(method),
-        "strict": method.get("strict", defaults.get("strict", False)),
-        "quantize": None if "program" in method else _reduce_quantize(method.get("quantize", defaults.get("quantize"))),
-        "partitioners": [_reduce_partitioner(entry) for entry in method.get("partitioners", inherited)],
-        "memory_planning": executorch_options.reduce_memory(manifest, method),
-        "from_recipe": recipes.decided(manifest, name),
-    }
+D = TypeVar("D", bound=_Document)
 
 
-def _reduce_quantize(quantize: dict[str, Any] | None) -> dict[str, Any] | None:
-    if quantize is None:
-        return None
-    pt2e = quantize.get("pt2e")
-    return {
-        "torchao": [_reduce_torchao(entry) for entry in quantize.get("torchao", [])],
-        "pt2e": None if pt2e is None else _reduce_pt2e(pt2e),
-    }
-
-
-def _reduce_torchao(entry: dict[str, Any]) -> dict[str, Any]:
-    common = {"modules": ["*"], "layers": ["linear"], **entry}
-    if ":" in entry["config"]:
-        return {"kwargs": {}, **common}
-    return {"group_size": 32 if "4w" in entry["config"] or entry["config"] == "int4" else None, **common}
-
-
-def _reduce_pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
-    calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
-    batches = {} if calibration == "example_inputs" else calibration
-    return {
-        "quantizers": [_reduce_partitioner(entry) for entry in pt2e.get("quantizers", [])],
-        "calibration": {"kwargs": {}, **batches} if batches and "factory" in batches else batches,
-        "qat": pt2e.get("qat"),
-        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in QUANTIZE_HOOKS},
-    }
-
-
-def _reduce_partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
-    if isinstance(entry, str):
-        return {"backend": entry, "options": {}}
-    return {"backend": entry["backend"], "options": entry.get("options", {})}
-
-
-def read(path: Path, schema: str) -> Plan:
+def read(path: Path, kind: type[D]) -> D:
     """A plan that another step wrote.
 
     Args:
         path: The file.
-        schema: `SCHEMA`, or that of a part.
+        kind: What it is: `Plan` or the class of a part.
 
     Raises:
         InputError: It is none, or another one.
     """
     from etbuild.files import json_file
 
-    content: Plan = json_file.read(path, "a plan", _PARTS[schema], "`etbuild plan` writes them")
-    return content
+    return kind.from_json(json_file.read(path, "a plan", kind.DEFINITION, "`etbuild plan` writes them"))
 
 
-def export_plan(plan: Plan) -> Plan:
-    """The part that the export depends on.
-
-    `weights` says whether the weights come from files: lowering then brings them, and the export leaves them out.
-    `read_weights` are the files that the export itself reads, since what it makes of the weights is in its methods.
-    `lowering_callables` are those whose sources lowering needs.
-    """
-    model = plan["model"]
-    keys = (*example_inputs.KEYS, "program", "entry", "strict", "quantize", "from_recipe")
-    carried, constants = carries_content(plan), plan["constant_methods"].items()
-    return {
-        "schema": EXPORT_SCHEMA,
-        "model": {**{key: model[key] for key in ("factory", "huggingface", "kwargs", "seed", "modules")}},
-        "weights": bool(model["weights"]) and not carried,
-        "read_weights": model["weights"] if carried else [],
-        "methods": {name: {key: method[key] for key in keys} for name, method in plan["methods"].items()},
-        "custom_ops": plan["custom_ops"],
-        "recipe": plan["recipe"] and {key: plan["recipe"][key] for key in ("name", "kwargs")},
-        "passes": plan["passes"]["aten"],
-        "constant_methods": {name: value for name, value in constants if isinstance(value, dict)},
-        "lowering_callables": _lowering_callables(plan),
-    }
+def from_manifest(manifest: dict[str, Any]) -> Plan:
+    """The plan of a checked manifest."""
+    return Plan.from_json(normalized(manifest))
 
 
-def lower_plan(plan: Plan) -> Plan:
-    """The part that lowering depends on, besides what was exported."""
-    return {
-        "schema": LOWER_SCHEMA,
-        "name": plan["name"],
-        "weights": [] if carries_content(plan) else plan["model"]["weights"],
-        "methods": {
-            name: {"partitioners": method["partitioners"], "from_recipe": "partitioners" in method["from_recipe"]}
-            for name, method in plan["methods"].items()
-        },
-        "recipe": plan["recipe"],
-        "named_data": plan["named_data"],
-        "custom_ops": plan["custom_ops"],
-        "edge_compile": plan["edge_compile"],
-        "passes": {hook: references for hook, references in plan["passes"].items() if hook != "aten"},
-        "constant_methods": {
-            name: value for name, value in plan["constant_methods"].items() if not isinstance(value, dict)
-        },
-        "executorch": plan["executorch"],
-        "memory_planning": {name: method["memory_planning"] for name, method in plan["methods"].items()},
-        "share_mutable_buffers": plan["share_mutable_buffers"],
-    }
-
-
-_EMISSION = ("constant_methods", "executorch", "memory_planning", "share_mutable_buffers")
-"""Keys of a lower plan that are read once all methods are lowered."""
-
-
-def carries_content(plan: Plan) -> bool:
-    """Whether an export, given its plan or the whole one, holds the content of weights: where it is made by exporting,
-    as that of quantized weights is, or comes with an exported program. A recipe may quantize."""
-    return any(
-        method["quantize"] or method["program"] or "quantize" in method["from_recipe"]
-        for method in plan["methods"].values()
-    )
-
-
-def method_plan(lower_plan: Plan, name: str) -> Plan:
-    """The part of a lower plan that lowering one method by itself depends on."""
-    part = {key: value for key, value in lower_plan.items() if key not in _EMISSION}
-    passes = {**lower_plan["passes"], "executorch": []}
-    return {**part, "methods": {name: lower_plan["methods"][name]}, "passes": passes, "constant_methods": {}}
-
-
-def _lowering_callables(plan: Plan) -> list[str]:
-    entries = [entry for method in plan["methods"].values() for entry in method["partitioners"]]
-    factories = {name for entry in entries for name in known_backends.callables(entry["backend"], entry["options"])}
-    return sorted(factories | _recipe_callables(plan) | executorch_options.callables(plan))
-
-
-def _recipe_callables(plan: Plan) -> set[str]:
-    recipe = plan["recipe"]
-    return {recipe["name"]} if recipe and ":" in recipe["name"] else set()
-
-
-def tags(plan: Plan) -> list[str]:
-    """The plan's named-data tags, sorted."""
-    return sorted(plan["named_data"])
-
-
-def backends(plan: Plan) -> list[str]:
-    """The backends that methods of the plan name, sorted."""
-    named = {entry["backend"] for method in plan["methods"].values() for entry in method["partitioners"]}
-    return sorted(named | set(_recipe_backends(plan)))
-
-
-def _recipe_backends(plan: Plan) -> tuple[str, ...]:
-    """The backends of the recipe of a plan, or of its part for lowering, where it decides over some method's."""
-    decides = any(method["from_recipe"] for method in plan["methods"].values())
-    return recipes.backends(plan["recipe"]) if plan["recipe"] and decides else ()
-
-
-def used_backends(plan: Plan) -> dict[str, DocumentPath]:
-    """The backends that a plan, or its part for lowering, uses: as partitioners and as quantizers. Each with the place
-    that names it first."""
-    found: dict[str, DocumentPath] = {}
-    for path, partitioner in partitioners(plan).items():
-        found.setdefault(partitioner["backend"], path)
-    for name, method in plan["methods"].items():
-        pt2e = (method.get("quantize") or {}).get("pt2e") or {"quantizers": []}
-        for index, entry in enumerate(pt2e["quantizers"]):
-            found.setdefault(entry["backend"], ("methods", name, "quantize", "pt2e", "quantizers", index))
-    for backend in _recipe_backends(plan) or ([known_backends.FROM_SOURCES] if plan["recipe"] else []):
-        found.setdefault(backend, ("recipe",))
-    return found
-
-
-def partitioners(plan: Plan) -> dict[DocumentPath, dict[str, Any]]:
-    """The partitioner entries of a plan, or of its part for lowering, by place."""
-    return {
-        ("methods", name, "partitioners", index): entry
-        for name, method in plan["methods"].items()
-        for index, entry in enumerate(method["partitioners"])
-    }
-
-
-def sharded_tags(plan: Plan) -> list[str]:
-    """Those of them whose weights are split over several files, sorted."""
-    return [tag for tag in tags(plan) if plan["named_data"][tag]["shard_size"] is not None]
-
-
-def callables(export_plan: Plan) -> list[str]:
-    """Every `module:callable` of an export plan, sorted: the roots of the sources that it uses."""
-    found = {export_plan["model"]["factory"] or "", *export_plan["passes"], *export_plan["lowering_callables"]}
-    found |= _recipe_callables(export_plan)
-    found.update(entry["factory"] for entry in export_plan["constant_methods"].values())
-    for name, method in export_plan["methods"].items():
-        inputs = example_inputs.leaves(method, ("methods", name))
-        found.update(example["factory"] for example, _ in inputs if "factory" in example)
-        if method["quantize"]:
-            found.update(_quantization_callables(method["quantize"]))
-    return sorted(found - {""})
-
-
-def _quantization_callables(quantize: dict[str, Any]) -> Iterator[str]:
-    yield from (entry["config"] for entry in quantize["torchao"] if ":" in entry["config"])
-    pt2e = quantize["pt2e"]
-    if pt2e is not None:
-        for entry in pt2e["quantizers"]:
-            yield from known_backends.quantizer_callables(entry["backend"], entry["options"])
-        yield from (name for names in pt2e["passes"].values() for name in names)
-        yield pt2e["qat"] or ""
-        if "factory" in (pt2e["calibration"] or {}):
-            yield pt2e["calibration"]["factory"]
-
-
-def weights_names(names: list[str]) -> dict[str, DocumentPath]:
+def weights_names(names: Sequence[str]) -> dict[str, DocumentPath]:
     """Declared inputs that hold the weights, each with the place that names it first.
 
     Args:
@@ -298,82 +94,343 @@ def weights_names(names: list[str]) -> dict[str, DocumentPath]:
     return found
 
 
-def library_names(part: Plan) -> dict[str, DocumentPath]:
-    """Declared inputs that are libraries of operators, of an export plan or a lower plan, each with its place."""
-    libraries = part["custom_ops"]["libraries"]
-    return {name: ("custom_ops", "libraries", index) for index, name in enumerate(libraries)}
+def _read_constant(value: Any) -> object:
+    return FactoryCall.from_json(value) if isinstance(value, dict) else value
 
 
-def lower_data_names(lower_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that lowering reads, each with the place that names it first."""
-    return {**weights_names(lower_plan["weights"]), **library_names(lower_plan)}
+class _LoweredMethod(Protocol):
+    """What says how a method is lowered, in a whole plan or in its part."""
+
+    @property
+    def partitioners(self) -> tuple[BackendEntry, ...]:
+        """The partitioners that the manifest names."""
+
+    @property
+    def from_recipe(self) -> Names | bool:
+        """Whether the recipe decides something."""
 
 
-def export_data_names(export_plan: Plan) -> dict[str, DocumentPath]:
-    """The declared inputs that the export reads, each with the place that names it first: example inputs, what methods
-    are quantized with or come from, and a model's configuration."""
-    found = {**weights_names(export_plan["read_weights"]), **library_names(export_plan)}
-    config = (export_plan["model"]["huggingface"] or {}).get("config")
-    if isinstance(config, str):
-        found.setdefault(config, ("model", "huggingface", "config"))
-    for method_name, method in export_plan["methods"].items():
-        if method["program"] is not None:
-            found.setdefault(method["program"], ("methods", method_name, "program"))
-        pt2e = (method["quantize"] or {}).get("pt2e")
-        if pt2e is not None and "file" in (pt2e["calibration"] or {}):
-            place = ("methods", method_name, "quantize", "pt2e", "calibration", "file")
-            found.setdefault(pt2e["calibration"]["file"], place)
-        for example, path in example_inputs.leaves(method, ("methods", method_name)):
-            if "file" in example:
-                found.setdefault(example["file"], (*path, "file"))
-    return found
+class _Lowered(_Document):
+    """What is asked of a whole plan and of its part for lowering."""
+
+    recipe: Recipe | None
+    named_data: dict[str, NamedData]
+
+    @property
+    def _methods(self) -> Mapping[str, _LoweredMethod]:
+        raise NotImplementedError
+
+    @cached_property
+    def tags(self) -> list[str]:
+        """The named-data tags, sorted."""
+        return sorted(self.named_data)
+
+    @cached_property
+    def sharded_tags(self) -> list[str]:
+        """Those of them whose weights are split over several files, sorted."""
+        return [tag for tag in self.tags if self.named_data[tag].shard_size is not None]
+
+    @cached_property
+    def partitioners(self) -> dict[DocumentPath, BackendEntry]:
+        """The partitioner entries of all methods, by place."""
+        return {
+            ("methods", name, "partitioners", index): entry
+            for name, method in self._methods.items()
+            for index, entry in enumerate(method.partitioners)
+        }
+
+    @cached_property
+    def backends(self) -> list[str]:
+        """The backends that methods name, sorted, those of their recipe too."""
+        return sorted({entry.backend for entry in self.partitioners.values()} | set(self._recipe_backends))
+
+    @property
+    def _recipe_backends(self) -> Names:
+        """The backends of the recipe, where it decides over some method's."""
+        decides = any(method.from_recipe for method in self._methods.values())
+        return self.recipe.backends if self.recipe is not None and decides else ()
+
+    @property
+    def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
+        """The quantizer entries, by place."""
+        return {}
+
+    @cached_property
+    def used_backends(self) -> dict[str, DocumentPath]:
+        """The backends that are used, as partitioners and as quantizers. Each with the place that names it first."""
+        found: dict[str, DocumentPath] = {}
+        for path, entry in {**self.partitioners, **self._quantizers}.items():
+            found.setdefault(entry.backend, path)
+        for backend in self._recipe_backends or ((backends.FROM_SOURCES,) if self.recipe is not None else ()):
+            found.setdefault(backend, ("recipe",))
+        return found
+
+    def check_backends(self) -> None:
+        """Sees whether everything is there that the backends need.
+
+        Raises:
+            InputError: Something is not. Says what, and what to do.
+        """
+        entries = {path: entry.to_json() for path, entry in self.partitioners.items()}
+        backends.check_installed(self.used_backends, entries)
 
 
-def data_names(plan: Plan) -> dict[str, DocumentPath]:
-    """All declared inputs that a plan reads, each with the place that names it first."""
-    return {**weights_names(plan["model"]["weights"]), **export_data_names(export_plan(plan))}
+class ExportPlan(_Document):
+    """What the export depends on.
 
-
-def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
-    """Compares what the build rule says of the program with what the manifest says.
-
-    Args:
-        plan: The plan.
-        expected: By attribute of the rule (`name`, `methods`, `backends`, `named_data`, `sharded_named_data`) its
-            values; None: not said.
-
-    Raises:
-        InputError: They differ. Says what to write into the BUILD file.
+    Attributes:
+        model: Where the module comes from.
+        weights: Whether its weights come from files: lowering then brings them, and the export leaves them out.
+        read_weights: The declared files of weights that the export itself reads, since what it makes of them is in its
+            methods.
+        methods: The methods by name.
+        custom_ops: Operators that are not PyTorch's.
+        recipe: ExecuTorch's export recipe.
+        passes: Callables that change a method after its export.
+        constant_methods: Those that come from code.
+        lowering_callables: Callables whose sources lowering needs, sorted.
     """
-    actual = {
-        "name": [plan["name"]],
-        "methods": sorted(plan["methods"]),
-        "backends": backends(plan),
-        "named_data": [tag for tag in tags(plan) if tag not in sharded_tags(plan)],
-        "sharded_named_data": sharded_tags(plan),
+
+    SCHEMA = "executorch-export-plan/v1"
+    DEFINITION = "plan#exportPlan"
+    _READERS: ClassVar[Readers] = {
+        "model": ModuleSource.from_json,
+        "methods": each_of(ExportMethod.from_json),
+        "custom_ops": CustomOps.from_json,
+        "recipe": optional(RecipeCall.from_json),
+        "constant_methods": each_of(FactoryCall.from_json),
     }
-    problems = []
-    for attribute, values in expected.items():
-        if values is not None and sorted(values) != actual[attribute]:
-            wanted = json.dumps(actual[attribute][0] if attribute == "name" else actual[attribute])
-            path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
-            said = json.dumps(values[0] if attribute == "name" else sorted(values))
-            problems.append(
-                Problem(
-                    f"the manifest and the target differ: the target's `{attribute}` is {said}",
-                    path,
-                    f"write `{attribute} = {wanted}` into the BUILD file, or change the manifest",
-                )
-            )
-    if problems:
-        raise InputError(problems)
+
+    model: ModuleSource
+    weights: bool
+    read_weights: Names
+    methods: dict[str, ExportMethod]
+    custom_ops: CustomOps
+    recipe: RecipeCall | None
+    passes: Names
+    constant_methods: dict[str, FactoryCall]
+    lowering_callables: Names
+
+    @cached_property
+    def carries_content(self) -> bool:
+        """Whether the export holds the content of weights."""
+        return any(method.carries_content for method in self.methods.values())
+
+    @cached_property
+    def callables(self) -> list[str]:
+        """Every `module:callable`, sorted: the roots of the sources that the plan uses."""
+        found = {self.model.factory or "", *self.passes, *self.lowering_callables}
+        found.update(self.recipe.callables if self.recipe is not None else ())
+        found.update(call.factory for call in self.constant_methods.values())
+        found.update(name for method in self.methods.values() for name in method.callables)
+        return sorted(found - {""})
+
+    @cached_property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that the export reads, each with the place that names it first: example inputs, what
+        methods are quantized with or come from, and a model's configuration."""
+        found = {**weights_names(self.read_weights), **self.custom_ops.library_names}
+        if self.model.huggingface is not None and isinstance(self.model.huggingface.config, str):
+            found.setdefault(self.model.huggingface.config, ("model", "huggingface", "config"))
+        for name, method in self.methods.items():
+            for file, place in method.data_names(("methods", name)):
+                found.setdefault(file, place)
+        return found
 
 
-def positions_to_json(positions: dict[DocumentPath, Position]) -> list[Any]:
-    """Positions as JSON data, for the file that stands beside a plan."""
-    return [[list(path), p.file, p.line, p.column] for path, p in positions.items()]
+class MethodPlan(_Lowered):
+    """What lowering one method by itself depends on, besides what was exported.
+
+    Attributes:
+        name: Of the program.
+        weights: The declared files of weights that the export leaves to the lowering.
+        methods: The method by name; in a `LowerPlan` all methods.
+        recipe: ExecuTorch's export recipe.
+        named_data: By tag the weights that leave the program.
+        custom_ops: Operators that are not PyTorch's.
+        edge_compile: The configuration of the edge dialect.
+        passes: Callables that return passes.
+        constant_methods: By name the values of methods that return a constant.
+    """
+
+    SCHEMA = "executorch-lower-plan/v1"
+    DEFINITION = "plan#methodPlan"
+    _READERS: ClassVar[Readers] = {
+        "methods": each_of(LowerMethod.from_json),
+        "recipe": optional(Recipe.from_json),
+        "named_data": each_of(NamedData.from_json),
+        "custom_ops": CustomOps.from_json,
+        "edge_compile": EdgeCompile.from_json,
+        "passes": LowerPasses.from_json,
+    }
+
+    name: str
+    weights: Names
+    methods: dict[str, LowerMethod]
+    recipe: Recipe | None
+    named_data: dict[str, NamedData]
+    custom_ops: CustomOps
+    edge_compile: EdgeCompile
+    passes: LowerPasses
+    constant_methods: dict[str, object]
+
+    @property
+    def _methods(self) -> Mapping[str, _LoweredMethod]:
+        return self.methods
+
+    @cached_property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that lowering reads, each with the place that names it first."""
+        return {**weights_names(self.weights), **self.custom_ops.library_names}
+
+    @property
+    def has_default_edge_compile(self) -> bool:
+        """Whether the configuration of the edge dialect is ExecuTorch's own."""
+        return self.edge_compile.to_json() == EDGE_COMPILE
+
+    def of_method(self, name: str) -> MethodPlan:
+        """What lowering this method by itself depends on: nothing that is read once all methods are lowered."""
+        return MethodPlan(
+            name=self.name,
+            weights=self.weights,
+            methods={name: self.methods[name]},
+            recipe=self.recipe,
+            named_data=self.named_data,
+            custom_ops=self.custom_ops,
+            edge_compile=self.edge_compile,
+            passes=LowerPasses(self.passes.edge, self.passes.edge_manager, ()),
+            constant_methods={},
+        )
 
 
-def positions_from_json(data: list[Any]) -> dict[DocumentPath, Position]:
-    """The reverse of `positions_to_json`."""
-    return {tuple(path): Position(file, line, column) for path, file, line, column in data}
+class LowerPlan(MethodPlan):
+    """What lowering depends on, besides what was exported: all methods, and what is read once they are lowered.
+
+    Attributes:
+        executorch: The configuration of the program.
+        memory_planning: By method how its memory is planned.
+        share_mutable_buffers: Whether a buffer that methods write to is one for all of them.
+    """
+
+    DEFINITION = "plan#lowerPlan"
+    _READERS: ClassVar[Readers] = {
+        **MethodPlan._READERS,
+        "executorch": Executorch.from_json,
+        "memory_planning": each_of(MemoryPlanning.from_json),
+    }
+
+    executorch: Executorch
+    memory_planning: dict[str, MemoryPlanning]
+    share_mutable_buffers: bool
+
+
+class Plan(_Lowered):
+    """All that a manifest asks for.
+
+    Attributes:
+        name: Of the program.
+        model: Where the module and its weights come from.
+        methods: The methods by name.
+        recipe: ExecuTorch's export recipe.
+        constant_methods: By name the values of methods that return a constant, or what computes them.
+        named_data: By tag the weights that leave the program.
+        custom_ops: Operators that are not PyTorch's.
+        passes: Callables that change methods or return passes.
+        edge_compile: The configuration of the edge dialect.
+        executorch: The configuration of the program.
+        share_mutable_buffers: Whether a buffer that methods write to is one for all of them.
+        report: What the report lists.
+        checks: By name what the program has to keep.
+    """
+
+    SCHEMA = PLAN_SCHEMA
+    DEFINITION = "plan#plan"
+    _READERS: ClassVar[Readers] = {
+        "model": Model.from_json,
+        "methods": each_of(Method.from_json),
+        "recipe": optional(Recipe.from_json),
+        "constant_methods": each_of(_read_constant),
+        "named_data": each_of(NamedData.from_json),
+        "custom_ops": CustomOps.from_json,
+        "passes": Passes.from_json,
+        "edge_compile": EdgeCompile.from_json,
+        "executorch": Executorch.from_json,
+        "report": ReportOptions.from_json,
+    }
+
+    name: str
+    model: Model
+    methods: dict[str, Method]
+    recipe: Recipe | None
+    constant_methods: dict[str, object]
+    named_data: dict[str, NamedData]
+    custom_ops: CustomOps
+    passes: Passes
+    edge_compile: EdgeCompile
+    executorch: Executorch
+    share_mutable_buffers: bool
+    report: ReportOptions
+    checks: dict[str, Bound]
+
+    @property
+    def _methods(self) -> Mapping[str, _LoweredMethod]:
+        return self.methods
+
+    @property
+    def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
+        return {
+            ("methods", name, "quantize", "pt2e", "quantizers", index): entry
+            for name, method in self.methods.items()
+            if method.pt2e is not None
+            for index, entry in enumerate(method.pt2e.quantizers)
+        }
+
+    @cached_property
+    def export_plan(self) -> ExportPlan:
+        """The part that the export depends on."""
+        carried = any(method.carries_content for method in self.methods.values())
+        return ExportPlan(
+            model=self.model.source,
+            weights=bool(self.model.weights) and not carried,
+            read_weights=self.model.weights if carried else (),
+            methods={name: method.of_export for name, method in self.methods.items()},
+            custom_ops=self.custom_ops,
+            recipe=self.recipe and self.recipe.call,
+            passes=self.passes.aten,
+            constant_methods={
+                name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
+            },
+            lowering_callables=tuple(sorted(self._lowering_callables)),
+        )
+
+    @property
+    def _lowering_callables(self) -> set[str]:
+        found = {name for entry in self.partitioners.values() for name in entry.callables}
+        found.update(self.recipe.callables if self.recipe is not None else ())
+        found.update(name for hook in HOOKS[1:] for name in getattr(self.passes, hook))
+        algorithms = {method.memory_planning.memory_planning_algo for method in self.methods.values()}
+        return found | {algorithm for algorithm in algorithms if ":" in algorithm}
+
+    @cached_property
+    def lower_plan(self) -> LowerPlan:
+        """The part that lowering depends on, besides what was exported."""
+        constants = self.constant_methods.items()
+        return LowerPlan(
+            name=self.name,
+            weights=() if self.export_plan.carries_content else self.model.weights,
+            methods={name: method.of_lowering for name, method in self.methods.items()},
+            recipe=self.recipe,
+            named_data=self.named_data,
+            custom_ops=self.custom_ops,
+            edge_compile=self.edge_compile,
+            passes=self.passes.of_lowering,
+            constant_methods={name: value for name, value in constants if not isinstance(value, FactoryCall)},
+            executorch=self.executorch,
+            memory_planning={name: method.memory_planning for name, method in self.methods.items()},
+            share_mutable_buffers=self.share_mutable_buffers,
+        )
+
+    @cached_property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """All declared inputs that the plan reads, each with the place that names it first."""
+        return {**weights_names(self.model.weights), **self.export_plan.data_names}

@@ -12,8 +12,10 @@ from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.step_context import StepContext
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.weights_files import dtype_name, read_tensors
+from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
 
 
 @dataclass(frozen=True)
@@ -59,41 +61,36 @@ class Batches:
         return InputError.at(self.path, message, hint)
 
 
-def make(
-    calibration: dict[str, Any], arguments: tuple[Any, ...], path: DocumentPath, inputs: Inputs, finder: SourceFinder
-) -> Batches:
+def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPath, context: StepContext) -> Batches:
     """What a manifest calibrates a method on.
 
     Args:
         calibration: Of the plan.
         arguments: The example inputs.
         path: Where the manifest says so.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
 
     Raises:
         InputError: The file is not declared, or does not fit.
         BuildError: The factory failed, or returned nothing.
     """
-    if "file" in calibration:
-        return Batches(_batches_of_file(calibration, len(arguments), path, inputs), path)
-    if "factory" not in calibration:
+    if isinstance(calibration, BatchesFile):
+        return Batches(_batches_of_file(calibration, len(arguments), path, context.inputs), path)
+    if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
     here = (*path, "factory")
-    create = load_callable(calibration["factory"], finder, here)
-    with wrap_user_error(here, f"`{calibration['factory']}`", finder):
-        batches = [as_batch(batch) for batch in create(**calibration["kwargs"])]
+    create = load_callable(calibration.factory, context.finder, here)
+    with wrap_user_error(here, f"`{calibration.factory}`", context.finder):
+        batches = [as_batch(batch) for batch in create(**calibration.kwargs)]
     if not batches:
-        raise BuildError.at(here, f"`{calibration['factory']}` returned no batches")
+        raise BuildError.at(here, f"`{calibration.factory}` returned no batches")
     return Batches(batches, path)
 
 
-def _batches_of_file(
-    calibration: dict[str, Any], count: int, path: DocumentPath, inputs: Inputs
-) -> list[tuple[Any, ...]]:
-    name = calibration["file"]
+def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, inputs: Inputs) -> list[tuple[Any, ...]]:
+    name = calibration.file
     tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
-    keys = calibration.get("keys", list(tensors) if len(tensors) == 1 else [])
+    keys = calibration.keys if calibration.keys is not None else list(tensors) if len(tensors) == 1 else []
     if len(keys) != count:
         hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
         raise InputError.at((*path, "keys"), f"{len(keys)} keys for {count} inputs", hint)

@@ -22,10 +22,11 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.plan.plan import QUANTIZE_HOOKS
+from etbuild.plan.normalize import QUANTIZE_HOOKS
+from etbuild.plan.parts import Calibration, OwnInputs, Pt2e
 from etbuild.quantize import calibration
 from etbuild.quantize.calibration import Batches
 
@@ -80,43 +81,41 @@ class Wanted:
         path: Where the manifest says `pt2e`.
     """
 
-    pt2e: dict[str, Any] | None
+    pt2e: Pt2e | None
     arguments: tuple[Any, ...]
     path: DocumentPath
 
 
-def from_plan(pt2e: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
+def from_plan(pt2e: Pt2e, wanted: Wanted, context: StepContext) -> Quantization:
     """The quantization that a plan describes.
 
     Args:
         pt2e: Of the plan, with quantizers.
         wanted: What is wanted of the method.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A quantizer cannot be made.
     """
     return Quantization(
-        _quantizer(pt2e, wanted.path, finder),
-        _training(pt2e, wanted.path, finder) or _batches(pt2e["calibration"], wanted, inputs, finder),
-        _passes(pt2e, wanted.path, finder),
-        all(backends.get(entry["backend"]).fold_quantize for entry in pt2e["quantizers"]),
+        _quantizer(pt2e, wanted.path, context.finder),
+        _training(pt2e, wanted.path, context.finder) or _batches(pt2e.calibration or OwnInputs(), wanted, context),
+        _passes(pt2e, wanted.path, context.finder),
+        all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
         (*wanted.path, "quantizers"),
     )
 
 
-def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Quantization:
+def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext) -> Quantization:
     """The quantization of one of ExecuTorch's recipes: with the manifest's passes after the recipe's, and trained or
     calibrated as the manifest says, or else as the recipe does.
 
     Args:
         recipe: Of ExecuTorch. It has quantizers.
         wanted: What is wanted of the method. Its plan has no quantizers.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -127,21 +126,19 @@ def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, find
         hook: [Call("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []]
         for hook in QUANTIZE_HOOKS
     }
-    for hook, calls in _passes(wanted.pt2e, wanted.path, finder).items() if wanted.pt2e is not None else ():
+    for hook, calls in _passes(wanted.pt2e, wanted.path, context.finder).items() if wanted.pt2e is not None else ():
         passes[hook] += calls
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    finds = _ranges_with_recipe(recipe, wanted, inputs, finder)
+    finds = _ranges_with_recipe(recipe, wanted, context)
     return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, path)
 
 
-def _ranges_with_recipe(
-    recipe: QuantizationRecipe, wanted: Wanted, inputs: Inputs, finder: SourceFinder
-) -> Batches | Call:
+def _ranges_with_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext) -> Batches | Call:
     path: DocumentPath = ("recipe",)
-    if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, finder)) is not None:
+    if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, context.finder)) is not None:
         return train
-    said = wanted.pt2e["calibration"] if wanted.pt2e is not None else None
+    said = wanted.pt2e.calibration if wanted.pt2e is not None else None
     if recipe.is_qat:
         if said is not None:
             hint = "remove `calibration`, or list quantizers of your own"
@@ -153,29 +150,29 @@ def _ranges_with_recipe(
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
     if said is not None:
-        return _batches(said, wanted, inputs, finder)
+        return _batches(said, wanted, context)
     if recipe.calibration_inputs_fn is None:
         return Batches([wanted.arguments], path)
-    with wrap_user_error(path, "the calibration inputs of the recipe", finder):
+    with wrap_user_error(path, "the calibration inputs of the recipe", context.finder):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
-def _batches(said: dict[str, Any], wanted: Wanted, inputs: Inputs, finder: SourceFinder) -> Batches:
-    return calibration.make(said, wanted.arguments, (*wanted.path, "calibration"), inputs, finder)
+def _batches(said: Calibration, wanted: Wanted, context: StepContext) -> Batches:
+    return calibration.make(said, wanted.arguments, (*wanted.path, "calibration"), context)
 
 
-def _training(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Call | None:
-    reference, here = pt2e["qat"], (*path, "qat")
+def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Call | None:
+    reference, here = pt2e.qat, (*path, "qat")
     return Call(f"`{reference}`", here, load_callable(reference, finder, here)) if reference else None
 
 
-def _passes(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
+def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
     def call(reference: str, here: DocumentPath) -> Call:
         return Call(f"`{reference}`", here, load_callable(reference, finder, here))
 
     return {
         hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
-        for hook, references in pt2e["passes"].items()
+        for hook, references in pt2e.passes.items()
     }
 
 
@@ -229,21 +226,21 @@ def _arithmetic_of_every_processor() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _quantizer(pt2e: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> Quantizer:
+def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantizer:
     made = []
-    for index, entry in enumerate(pt2e["quantizers"]):
+    for index, entry in enumerate(pt2e.quantizers):
         here = (*path, "quantizers", index)
-        backend = backends.get(entry["backend"])
+        backend = backends.get(entry.backend)
 
         def load(reference: str, here: DocumentPath = here) -> Any:
             return load_callable(reference, finder, (*here, "options", "factory"))
 
-        making = f"making the quantizer of `{entry['backend']}`"
+        making = f"making the quantizer of `{entry.backend}`"
         with wrap_user_error(here, making, finder), backends.options_at((*here, "options")):
-            context = backends.QuantizerContext(pt2e["qat"] is not None, load)
-            quantizer = backend.create_quantizer(entry["options"], context)
+            context = backends.QuantizerContext(pt2e.qat is not None, load)
+            quantizer = backend.create_quantizer(entry.options, context)
         if not isinstance(quantizer, Quantizer):
-            message = f"the quantizer of `{entry['backend']}` is {type(quantizer).__name__}, not a Quantizer"
+            message = f"the quantizer of `{entry.backend}` is {type(quantizer).__name__}, not a Quantizer"
             raise BuildError.at(here, message)
         made.append(quantizer)
     return made[0] if len(made) == 1 else ComposableQuantizer(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from torchao.utils import unwrap_tensor_subclass
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
+from etbuild.plan.parts import TorchaoEntry
 
 if TYPE_CHECKING:
     from executorch.export import AOQuantizationConfig
@@ -123,7 +124,7 @@ class _State:
 
 
 def quantize_weights(
-    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath, finder: SourceFinder
+    module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath, finder: SourceFinder
 ) -> Quantized:
     """A module with the weights of some layers quantized.
 
@@ -183,7 +184,7 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 
 
 def _layers_by_entry(
-    module: torch.nn.Module, entries: list[dict[str, Any]], path: DocumentPath
+    module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath
 ) -> list[dict[str, torch.nn.Module]]:
     """For each entry the layers that it quantizes, by name: the first that matches one of a layer's names has it."""
     layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
@@ -200,13 +201,13 @@ def _layers_by_entry(
 
 
 def _check_matching(
-    matching: list[list[str]], known: list[str], entries: list[dict[str, Any]], path: DocumentPath
+    matching: list[list[str]], known: list[str], entries: Sequence[TorchaoEntry], path: DocumentPath
 ) -> None:
     problems = [
         Problem(
-            f"no {' or '.join(entry['layers'])} layer matches {', '.join(entry['modules'])}",
+            f"no {' or '.join(entry.layers)} layer matches {', '.join(entry.modules)}",
             (*path, index, "modules"),
-            did_you_mean(entry["modules"][0], known) if known else "the module has no such layers",
+            did_you_mean(entry.modules[0], known) if known else "the module has no such layers",
         )
         for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
         if not names
@@ -225,32 +226,32 @@ def _kind(layer: torch.nn.Module) -> str | None:
     return next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
 
 
-def _matches(name: str, layer: torch.nn.Module, entry: dict[str, Any]) -> bool:
-    return _kind(layer) in entry["layers"] and any(fnmatchcase(name, pattern) for pattern in entry["modules"])
+def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
+    return _kind(layer) in entry.layers and any(fnmatchcase(name, pattern) for pattern in entry.modules)
 
 
-def _config(entry: dict[str, Any], path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
-    if ":" in entry["config"]:
+def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
+    if entry.from_code:
         here = (*path, "config")
-        create = load_callable(entry["config"], finder, here)
-        with wrap_user_error(here, f"`{entry['config']}`", finder):
-            config = create(**entry["kwargs"])
+        create = load_callable(entry.config, finder, here)
+        with wrap_user_error(here, f"`{entry.config}`", finder):
+            config = create(**entry.kwargs)
         if not isinstance(config, AOBaseConfig):
-            message = f"`{entry['config']}` returned {type(config).__name__}, not a configuration of torchao"
+            message = f"`{entry.config}` returned {type(config).__name__}, not a configuration of torchao"
             raise BuildError.at(here, message)
         return config
-    bits, size = _BITS[entry["config"]], entry["group_size"]
+    bits, size = _BITS[entry.config], entry.group_size
     granularity = PerAxis(0) if size is None else PerGroup(size)
-    if "da" in entry["config"]:
+    if "da" in entry.config:
         return Int8DynamicActivationIntxWeightConfig(weight_dtype=bits, weight_granularity=granularity)
     return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity)
 
 
-def _check_layer(layer: torch.nn.Module, name: str, entry: dict[str, Any], path: DocumentPath) -> None:
+def _check_layer(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> None:
     if "weight" not in layer._parameters:
         hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
         raise InputError.at(path, f"`{name}` computes its weight, so there is no weight to quantize", hint)
-    size, row = entry.get("group_size"), int(layer.weight.shape[-1])
+    size, row = entry.group_size, int(layer.weight.shape[-1])
     if size is not None and row % size:
         hint = f"choose a size that divides {row}, or exclude the layer from `modules`"
         raise InputError.at(path, f"`{name}` has rows of {row} weights, which is not a multiple of {size}", hint)

@@ -40,7 +40,7 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
         CheckError: A bound is broken, or there is what the manifest wants none of. All of it is named.
         BuildError: The program would compute something else than the model.
     """
-    wanted = plan["checks"]
+    wanted = plan.checks
     if "runtime" not in wanted:
         _check_results(lowering)
     measured = [
@@ -68,7 +68,7 @@ def _order(entry: dict[str, Any]) -> tuple[str, str]:
 
 def _asked(plan: Plan) -> set[str]:
     """The findings that are errors."""
-    return {check for check in _FINDERS if plan["checks"].get(check)}
+    return {check for check in _FINDERS if plan.checks.get(check)}
 
 
 def _check_results(lowering: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def _holds(entry: dict[str, Any]) -> bool:
 
 def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Problem:
     check, of = entry["check"], entry.get("of")
-    by_name = isinstance(plan["checks"][check], dict)
+    by_name = isinstance(plan.checks[check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
     named = f" `{of}`" if check == "max_named_data_bytes" and of else f"`{of}`" if of else ""
     actual, limit = entry["actual"], entry["limit"]

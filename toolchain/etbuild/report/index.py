@@ -7,7 +7,7 @@ from typing import Any
 from etbuild import __version__
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest
-from etbuild.plan.plan import Plan, sharded_tags
+from etbuild.plan.plan import Plan
 
 
 def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: Artifact) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
     distributions = inputs["toolchain"]["distributions"]
     return {
         "schema": "executorch-index/v2",
-        "name": plan["name"],
+        "name": plan.name,
         "key": digest(inputs),
         "inputs": inputs,
         "tensors": lowering["tensors"],
@@ -30,8 +30,8 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
             "etbuild": __version__,
             **{name: distributions[name]["version"] for name in ("executorch", "torch")},
         },
-        "methods": sorted(plan["methods"]),
-        "constant_methods": sorted(plan["constant_methods"]),
+        "methods": sorted(plan.methods),
+        "constant_methods": sorted(plan.constant_methods),
         "artifacts": [*lowering["artifacts"], report.facts()],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }
@@ -43,4 +43,4 @@ def _named_data(plan: Plan, artifacts: list[dict[str, Any]]) -> dict[str, str | 
     for artifact in artifacts:
         if "tag" in artifact:
             digests.setdefault(artifact["tag"], []).append(artifact["sha256"])
-    return {tag: found if tag in sharded_tags(plan) else found[0] for tag, found in digests.items()}
+    return {tag: found if tag in plan.sharded_tags else found[0] for tag, found in digests.items()}

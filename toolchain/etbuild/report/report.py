@@ -22,14 +22,14 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], n
     sizes = {**program["bytes"], "external": lowering["named_data"]}
     return {
         "schema": "executorch-report/v2",
-        "name": plan["name"],
+        "name": plan.name,
         "methods": {
-            name: _method(program["methods"][name], lowering["operators"][name], plan["report"]["operators"])
-            for name in sorted(plan["methods"])
+            name: _method(program["methods"][name], lowering["operators"][name], plan.report.operators)
+            for name in sorted(plan.methods)
         },
         "constant_methods": dict(sorted(lowering["constant_methods"].items())),
-        "bytes": sizes if plan["report"]["blobs"] else _totals(sizes),
-        "sharing": _sharing(lowering["sharing"], plan["report"]["blobs"]),
+        "bytes": sizes if plan.report.blobs else _totals(sizes),
+        "sharing": _sharing(lowering["sharing"], plan.report.blobs),
         "checks": checks,
         **({"notes": notes} if notes else {}),
     }

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from etbuild.errors import DocumentPath
 from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used
+from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
-from etbuild.plan.plan import Plan, carries_content
+from etbuild.plan.plan import ExportPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.processes.process_state import torch_as_it_was
-from etbuild.steps.stages import Stage, frozen_if_first
+from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from etbuild.quantize.torchao_weights import Quantized
 
 
-def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
+def export(export_plan: ExportPlan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
     """Exports every method, and saves the export as `saved_export` describes it.
 
     Args:
@@ -48,15 +48,16 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         with stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild.export import archive, constant_methods, custom_ops
             from etbuild.processes.random_seeds import seed
-        seed(export_plan["model"]["seed"])  # modules may draw numbers when they are imported
+        seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder, torch_as_it_was():
-            custom_ops.load(export_plan["custom_ops"], inputs, finder)
+            context = StepContext(inputs, finder, stage)
+            custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
-                root = create_module(export_plan, inputs, finder)
+                root = create_module(export_plan, context)
             computed = constant_methods.compute(export_plan, finder)
             reason = archive.why_together(export_plan, root)
             if reason is None:
-                programs = export_methods(export_plan, Modules(root, export_plan, finder), inputs, finder, stage)
+                programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 try:
                     archive.write(directory, export_plan, root, programs, computed, used)
                 except archive.CannotSave as error:
@@ -68,15 +69,12 @@ def export(export_plan: Plan, inputs: Inputs, used: Used, directory: Path, stage
         archive.write_plan(directory, export_plan, computed, used)
 
 
-def create_module(
-    export_plan: Plan, inputs: Inputs, finder: SourceFinder, weights: Sequence[str] = ()
-) -> torch.nn.Module:
+def create_module(export_plan: ExportPlan, context: StepContext, weights: Sequence[str] = ()) -> torch.nn.Module:
     """The module that methods are exported from.
 
     Args:
         export_plan: What to export.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
         weights: Files of weights that it is exported with, besides those that every export reads.
 
     Raises:
@@ -85,36 +83,32 @@ def create_module(
     """
     from etbuild.model import module, weights_files
 
-    root = module.create(export_plan, inputs, finder)
-    names = [*export_plan["read_weights"], *weights]
+    root = module.create(export_plan.model, context)
+    names = [*export_plan.read_weights, *weights]
     if names:
         root.load_state_dict(
-            weights_files.read_weights(names, inputs, weights_files.describe_state(root)), strict=False
+            weights_files.read_weights(names, context.inputs, weights_files.describe_state(root)), strict=False
         )
     module.settle(root)
     return root
 
 
-def make_methods_ready(
-    export_plan: Plan, modules: Modules, inputs: Inputs, finder: SourceFinder, stage: Stage
-) -> dict[str, Ready]:
+def make_methods_ready(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, Ready]:
     """Each method that is not in a file, quantized where it has to be, in the order of their names."""
     from etbuild.export.export_methods import make_ready
 
     made = {}
-    for name, method in sorted(export_plan["methods"].items()):
-        if method["program"] is None:
-            with stage(f"make {name} ready"), modules.of(name) as (module, _):
-                made[name] = make_ready(_exporting(export_plan, inputs, finder), name, module)
+    for name, method in sorted(export_plan.methods.items()):
+        if method.program is None:
+            with context.stage(f"make {name} ready"), modules.of(name) as (module, _):
+                made[name] = make_ready(_exporting(export_plan, context), name, module)
     return made
 
 
 def export_methods(
-    export_plan: Plan,
+    export_plan: ExportPlan,
     modules: Modules,
-    inputs: Inputs,
-    finder: SourceFinder,
-    stage: Stage,
+    context: StepContext,
     ready: Mapping[str, Ready] = MappingProxyType({}),
 ) -> dict[str, ExportedProgram]:
     """The program of each method, in the order of their names. Those that are `ready` are exported as they are.
@@ -125,35 +119,35 @@ def export_methods(
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
-    for name, method in sorted(export_plan["methods"].items()):
-        with stage(f"{'quantize and export' if method['quantize'] and name not in ready else 'export'} {name}"):
-            if method["program"] is not None:
-                what = _exporting(export_plan, inputs, finder)
-                program = load_method(export_plan, name, inputs)
+    for name, method in sorted(export_plan.methods.items()):
+        with context.stage(f"{'quantize and export' if method.quantize and name not in ready else 'export'} {name}"):
+            if method.program is not None:
+                what = _exporting(export_plan, context)
+                program = load_method(export_plan, name, context.inputs)
             else:
                 with modules.of(name) as (module, check):
-                    one = ready.get(name) or make_ready(_exporting(export_plan, inputs, finder), name, module)
+                    one = ready.get(name) or make_ready(_exporting(export_plan, context), name, module)
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)
-    if carries_content(export_plan):
+    if export_plan.carries_content:
         name_apart(programs)
     return programs
 
 
-def _exporting(export_plan: Plan, inputs: Inputs, finder: SourceFinder) -> Exporting:
+def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
     """What one method is exported with: its recipe is its own."""
     from etbuild.export.export_methods import Exporting
 
-    recipe = load_recipe(export_plan["recipe"], finder) if export_plan["recipe"] else None
-    return Exporting(export_plan, inputs, finder, recipe)
+    recipe = load_recipe(export_plan.recipe, context.finder) if export_plan.recipe is not None else None
+    return Exporting(export_plan, context, recipe)
 
 
 class Modules:
     """The module as methods want its weights: quantized once for all that want them quantized the same way, so that
     they go on sharing them."""
 
-    def __init__(self, module: torch.nn.Module, export_plan: Plan, finder: SourceFinder) -> None:
+    def __init__(self, module: torch.nn.Module, export_plan: ExportPlan, finder: SourceFinder) -> None:
         self._module = module
         self._export_plan = export_plan
         self._finder = finder
@@ -170,24 +164,29 @@ class Modules:
             yield module, quantized.check
 
     def _find(self, name: str) -> Quantized | None:
-        method = self._export_plan["methods"][name]
-        said = method["quantize"] or {}
+        method = self._export_plan.methods[name]
+        torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
         # A `pt2e` without quantizers leaves to the recipe what is quantized.
-        by_recipe = "quantize" in method["from_recipe"] or (
-            not said.get("torchao") and said.get("pt2e") is not None and not said["pt2e"]["quantizers"]
-        )
-        wanted = self._configs_of_recipe() if by_recipe else said.get("torchao")
-        if not wanted:
+        if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):
+            return self._quantized_by_recipe()
+        if not torchao:
             return None
-        from etbuild.quantize.torchao_weights import quantize_as_recipe, quantize_weights
+        from etbuild.quantize.torchao_weights import quantize_weights
 
-        key = "recipe" if by_recipe else digest(wanted)
+        key = digest([entry.to_json() for entry in torchao])
         if key not in self._quantized:
-            quantize = quantize_as_recipe if by_recipe else quantize_weights
-            path: DocumentPath = ("recipe",) if by_recipe else ("methods", name, "quantize", "torchao")
-            self._quantized[key] = quantize(self._module, wanted, path, self._finder)
+            path = ("methods", name, "quantize", "torchao")
+            self._quantized[key] = quantize_weights(self._module, torchao, path, self._finder)
         return self._quantized[key]
 
-    def _configs_of_recipe(self) -> list[Any] | None:
-        wanted = load_recipe(self._export_plan["recipe"], self._finder).quantization_recipe
-        return wanted and wanted.ao_quantization_configs  # type: ignore[no-any-return]
+    def _quantized_by_recipe(self) -> Quantized | None:
+        assert self._export_plan.recipe is not None
+        wanted = load_recipe(self._export_plan.recipe, self._finder).quantization_recipe
+        configs = wanted and wanted.ao_quantization_configs
+        if not configs:
+            return None
+        from etbuild.quantize.torchao_weights import quantize_as_recipe
+
+        if "recipe" not in self._quantized:
+            self._quantized["recipe"] = quantize_as_recipe(self._module, configs, ("recipe",), self._finder)
+        return self._quantized["recipe"]

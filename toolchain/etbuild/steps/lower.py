@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from etbuild import backends, releases
 from etbuild.accelerate import accelerated, importing
@@ -18,19 +18,18 @@ from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
 from etbuild.lower.weight_sharing import Places
-from etbuild.manifest.executorch_options import EDGE_COMPILE
-from etbuild.plan.plan import Plan, carries_content, method_plan, weights_names
-from etbuild.plan.plan import backends as plan_backends
+from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, weights_names
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
-from etbuild.steps.stages import Stage, frozen_if_first, silent
+from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -42,19 +41,22 @@ if TYPE_CHECKING:
     from etbuild.model.weights_files import TensorFacts
 
 
+PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
+
+
 @dataclass(frozen=True)
-class Lowering:
+class Lowering(Generic[PlanT_co]):
     """What is lowered, and how.
 
     Attributes:
-        plan: The lower plan.
+        plan: The lower plan; for one method by itself its part is enough.
         export: What `export` wrote.
         inputs: What may be read: weights, and for an export without methods what that reads too.
         stage: Is told of each stage, for progress.
         effort: How.
     """
 
-    plan: Plan
+    plan: PlanT_co
     export: ExportFiles
     inputs: Inputs
     stage: Stage
@@ -78,27 +80,27 @@ class Lowered:
     non_finite: NonFinite
 
 
-def separable(lower_plan: Plan, export: ExportFiles) -> bool:
+def separable(lower_plan: MethodPlan, export: ExportFiles) -> bool:
     """Whether there are several methods, and lowering them one by one gives the same program."""
-    return len(lower_plan["methods"]) > 1 and _why_together(lower_plan, export) is None
+    return len(lower_plan.methods) > 1 and _why_together(lower_plan, export) is None
 
 
-def _why_together(lower_plan: Plan, export: ExportFiles) -> str | None:
+def _why_together(lower_plan: MethodPlan, export: ExportFiles) -> str | None:
     """Why methods cannot be lowered one by one, as far as that is known before they are lowered; None: they can."""
     if export.together:
         return "its export has no methods without their weights"
-    if not backends.separable(plan_backends(lower_plan)):
+    if not backends.separable(lower_plan.backends):
         return "one of its backends may look at several methods"
-    if lower_plan["recipe"]:
+    if lower_plan.recipe is not None:
         return "its recipe may look at several methods"
-    if lower_plan["passes"]["edge"] or lower_plan["passes"]["edge_manager"]:
+    if lower_plan.passes.edge or lower_plan.passes.edge_manager:
         return "its passes may look at several methods"
-    if lower_plan["edge_compile"] != EDGE_COMPILE:
+    if not lower_plan.has_default_edge_compile:
         return "its `edge_compile` is not ExecuTorch's own"
     return None if releases.fitting() else "this version of torch or ExecuTorch is not known"
 
 
-def lower(what: Lowering, directory: Path) -> list[artifacts.Artifact]:
+def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
     Args:
@@ -114,16 +116,16 @@ def lower(what: Lowering, directory: Path) -> list[artifacts.Artifact]:
     """
     if what.effort.accelerate and what.effort.jobs > 1 and separable(what.plan, what.export):
         with artifacts.staging(directory) as staged:
-            methods = {name: staged / name for name in what.plan["methods"]}
+            methods = {name: staged / name for name in what.plan.methods}
             for path in methods.values():
                 path.mkdir()
             lower_methods(what, methods)
             return merge(what, methods, directory)
-    with _lowering_with_operators(what) as (saved, finder):
-        return _lower_together(_with_constants(what, saved), saved, finder, directory)
+    with _lowering_with_operators(what) as (saved, context):
+        return _lower_together(_with_constants(what, saved), saved, context, directory)
 
 
-def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
+def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
     """Lowers methods one by one, each in a child process: several at once, and from the same imports.
 
     Args:
@@ -152,7 +154,7 @@ def lower_methods(what: Lowering, directories: dict[str, Path]) -> None:
         forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def lower_method(what: Lowering, name: str, directory: Path) -> None:
+def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
     """Lowers one method by itself.
 
     Args:
@@ -165,22 +167,22 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering_with_operators(what) as (saved, finder):
+    with _lowering_with_operators(what) as (saved, context):
         from etbuild.lower import lower_methods as lowering
         from etbuild.lower import method_archive, named_data
         from etbuild.lower.finite_weights import non_finite
 
-        part = method_plan(what.plan, name)
+        part = what.plan.of_method(name)
         try:
             reason = _why_together(part, what.export)
             if reason is not None:
                 raise method_archive.CannotSave(reason)
             with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
                 content, shards = _read_weights(part, saved, what.inputs)
-                programs = _load(saved, content, [name], finder)
+                programs = _load(saved, content, [name], context.finder)
                 method_archive.check(programs[name])
                 found = non_finite(programs)
-                edge = lowering.lower(part, programs, shards, finder)
+                edge = lowering.lower(part, programs, shards, context.finder)
                 claims = named_data.claims(edge, shards)
                 places = weight_places_of(edge, part)[name]
                 facts = method_archive.Facts(claims, places, found)
@@ -189,7 +191,7 @@ def lower_method(what: Lowering, name: str, directory: Path) -> None:
             method_archive.write_reason(directory, name, str(error))
 
 
-def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
+def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
     """Makes one program of lowered methods; or of the export, where one of them has to be lowered with the others.
 
     Args:
@@ -204,7 +206,7 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
         InputError: A declared input is missing or does not fit; a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering_with_operators(what) as (saved, finder):
+    with _lowering_with_operators(what) as (saved, context):
         from etbuild.lower import method_archive
 
         what = _with_constants(what, saved)
@@ -213,25 +215,25 @@ def merge(what: Lowering, directories: dict[str, Path], directory: Path) -> list
             if method.why_not is not None:
                 why_not = printable(method.why_not)
                 print(f"note: all methods are lowered together, because of `{name}`: {why_not}", file=sys.stderr)
-                return _lower_together(what, saved, finder, directory)
+                return _lower_together(what, saved, context, directory)
         with accelerated() if what.effort.accelerate else nullcontext():
             with what.stage("merge the methods"):
-                _import_modules(saved, finder)
+                _import_modules(saved, context.finder)
                 content, shards = _read_weights(what.plan, saved, what.inputs)
-                edge = method_archive.merge(methods, content, shards, what.plan["constant_methods"])
+                edge = method_archive.merge(methods, content, shards, what.plan.constant_methods)
             found = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
             lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, found)
-            return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
+            return emit_program(what.plan, lowered, context, directory)
 
 
-def _with_constants(what: Lowering, saved: SavedExport) -> Lowering:
+def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
     """The same with the constants that the export computed."""
-    constants = {**what.plan["constant_methods"], **saved.constants}
-    return replace(what, plan={**what.plan, "constant_methods": constants})
+    constants = {**what.plan.constant_methods, **saved.constants}
+    return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 
 @contextmanager
-def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """An export that was read, and what lowering imports."""
     check_installed()
     with library_messages_off(), stdout_for_results():
@@ -247,17 +249,17 @@ def _lowering(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
             from etbuild.processes.random_seeds import seed
         seed(0)  # what passes and partitioners draw: no weights, which are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
-            yield saved, finder
+            yield saved, StepContext(what.inputs, finder, what.stage)
 
 
 @contextmanager
-def _lowering_with_operators(what: Lowering) -> Iterator[tuple[SavedExport, SourceFinder]]:
+def _lowering_with_operators(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """The same as `_lowering`, and the operators that are not PyTorch's."""
-    with _lowering(what) as (saved, finder):
+    with _lowering(what) as (saved, context):
         from etbuild.export import custom_ops
 
-        custom_ops.load(what.plan["custom_ops"], what.inputs, finder)
-        yield saved, finder
+        custom_ops.load(what.plan.custom_ops, context)
+        yield saved, context
 
 
 @contextmanager
@@ -276,7 +278,7 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 
 
 def _lower_together(
-    what: Lowering, saved: SavedExport, finder: SourceFinder, directory: Path
+    what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
     from etbuild.lower import lower_methods as lowering
     from etbuild.lower import named_data
@@ -285,39 +287,39 @@ def _lower_together(
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
             content, shards = _read_weights(what.plan, saved, what.inputs)
-            programs = _load(saved, content, what.plan["methods"], finder)
+            programs = _load(saved, content, what.plan.methods, context.finder)
     else:
-        shards, programs = _export_with_weights(what, saved.export_plan, finder)
+        shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
     found = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
-            edge = lowering.lower(what.plan, programs, shards, finder)
+            edge = lowering.lower(what.plan, programs, shards, context.finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
             lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), found)
-        return emit_program(what.plan, lowered, what.inputs, finder, directory, what.stage)
+        return emit_program(what.plan, lowered, context, directory)
 
 
-def weight_places_of(edge: EdgeProgramManager, lower_plan: Plan) -> Places:
+def weight_places_of(edge: EdgeProgramManager, lower_plan: MethodPlan) -> Places:
     """Where the weights of each method are, in a program of lowered methods."""
     from etbuild.lower.weight_storage import Digests, weight_places
 
-    digests, named = Digests(), plan_backends(lower_plan)
+    digests, named = Digests(), lower_plan.backends
     return {name: weight_places(edge.exported_program(name), digests, named) for name in sorted(edge.methods)}
 
 
 def _read_weights(
-    lower_plan: Plan, saved: SavedExport, inputs: Inputs
+    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The content of the module's parameters and buffers, and the shards of those that have a tag."""
     from etbuild.export import archive
     from etbuild.model import weights_files
 
-    weights = weights_files.read_weights(lower_plan["weights"], inputs, saved.tensors)
+    weights = weights_files.read_weights(lower_plan.weights, inputs, saved.tensors)
     return archive.load_content(saved, weights), _shards(lower_plan, saved.tensors)
 
 
-def _shards(lower_plan: Plan, facts: list[TensorFacts]) -> dict[str, str]:
+def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
     from etbuild.model import weights_files
 
     return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
@@ -341,40 +343,38 @@ def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
 
 
 def _export_with_weights(
-    what: Lowering, export_plan: Plan, finder: SourceFinder
+    lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods of a module that has a say in how its weights are loaded."""
-    with what.stage("create the module"):
-        root = create_module(export_plan, what.inputs, finder, what.plan["weights"])
-    programs = export_methods(export_plan, Modules(root, export_plan, finder), what.inputs, finder, what.stage)
-    return shards_of(what.plan, export_plan, root, programs), programs
+    with context.stage("create the module"):
+        root = create_module(export_plan, context, lower_plan.weights)
+    programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
+    return shards_of(lower_plan, export_plan, root, programs), programs
 
 
 def shards_of(
-    lower_plan: Plan, export_plan: Plan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
+    lower_plan: MethodPlan, export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
 ) -> dict[str, str]:
     """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
     from etbuild.model import weights_files
     from etbuild.model.method_tensors import carried
 
-    facts = weights_files.describe(root, export_plan["weights"])
-    if carries_content(export_plan):
+    facts = weights_files.describe(root, export_plan.weights)
+    if export_plan.carries_content:
         facts = carried(programs, [entry.name for entry in facts]).tensors
     return _shards(lower_plan, facts)
 
 
 def emit_program(
-    lower_plan: Plan, lowered: Lowered, inputs: Inputs, finder: SourceFinder, directory: Path, stage: Stage
+    lower_plan: LowerPlan, lowered: Lowered, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
     """Makes the program of lowered methods, its named data and the facts of both.
 
     Args:
         lower_plan: What was lowered, and how.
         lowered: The methods.
-        inputs: What may be read.
-        finder: The declared sources.
+        context: What the step works with.
         directory: An existing directory, where the files go.
-        stage: Is told of each stage, for progress.
 
     Returns:
         The artifacts.
@@ -386,9 +386,9 @@ def emit_program(
     from etbuild.export.constant_methods import described
     from etbuild.lower import lower_methods as lowering
 
-    with stage("emit"):
+    with context.stage("emit"):
         operators = lowering.operator_counts(lowered.edge)
-        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, finder, directory)
+        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
         facts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
@@ -398,16 +398,16 @@ def emit_program(
             "sharing": weight_sharing.measure(lowered.places),
             "non_finite": lowered.non_finite,
             "runtime_limits": [limit.facts() for limit in emission.limits],
-            "constant_methods": {name: described(value) for name, value in lower_plan["constant_methods"].items()},
-            **_describe_weights(lower_plan, inputs),
+            "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
+            **_describe_weights(lower_plan, context.inputs),
         }
-        return [*emission.artifacts, write_json(directory, lower_plan["name"], "lowering", facts)]
+        return [*emission.artifacts, write_json(directory, lower_plan.name, "lowering", facts)]
 
 
-def _describe_weights(lower_plan: Plan, inputs: Inputs) -> dict[str, Any]:
+def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> dict[str, Any]:
     from etbuild.model.tensor_digests import tensor_digests
 
-    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan["weights"]).items()}
+    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan.weights).items()}
     return {
         "data": {name: file_digest(file) for name, file in found.items()},
         "tensors": {name: tensor_digests(name, file) for name, file in found.items()},

@@ -37,8 +37,8 @@ def check_and_report(
     measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
     for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
-    written = write_json(directory, plan["name"], "report", report(plan, lowering, measured, notes))
-    return [written, write_json(directory, plan["name"], "index", index(plan, described, lowering, written))]
+    written = write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))
+    return [written, write_json(directory, plan.name, "index", index(plan, described, lowering, written))]
 
 
 def read_lowering(path: Path) -> dict[str, Any]:

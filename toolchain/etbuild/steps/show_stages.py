@@ -23,11 +23,12 @@ from etbuild.files import artifacts as files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
+from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import SourceFinder, importable
-from etbuild.plan.plan import Plan, export_plan, lower_plan
+from etbuild.plan.plan import ExportPlan, LowerPlan, Plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods, make_methods_ready
-from etbuild.steps.stages import STAGES, Stage, frozen_if_first
+from etbuild.steps.stages import STAGES, frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         InputError: A declared input is missing or does not fit.
         BuildError: The model cannot be exported, lowered or written.
     """
-    used = used_sources(inputs, export_plan(plan))
+    used = used_sources(inputs, plan.export_plan)
     for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
@@ -67,8 +68,9 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
         with importable(used, inputs.data.values()) as finder:
-            custom_ops.load(export_plan(plan)["custom_ops"], inputs, finder)
-            for number, (name, write) in enumerate(_road(plan, inputs, finder, stage), 1):
+            context = StepContext(inputs, finder, stage)
+            custom_ops.load(plan.custom_ops, context)
+            for number, (name, write) in enumerate(_road(plan, context), 1):
                 place = directory / f"{number}-{name}"
                 with files.whole_directory(place) as made:
                     write(made)
@@ -82,7 +84,7 @@ Write = Callable[[Path], None]
 """Writes the files of a stage into a directory."""
 
 
-def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Iterator[tuple[str, Write]]:
+def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when it is asked for."""
     from etbuild.analysis.inspection import text
     from etbuild.export import constant_methods
@@ -91,30 +93,31 @@ def _road(plan: Plan, inputs: Inputs, finder: SourceFinder, stage: Stage) -> Ite
     from etbuild.lower.finite_weights import non_finite
     from etbuild.steps.lower import Lowered, emit_program, shards_of, weight_places_of
 
-    exporting, lowering = export_plan(plan), lower_plan(plan)
-    lowering["constant_methods"].update(constant_methods.compute(exporting, finder))
-    with stage("create the module"):
-        root = create_module(exporting, inputs, finder, lowering["weights"])
+    exporting, lowering, finder = plan.export_plan, plan.lower_plan, context.finder
+    constants = {**lowering.constant_methods, **constant_methods.compute(exporting, finder)}
+    lowering = lowering.replace(constant_methods=constants)
+    with context.stage("create the module"):
+        root = create_module(exporting, context, lowering.weights)
     modules = Modules(root, exporting, finder)
     yield "source_transform", partial(_write_modules, exporting, modules)
-    ready = make_methods_ready(exporting, modules, inputs, finder, stage)
+    ready = make_methods_ready(exporting, modules, context)
     yield "quantize", partial(_write_texts, _quantized_graphs(ready))
-    programs = export_methods(exporting, modules, inputs, finder, stage, ready)
+    programs = export_methods(exporting, modules, context, ready)
     yield "export", partial(_write_programs, programs)
-    with stage("to edge"):
+    with context.stage("to edge"):
         edge = lower_methods.to_edge(lowering, programs, finder)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
     found = non_finite(programs)
-    with stage("lower"):
+    with context.stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
     lowered = Lowered(edge, shards, weight_places_of(edge, lowering), found)
 
     def emit(directory: Path) -> None:
-        artifacts = emit_program(lowering, lowered, inputs, finder, directory, stage)
+        artifacts = emit_program(lowering, lowered, context, directory)
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
-        _write_texts({lowering["name"]: "\n\n".join([*shown, ""])}, directory)
+        _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 
     yield "to_executorch", emit
 
@@ -124,7 +127,7 @@ def _quantized_graphs(ready: dict[str, Ready]) -> dict[str, str]:
 
 
 def _lower(
-    lowering: Plan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
+    lowering: LowerPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
     from etbuild.lower import lower_methods, named_data
 
@@ -133,13 +136,13 @@ def _lower(
     return edge
 
 
-def _write_modules(exporting: Plan, modules: Modules, directory: Path) -> None:
+def _write_modules(exporting: ExportPlan, modules: Modules, directory: Path) -> None:
     from safetensors.torch import save_file
 
     from etbuild.model.module import named_tensors
 
-    for name, method in sorted(exporting["methods"].items()):
-        if method["program"] is None:
+    for name, method in sorted(exporting.methods.items()):
+        if method.program is None:
             with modules.of(name) as (module, _):
                 tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
                 listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]

@@ -1,24 +1,14 @@
-"""What the steps have in common: stages, which people see while they wait."""
+"""What the steps have in common: ExecuTorch's stages, and imports that the collector leaves alone."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 STAGES = ("source_transform", "quantize", "export", "to_edge", "lower", "to_executorch")
 """ExecuTorch's stages of an export, in their order, as `--stop-after` calls them."""
-
-Stage = Callable[[str], AbstractContextManager[Any]]
-"""Called with the name of a stage when it starts; the context ends with it."""
-
-
-def silent(name: str) -> AbstractContextManager[None]:
-    """A stage that no one is told of."""
-    del name
-    return nullcontext()
 
 
 @contextmanager

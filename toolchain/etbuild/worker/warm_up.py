@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from etbuild.accelerate import importing
 from etbuild.inputs import import_graph, toolchain
-from etbuild.plan.plan import Plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -49,15 +48,21 @@ def _warm_lowering() -> None:
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.inputs.user_code import SourceFinder
         from etbuild.lower import lower_methods
-        from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
+        from etbuild.manifest.executorch_options import EDGE_COMPILE
+        from etbuild.plan.parts import BackendEntry, CustomOps, EdgeCompile, LowerMethod, LowerPasses
+        from etbuild.plan.plan import MethodPlan
 
-        plan: Plan = {
-            "methods": {"forward": {"partitioners": [{"backend": "xnnpack", "options": {}}], "from_recipe": False}},
-            "recipe": None,
-            "constant_methods": {},
-            "edge_compile": EDGE_COMPILE,
-            "passes": {hook: [] for hook in HOOKS},
-        }
+        plan = MethodPlan(
+            name="tiny",
+            weights=(),
+            methods={"forward": LowerMethod((BackendEntry("xnnpack", {}),), from_recipe=False)},
+            recipe=None,
+            named_data={},
+            custom_ops=CustomOps((), ()),
+            edge_compile=EdgeCompile.from_json(EDGE_COMPILE),
+            passes=LowerPasses((), (), ()),
+            constant_methods={},
+        )
         lower_methods.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.Used())).to_executorch()
 
 

@@ -1,0 +1,107 @@
+"""Normalizing: a manifest becomes the JSON data of its plan, in which every default is filled in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from etbuild.backends import recipes
+from etbuild.files.digests import canonical_json
+from etbuild.manifest import example_inputs, executorch_options
+
+PLAN_SCHEMA = "executorch-plan/v2"
+QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
+"""Where passes over a method run while it is quantized, in order."""
+
+
+def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The plan of a checked manifest, as JSON data.
+
+    Every default is filled in, what `defaults` says is written into each method, and mappings are sorted by key: a
+    factory gets its `kwargs` in that order, whatever the manifest's is.
+    """
+    model = manifest.get("model", {})
+    weights = model.get("weights", [])
+    entry = {"entry": "forward"} if "huggingface" in model else {}
+    plan = {
+        "schema": PLAN_SCHEMA,
+        "name": manifest["name"],
+        "model": {
+            "factory": model.get("factory"),
+            "huggingface": _huggingface(model.get("huggingface")),
+            "kwargs": model.get("kwargs", {}),
+            "seed": model.get("seed", 0),
+            "weights": weights if isinstance(weights, list) else [weights],
+            "modules": sorted(model.get("modules", [])),
+        },
+        "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
+        "recipe": recipes.reduce(manifest),
+        "constant_methods": {
+            name: {"kwargs": {}, **value} if isinstance(value, dict) else value
+            for name, value in manifest.get("constant_methods", {}).items()
+        },
+        "named_data": {
+            tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
+            for tag, entry in manifest.get("named_data", {}).items()
+        },
+        "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
+        **executorch_options.reduce(manifest),
+        "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
+        "checks": manifest.get("checks", {}),
+    }
+    return dict(json.loads(canonical_json(plan)))
+
+
+def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if wanted is None else {"config": {}, "cache": None, **wanted}
+
+
+def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    defaults = manifest.get("defaults", {})
+    inherited = defaults.get("partitioners", [])
+    if isinstance(inherited, dict):
+        inherited = inherited.get(name, [])
+    return {
+        "program": method.get("program"),
+        "entry": method.get("entry", name),
+        **example_inputs.reduce(method),
+        "strict": method.get("strict", defaults.get("strict", False)),
+        "quantize": None if "program" in method else _quantize(method.get("quantize", defaults.get("quantize"))),
+        "partitioners": [_partitioner(entry) for entry in method.get("partitioners", inherited)],
+        "memory_planning": executorch_options.reduce_memory(manifest, method),
+        "from_recipe": recipes.decided(manifest, name),
+    }
+
+
+def _quantize(quantize: dict[str, Any] | None) -> dict[str, Any] | None:
+    if quantize is None:
+        return None
+    pt2e = quantize.get("pt2e")
+    return {
+        "torchao": [_torchao(entry) for entry in quantize.get("torchao", [])],
+        "pt2e": None if pt2e is None else _pt2e(pt2e),
+    }
+
+
+def _torchao(entry: dict[str, Any]) -> dict[str, Any]:
+    common = {"modules": ["*"], "layers": ["linear"], **entry}
+    if ":" in entry["config"]:
+        return {"kwargs": {}, **common}
+    return {"group_size": 32 if "4w" in entry["config"] or entry["config"] == "int4" else None, **common}
+
+
+def _pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
+    calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
+    batches = {} if calibration == "example_inputs" else calibration
+    return {
+        "quantizers": [_partitioner(entry) for entry in pt2e.get("quantizers", [])],
+        "calibration": {"kwargs": {}, **batches} if batches and "factory" in batches else batches,
+        "qat": pt2e.get("qat"),
+        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in QUANTIZE_HOOKS},
+    }
+
+
+def _partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(entry, str):
+        return {"backend": entry, "options": {}}
+    return {"backend": entry["backend"], "options": entry.get("options", {})}

@@ -1,0 +1,544 @@
+"""The parts of plans, each with a type, and what they are as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from etbuild import backends
+from etbuild.backends import recipes
+from etbuild.errors import DocumentPath
+from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
+
+Names = tuple[str, ...]
+Options = dict[str, Any]
+"""A user's own: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
+
+
+class FactoryCall(Part):
+    """A value that a callable of the declared sources makes.
+
+    Attributes:
+        factory: The callable, `module:callable`.
+        kwargs: Its keyword arguments.
+    """
+
+    factory: str
+    kwargs: Options
+
+
+class TensorExample(Part):
+    """An example input by its form: its sizes, PyTorch's name of its dtype, and the value of its elements."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    fill: str | float
+
+
+class FileExample(Part):
+    """An example input from a declared file.
+
+    Attributes:
+        file: The name of the file.
+        key: The name of the tensor in it; None: the file holds one tensor only.
+    """
+
+    file: str
+    key: str | None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> FileExample:
+        """Without `key` the file holds one tensor only."""
+        return cls(document["file"], document.get("key"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Without `key` where there is none."""
+        return {"file": self.file} if self.key is None else {"file": self.file, "key": self.key}
+
+
+class ValueExample(Part):
+    """An example input that is no tensor: a number, a boolean, a string or None."""
+
+    _READERS: ClassVar[Readers] = {"value": same}
+
+    value: object
+
+
+class ContainerExample(Part):
+    """An example input that holds others.
+
+    Attributes:
+        kind: `list`, `tuple` or `dict`.
+        parts: What it holds, by index or key.
+    """
+
+    kind: str
+    parts: Mapping[int | str, Example]
+
+    def to_json(self) -> dict[str, Any]:
+        """An object with one key, the kind."""
+        content = {key: part.to_json() for key, part in self.parts.items()}
+        return {self.kind: content if self.kind == "dict" else list(content.values())}
+
+
+Example = TensorExample | FactoryCall | FileExample | ValueExample | ContainerExample
+Leaf = TensorExample | FactoryCall | FileExample | ValueExample
+CONTAINERS = ("list", "tuple", "dict")
+
+
+def read_example(document: Mapping[str, Any]) -> Example:
+    """An example input, from its JSON."""
+    for kind in CONTAINERS:
+        if kind in document:
+            content = document[kind]
+            items = content.items() if kind == "dict" else enumerate(content)
+            return ContainerExample(kind, {key: read_example(part) for key, part in items})
+    kinds: dict[str, type[Leaf]] = {"value": ValueExample, "factory": FactoryCall, "file": FileExample}
+    return next((kinds[key] for key in kinds if key in document), TensorExample).from_json(document)
+
+
+class Dim(Part):
+    """A dynamic dimension: its name, its smallest and its largest size. None: it has no largest size."""
+
+    dim: str
+    min: int
+    max: int | None
+
+
+Shapes = Dim | tuple["Shapes", ...] | dict[str, "Shapes"] | None
+"""Dynamic shapes, in the form of their input. None: all of it is fixed."""
+
+
+def read_shapes(document: Any) -> Shapes:
+    """Dynamic shapes, from their JSON."""
+    if isinstance(document, dict) and isinstance(document.get("dim"), str):
+        return Dim.from_json(document)
+    return None if document is None else each_of(read_shapes)(document)
+
+
+class BackendEntry(Part):
+    """A partitioner or a quantizer: its backend by name, and the backend's options."""
+
+    backend: str
+    options: Options
+
+    @property
+    def callables(self) -> Names:
+        """Every `module:callable` of the declared sources that the options of a partitioner name."""
+        return backends.callables(self.backend, self.options)
+
+    @property
+    def quantizer_callables(self) -> Names:
+        """The same of a quantizer's options."""
+        return backends.quantizer_callables(self.backend, self.options)
+
+
+class TorchaoEntry(Part):
+    """Layers whose weights torchao quantizes before the export.
+
+    Attributes:
+        config: One of torchao's configurations by name, or a `module:callable` that returns one.
+        modules: Patterns over the names of layers.
+        layers: Kinds of layers.
+        group_size: For a configuration by name, how many weights of a row have one scale; None: the whole row.
+        kwargs: Keyword arguments of the callable.
+    """
+
+    config: str
+    modules: Names
+    layers: Names
+    group_size: int | None
+    kwargs: Options
+
+    @property
+    def from_code(self) -> bool:
+        """Whether a callable returns the configuration."""
+        return ":" in self.config
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
+        """A configuration by name has no `kwargs`, and one from code no `group_size`."""
+        config, modules, layers = document["config"], tuple(document["modules"]), tuple(document["layers"])
+        if ":" in config:
+            return cls(config, modules, layers, None, document["kwargs"])
+        return cls(config, modules, layers, document["group_size"], {})
+
+    def to_json(self) -> dict[str, Any]:
+        """With `kwargs` or `group_size`, never with both."""
+        own = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
+        return {"config": self.config, "modules": list(self.modules), "layers": list(self.layers), **own}
+
+
+class BatchesFile(Part):
+    """Batches for a calibration, from a declared file.
+
+    Attributes:
+        file: The name of the file.
+        keys: The name of the tensor in it for each input; None: it has only one tensor, for the only input.
+    """
+
+    file: str
+    keys: Names | None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> BatchesFile:
+        """`keys` may be missing."""
+        return cls(document["file"], tuple(document["keys"]) if "keys" in document else None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without `keys` where there are none."""
+        return {"file": self.file} if self.keys is None else {"file": self.file, "keys": list(self.keys)}
+
+
+class OwnInputs(Part):
+    """A calibration on the example inputs."""
+
+
+Calibration = FactoryCall | BatchesFile | OwnInputs
+
+
+def read_calibration(document: Mapping[str, Any]) -> Calibration:
+    """What a method is calibrated on, from its JSON."""
+    if "file" in document:
+        return BatchesFile.from_json(document)
+    return FactoryCall.from_json(document) if "factory" in document else OwnInputs()
+
+
+class Pt2e(Part):
+    """How a method is quantized after its export.
+
+    Attributes:
+        quantizers: The quantizers; none: those of the recipe.
+        calibration: What the method is calibrated on; None: the recipe decides, or `qat` finds the ranges.
+        qat: The `module:callable` that trains the method.
+        passes: Callables by hook, one of `normalize.QUANTIZE_HOOKS`.
+    """
+
+    _READERS: ClassVar[Readers] = {
+        "quantizers": each_of(BackendEntry.from_json),
+        "calibration": optional(read_calibration),
+        "passes": each_of(plain),
+    }
+
+    quantizers: tuple[BackendEntry, ...]
+    calibration: Calibration | None
+    qat: str | None
+    passes: dict[str, Names]
+
+    @property
+    def callables(self) -> Iterator[str]:
+        """Every `module:callable`."""
+        for entry in self.quantizers:
+            yield from entry.quantizer_callables
+        for names in self.passes.values():
+            yield from names
+        if self.qat is not None:
+            yield self.qat
+        if isinstance(self.calibration, FactoryCall):
+            yield self.calibration.factory
+
+
+class Quantize(Part):
+    """How a method is quantized: by torchao before its export, and by PT2E after it. None: not by PT2E."""
+
+    _READERS: ClassVar[Readers] = {"torchao": each_of(TorchaoEntry.from_json), "pt2e": optional(Pt2e.from_json)}
+
+    torchao: tuple[TorchaoEntry, ...]
+    pt2e: Pt2e | None
+
+    @property
+    def callables(self) -> Iterator[str]:
+        """Every `module:callable`."""
+        yield from (entry.config for entry in self.torchao if entry.from_code)
+        if self.pt2e is not None:
+            yield from self.pt2e.callables
+
+
+class HuggingFace(Part):
+    """A model of Hugging Face's transformers.
+
+    Attributes:
+        model_class: The name of its class.
+        config: Its configuration, or the name of the declared file that has it.
+        cache_length: How many positions its cache has; None: it has no cache.
+    """
+
+    model_class: str
+    config: str | Options
+    cache_length: int | None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> HuggingFace:
+        """The keys are `class`, `config` and `cache`."""
+        cache = document["cache"]
+        return cls(document["class"], document["config"], cache and cache["max_length"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys are `class`, `config` and `cache`."""
+        cache = None if self.cache_length is None else {"max_length": self.cache_length}
+        return {"class": self.model_class, "config": self.config, "cache": cache}
+
+
+class ModuleSource(Part):
+    """Where the module comes from.
+
+    Attributes:
+        factory: The `module:callable` that makes it; None: `huggingface` does, or every method is exported already.
+        huggingface: The model of Hugging Face's transformers that it is.
+        kwargs: Keyword arguments of the factory.
+        seed: Random numbers start from it.
+        modules: Python modules that the factory imports by itself.
+    """
+
+    _READERS: ClassVar[Readers] = {"huggingface": optional(HuggingFace.from_json)}
+
+    factory: str | None
+    huggingface: HuggingFace | None
+    kwargs: Options
+    seed: int
+    modules: Names
+
+
+class Model(ModuleSource):
+    """Where the module comes from, and the declared files that have its weights."""
+
+    weights: Names
+
+    @property
+    def source(self) -> ModuleSource:
+        """The same without the weights."""
+        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules)
+
+
+class RecipeCall(Part):
+    """One of ExecuTorch's export recipes by name, or the `module:callable` that returns one; and its arguments."""
+
+    name: str
+    kwargs: Options
+
+    @property
+    def callables(self) -> Names:
+        """The `module:callable`, if it comes from the declared sources."""
+        return (self.name,) if ":" in self.name else ()
+
+    @property
+    def backends(self) -> Names:
+        """The backends that it lowers to; none are known of a recipe from the declared sources."""
+        return recipes.NAMES.get(self.name, ())
+
+
+class Recipe(RecipeCall):
+    """A recipe, and which fields of ExecuTorch's configurations the manifest sets itself, by configuration."""
+
+    _READERS: ClassVar[Readers] = {"said": each_of(plain)}
+
+    said: dict[str, Names]
+
+    @property
+    def call(self) -> RecipeCall:
+        """The recipe itself."""
+        return RecipeCall(self.name, self.kwargs)
+
+
+class NamedData(Part):
+    """The weights of a tag: patterns over their names, and the size in bytes of a shard. None: one file."""
+
+    parameters: Names
+    shard_size: int | None
+
+
+class CustomOps(Part):
+    """Where operators come from that are not PyTorch's: declared shared libraries, and Python modules."""
+
+    libraries: Names
+    modules: Names
+
+    @property
+    def library_names(self) -> dict[str, DocumentPath]:
+        """The declared libraries, each with its place in the manifest."""
+        return {name: ("custom_ops", "libraries", index) for index, name in enumerate(self.libraries)}
+
+
+class LowerPasses(Part):
+    """Callables that return passes, for each point of the lowering at which ExecuTorch takes some."""
+
+    edge: Names
+    edge_manager: Names
+    executorch: Names
+
+
+class Passes(LowerPasses):
+    """The same, and the callables that change a method after its export."""
+
+    aten: Names
+
+    @property
+    def of_lowering(self) -> LowerPasses:
+        """Those that run in the lowering."""
+        return LowerPasses(self.edge, self.edge_manager, self.executorch)
+
+
+class EdgeCompile(Part):
+    """Fields of ExecuTorch's `EdgeCompileConfig`. Operators are `namespace::name` or `namespace::name.overload`."""
+
+    check_ir_validity: bool
+    skip_dim_order: bool
+    core_aten_ops_exception_list: Names
+    preserve_ops: Names
+
+
+class Executorch(Part):
+    """Fields of ExecuTorch's `ExecutorchBackendConfig`, under its names."""
+
+    extract_delegate_segments: bool
+    segment_alignment: int
+    constant_tensor_alignment: int | None
+    delegate_alignment: int | None
+    sym_shape_eval_pass: str
+    remove_view_copy: bool
+    external_mutable_weights: bool
+    emit_mutable_buffer_names: bool
+    do_quant_fusion_and_const_prop: bool
+    run_reinplace_pass: bool
+    reinplace_extra_ops: Names
+    enable_non_cpu_memory_planning: bool
+    to_out_var_pass: dict[str, bool]
+    propagate_device_config: dict[str, bool | dict[str, bool]]
+
+
+class MemoryPlanning(Part):
+    """Arguments of ExecuTorch's `MemoryPlanningPass`, under its names."""
+
+    memory_planning_algo: str
+    allow_lifetime_and_storage_overlap: bool
+    alloc_graph_input: bool
+    alloc_graph_output: bool
+    alloc_mutable_buffers: bool
+    alignment: int
+
+
+class ReportOptions(Part):
+    """What the report lists: the counts of operators, and each blob."""
+
+    operators: bool
+    blobs: bool
+
+
+class ExportMethod(Part):
+    """What the export of a method depends on.
+
+    Attributes:
+        program: The declared file that holds it, exported already; None: it is exported.
+        entry: What of the module is called.
+        strict: Whether the export is strict.
+        quantize: How it is quantized.
+        example_inputs: The positional inputs.
+        example_kwargs: The keyword inputs.
+        dynamic_shapes: For each positional input.
+        dynamic_kwargs_shapes: For each keyword input.
+        from_recipe: What the recipe decides: some of `recipes.DECIDES`.
+    """
+
+    _READERS: ClassVar[Readers] = {
+        "quantize": optional(Quantize.from_json),
+        "example_inputs": each_of(read_example),
+        "example_kwargs": each_of(read_example),
+        "dynamic_shapes": each_of(read_shapes),
+        "dynamic_kwargs_shapes": each_of(read_shapes),
+    }
+
+    program: str | None
+    entry: str
+    strict: bool
+    quantize: Quantize | None
+    example_inputs: tuple[Example, ...]
+    example_kwargs: dict[str, Example]
+    dynamic_shapes: tuple[Shapes, ...]
+    dynamic_kwargs_shapes: dict[str, Shapes]
+    from_recipe: Names
+
+    @property
+    def pt2e(self) -> Pt2e | None:
+        """How it is quantized after its export, as far as the manifest says."""
+        return self.quantize.pt2e if self.quantize is not None else None
+
+    @property
+    def carries_content(self) -> bool:
+        """Whether its export holds the content of weights: where that is made by exporting, as that of quantized
+        weights is, or comes with an exported program. A recipe may quantize."""
+        return self.quantize is not None or self.program is not None or "quantize" in self.from_recipe
+
+    def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
+        """Every tensor and plain value among its inputs, with its place below `path`."""
+        for index, example in enumerate(self.example_inputs):
+            yield from _leaves(example, (*path, "example_inputs", index))
+        for name, example in self.example_kwargs.items():
+            yield from _leaves(example, (*path, "example_kwargs", name))
+
+    def data_names(self, path: DocumentPath) -> Iterator[tuple[str, DocumentPath]]:
+        """The declared inputs that its export reads, besides those of the whole plan, each with its place below
+        `path`."""
+        if self.program is not None:
+            yield self.program, (*path, "program")
+        if self.pt2e is not None and isinstance(self.pt2e.calibration, BatchesFile):
+            yield self.pt2e.calibration.file, (*path, "quantize", "pt2e", "calibration", "file")
+        for example, place in self.leaves(path):
+            if isinstance(example, FileExample):
+                yield example.file, (*place, "file")
+
+    @property
+    def callables(self) -> Iterator[str]:
+        """Every `module:callable`."""
+        yield from (example.factory for example, _ in self.leaves(()) if isinstance(example, FactoryCall))
+        if self.quantize is not None:
+            yield from self.quantize.callables
+
+
+def _leaves(example: Example, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
+    if not isinstance(example, ContainerExample):
+        yield example, path
+        return
+    for key, part in example.parts.items():
+        yield from _leaves(part, (*path, example.kind, key))
+
+
+class LowerMethod(Part):
+    """What the lowering of a method depends on: its partitioners, and whether those of the recipe come before them."""
+
+    _READERS: ClassVar[Readers] = {"partitioners": each_of(BackendEntry.from_json)}
+
+    partitioners: tuple[BackendEntry, ...]
+    from_recipe: bool
+
+
+class Method(ExportMethod):
+    """All of a method: how it is exported, its partitioners, and how its memory is planned."""
+
+    _READERS: ClassVar[Readers] = {
+        **ExportMethod._READERS,
+        "partitioners": each_of(BackendEntry.from_json),
+        "memory_planning": MemoryPlanning.from_json,
+    }
+
+    partitioners: tuple[BackendEntry, ...]
+    memory_planning: MemoryPlanning
+
+    @property
+    def of_export(self) -> ExportMethod:
+        """What its export depends on."""
+        return ExportMethod(
+            program=self.program,
+            entry=self.entry,
+            strict=self.strict,
+            quantize=self.quantize,
+            example_inputs=self.example_inputs,
+            example_kwargs=self.example_kwargs,
+            dynamic_shapes=self.dynamic_shapes,
+            dynamic_kwargs_shapes=self.dynamic_kwargs_shapes,
+            from_recipe=self.from_recipe,
+        )
+
+    @property
+    def of_lowering(self) -> LowerMethod:
+        """What its lowering depends on."""
+        return LowerMethod(self.partitioners, "partitioners" in self.from_recipe)
