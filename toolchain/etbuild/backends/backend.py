@@ -39,7 +39,7 @@ def options_at(path: DocumentPath) -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        raise InputError([Problem(error.message, (*path, *error.path), error.hint)]) from error
+        raise InputError.at((*path, *error.path), error.message, error.hint) from error
 
 
 class InterfaceError(TypeError):

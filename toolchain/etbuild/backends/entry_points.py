@@ -8,7 +8,7 @@ from pathlib import Path
 
 from etbuild import json_schema
 from etbuild.backends.backend import Backend, BuiltInBackend, InterfaceError, make
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError
 
 GROUP = "etbuild.backends"
 
@@ -37,16 +37,16 @@ def load(name: str) -> Backend | None:
     [entry, *more] = entries
     where = f"the entry point `{name}` of the group `{GROUP}` ({entry.value})"
     if more:
-        raise InputError([Problem(f"{where} has the name of another one ({more[0].value})")])
+        raise InputError.of(f"{where} has the name of another one ({more[0].value})")
     try:
         kind = entry.load()
         backend = _make(kind, name)
     except InterfaceError as error:
-        raise InputError([Problem(f"{where}: {error}")]) from error
+        raise InputError.of(f"{where}: {error}") from error
     except Exception as error:  # whatever the package raises when it is imported
         from etbuild.exception_text import summary
 
-        raise InputError([Problem(f"{where} cannot be loaded: {summary(error)}")]) from error
+        raise InputError.of(f"{where} cannot be loaded: {summary(error)}") from error
     return backend
 
 

@@ -88,7 +88,7 @@ TARGETS = {
 NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends in family.names.items()}}
 
 
-def reduce(manifest: dict[str, Any]) -> dict[str, Any] | None:
+def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """The plan's `recipe`: with what of ExecuTorch's own configuration the manifest says itself."""
     recipe = manifest.get("recipe")
     if recipe is None:

@@ -393,7 +393,7 @@ def _check_content(program: torch.export.ExportedProgram, path: DocumentPath) ->
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
             message = f"the method reads `{name}`, which another method computes and something keeps"
-            raise BuildError([Problem(message, path, _FILL)])
+            raise BuildError.at(path, message, _FILL)
 
 
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"

@@ -32,15 +32,15 @@ def parts(example: Example) -> dict[int | str, Any]:
     return content if isinstance(content, dict) else dict(enumerate(content))
 
 
-def reduce(method: dict[str, Any]) -> dict[str, Any]:
+def normalized(method: dict[str, Any]) -> dict[str, Any]:
     """A method's inputs and their dynamic shapes with all defaults, as the plan has them."""
     inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})
     return {
         "example_inputs": [_reduce(example) for example in inputs],
         "example_kwargs": {name: _reduce(example) for name, example in keywords.items()},
-        "dynamic_shapes": [_reduce_shapes(shapes) for shapes in method.get("dynamic_shapes", [None] * len(inputs))],
+        "dynamic_shapes": [_normalized_shapes(shapes) for shapes in method.get("dynamic_shapes", [None] * len(inputs))],
         "dynamic_kwargs_shapes": {
-            name: _reduce_shapes(method.get("dynamic_kwargs_shapes", {}).get(name)) for name in keywords
+            name: _normalized_shapes(method.get("dynamic_kwargs_shapes", {}).get(name)) for name in keywords
         },
     }
 
@@ -60,15 +60,15 @@ def is_dim(shapes: Any) -> bool:
     return isinstance(shapes, dict) and isinstance(shapes.get("dim"), str)
 
 
-def _reduce_shapes(shapes: Any) -> Any:
+def _normalized_shapes(shapes: Any) -> Any:
     """None where nothing is dynamic."""
     if is_dim(shapes):
         return {"min": 1, **shapes}
     if isinstance(shapes, list):
-        reduced = [_reduce_shapes(part) for part in shapes]
+        reduced = [_normalized_shapes(part) for part in shapes]
         return reduced if any(part is not None for part in reduced) else None
     if isinstance(shapes, dict):
-        by_key = {key: _reduce_shapes(part) for key, part in shapes.items()}
+        by_key = {key: _normalized_shapes(part) for key, part in shapes.items()}
         return by_key if any(part is not None for part in by_key.values()) else None
     return None
 

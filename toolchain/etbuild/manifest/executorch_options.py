@@ -48,7 +48,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-def reduce(manifest: dict[str, Any]) -> dict[str, Any]:
+def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     """The plan's `edge_compile`, `executorch`, `passes` and `share_mutable_buffers`, with all defaults."""
     said = manifest.get("executorch", {})
     executorch = {**_EXECUTORCH, **{key: said[key] for key in _EXECUTORCH if key in said}}
@@ -65,7 +65,7 @@ def reduce(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def reduce_memory(manifest: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
+def normalized_memory(manifest: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
     """A method's `memory_planning` in the plan, with all defaults."""
     common = manifest.get("executorch", {}).get("memory_planning", {})
     return {**_MEMORY, **common, **method.get("memory_planning", {})}

@@ -35,7 +35,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             "modules": sorted(model.get("modules", [])),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
-        "recipe": recipes.reduce(manifest),
+        "recipe": recipes.normalized(manifest),
         "constant_methods": {
             name: {"kwargs": {}, **value} if isinstance(value, dict) else value
             for name, value in manifest.get("constant_methods", {}).items()
@@ -45,7 +45,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             for tag, entry in manifest.get("named_data", {}).items()
         },
         "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
-        **executorch_options.reduce(manifest),
+        **executorch_options.normalized(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
     }
@@ -64,11 +64,11 @@ def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict
     return {
         "program": method.get("program"),
         "entry": method.get("entry", name),
-        **example_inputs.reduce(method),
+        **example_inputs.normalized(method),
         "strict": method.get("strict", defaults.get("strict", False)),
         "quantize": None if "program" in method else _quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_partitioner(entry) for entry in method.get("partitioners", inherited)],
-        "memory_planning": executorch_options.reduce_memory(manifest, method),
+        "memory_planning": executorch_options.normalized_memory(manifest, method),
         "from_recipe": recipes.decided(manifest, name),
     }
 
