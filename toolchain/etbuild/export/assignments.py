@@ -105,7 +105,9 @@ class Assigned:
     def _lost(self, name: str, path: DocumentPath) -> Problem:
         if name in self.reshaped:
             own, other = (tuple(shape) for shape in self.reshaped[name])
-            message = f"the method assigns a tensor of shape {other} to the buffer `{name}`, which keeps the shape {own}"
+            message = (
+                f"the method assigns a tensor of shape {other} to the buffer `{name}`, which keeps the shape {own}"
+            )
             return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned"
         if name in self.buffers:

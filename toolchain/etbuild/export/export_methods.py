@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import ConstantArgument
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import ConstantArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
