@@ -144,3 +144,19 @@ def test_an_installed_package_registers_them_and_the_runtime_has_the_kernel(buil
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
     ).transpose(1, 2)
     torch.testing.assert_close(found, expected)
+
+
+def test_a_model_may_define_a_namespace_of_operators(build: Build) -> None:
+    """PyTorch allows one definition, and one process imports the source twice: to export and to lower."""
+    defining = """\
+lib = torch.library.Library("defining", "DEF")
+lib.define("double(Tensor x) -> Tensor")
+torch.library.impl(lib, "double", "CompositeImplicitAutograd")(lambda x: x * 2)
+
+class Net("""
+    model = MODEL.replace("class Net(", defining).replace(
+        "self.linear(x).relu()", "torch.ops.defining.double(self.linear(x))"
+    )
+    built = [build(MANIFEST, model=model) for _ in range(2)]
+    assert [made.code for made in built] == [0, 0], built[0].err + built[1].err
+    assert built[0].read("net.pte") == built[1].read("net.pte")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import random
+import types
 from operator import attrgetter
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from executorch.runtime import Runtime
 from torch.utils import _pytree as pytree
 
-from etbuild.export.assignments import assigned_when_run
+from etbuild.errors import BuildError
+from etbuild.export.assignments import assigned_when_run, watched
 
 from .conftest import Build, Outcome
 
@@ -343,3 +345,231 @@ def test_a_graph_module_is_a_model(kind: str, build: Build) -> None:
     model = MODEL.replace("return Net()", GRAPHS[kind])
     built = build(HEAD + method("forward", False), model=model)
     check(built, "forward", "forward", torch.randn(2, 4))
+
+
+OWN_BUFFERS = """\
+import functools
+import torch
+
+TABLES = {}
+
+@functools.lru_cache(maxsize=8)
+def ramp(size):
+    return torch.full((size,), 3.0).cumsum(0)
+
+def table(size, made={}):
+    if size not in made:
+        made[size] = TABLES[size] = torch.arange(size).float()
+    return made[size] + TABLES[size]
+
+class Lazy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", None, persistent=False)
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.full((4,), 3.0)
+        return x * self.mask
+
+class Rotation:
+    __slots__ = ("ready", "angles")
+
+    def __init__(self):
+        self.ready = False
+
+    def get(self):
+        if not self.ready:
+            self.angles, self.ready = torch.arange(4.0), True
+        return self.angles
+
+class Net(torch.nn.Module):
+    shared = None
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("none", None)
+        self.register_buffer("mask", None, persistent=False)
+        for name in ("first", "second", "third"):
+            self.register_buffer(name, torch.ones(4))
+        self.register_buffer("empty", torch.empty(0), persistent=False)
+        self.register_buffer("rows", torch.ones(2, 4))
+        self.linear = torch.nn.Linear(4, 4)
+        self.linear.register_buffer("of_child", torch.ones(4))
+        self.lazy, self.rotation, self.tables = Lazy(), Rotation(), {}
+
+    @functools.cached_property
+    def scale(self):
+        return self.linear.weight.sum(0) + torch.arange(4.0)
+
+    def made(self, x):
+        if not hasattr(self, "made_here"):
+            self.made_here = torch.arange(4.0)
+            self.register_buffer("registered", torch.arange(4.0) + 1, persistent=False)
+        if self.mask is None:
+            self.register_buffer("mask", torch.full((4,), 2.0), persistent=False)
+        if len(self.empty) < 4:
+            self.empty = torch.full((4,), 5.0)
+        if Net.shared is None:
+            Net.shared = torch.ones(4)
+        if "x" not in self.tables:
+            self.tables["x"] = torch.ones(4)
+        y = self.lazy(x) * self.scale + self.made_here + self.registered + self.mask + self.empty + Net.shared
+        return y + self.tables["x"] + self.rotation.get() + ramp(4) + table(4)
+
+    def forward(self, x):
+        return self.made(self.linear(x))
+
+    def again(self, x):
+        self.second = self.second + x[0]
+        self.linear.of_child.add_(1)
+        return self.made(x) + self.second + self.linear.of_child
+
+    def swapped(self, x):
+        self.first, self.third = self.third * 2, self.first
+        return self.first + self.third * x
+
+    def delayed(self, x):
+        old = self.first
+        self.first = self.first + x[0]
+        self.second = old[:4]
+        return self.first * 2 + self.second
+
+    def kept(self, x):
+        difference = x - self.rows
+        self.rows = x
+        return difference
+
+    def removed(self, x):
+        old = self.first
+        del self.first
+        self.register_buffer("first", old + x[0])
+        self.third = self.third * 2
+        return self.first + self.second + self.third
+
+def create():
+    torch.manual_seed(0)
+    return Net()
+"""
+
+
+def test_what_a_method_assigns_reaches_its_own_buffers_and_no_other_method(build: Build) -> None:
+    entries = ("forward", "again", "swapped", "delayed", "kept", "removed", "lazy")
+    built = build(HEAD + "".join(method(entry, False) for entry in entries), model=OWN_BUFFERS)
+    for entry in entries:
+        check(built, entry, entry, torch.randn(2, 4), calls=3)
+
+
+LOST = {
+    "c.h": "self.c.h = self.c.h + x; return self.c.h * 1",
+    "of_slots[0].h": "self.of_slots[0].h = self.of_slots[0].h + x; return self.of_slots[0].h * 1",
+    "states['h']": "self.states['h'] = self.states['h'] + x; return self.states['h'] * 1",
+    "pair[0]": "self.pair = (self.pair[0] + x, self.pair[1]); return self.pair[0] * 1",
+    "window[1]": "self.window.pop(0); self.window.append(x); return torch.stack(self.window).sum(0)",
+    "code.STATE[0]": "STATE[0] = STATE[0] + x; return STATE[0] * 1",
+    "code.Net.h": "Net.h = Net.h + x; return Net.h * 1",
+    "step.h": "return self.step(x)",
+    "n": "self._buffers['n'] = self.n + x; return self.n * 1",
+}
+REFUSED = {
+    "assigns a tensor of shape (4, 4) to the buffer `n`": "self.n = torch.cat([self.n, x]); return self.n.sum(0)",
+    "assigns torch.float32 to the buffer `i`, which is torch.int64": "self.i = self.i + x; return self.i * 1",
+    "makes the parameter `w`": "self.w = torch.nn.Parameter(torch.ones(4)); return self.w * x",
+    "makes the parameter `l.weight`": "self.l = torch.nn.Linear(4, 4); return self.l(x)",
+}
+STATES = """
+import torch
+STATE = [torch.zeros(2, 4)]
+
+class Cache:
+    def __init__(self):
+        self.h = torch.zeros(2, 4)
+
+class Slots(Cache):
+    __slots__ = ("h",)
+
+def stepping():
+    h = torch.zeros(2, 4)
+    def step(x):
+        nonlocal h
+        h = h + x
+        return h * 1
+    return step
+
+class Net(torch.nn.Module):
+    h = torch.zeros(2, 4)
+
+    def __init__(self):
+        super().__init__()
+        self.c, self.of_slots, self.step, self.states = Cache(), [Slots()], stepping(), {"h": torch.zeros(2, 4)}
+        self.pair, self.window = (torch.zeros(2, 4), 1), [torch.zeros(2, 4), torch.ones(2, 4)]
+        self.register_buffer("n", torch.zeros(2, 4))
+        self.register_buffer("i", torch.zeros(2, 4, dtype=torch.int64))
+
+    def forward(self, x):
+        BODY
+"""
+
+
+def assigned_in(body: str) -> str:
+    """What an export of the method says of what it assigns."""
+    code = types.ModuleType("code")
+    exec(compile(STATES.replace("BODY", body), "code.py", "exec"), vars(code))
+    module = code.Net().eval().requires_grad_(False)
+    before = {**vars(module), **vars(code)}
+    with torch.no_grad(), watched(module, [code]) as assigned:
+        program = torch.export.export(module, (torch.ones(2, 4),))
+    assert before == {**vars(module), **vars(code)}
+    with pytest.raises(BuildError) as caught:
+        assigned.check(program, ("methods", "forward", "entry"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_state_that_is_no_buffer_is_refused_wherever_it_is(name: str) -> None:
+    said = assigned_in(LOST[name])
+    assert f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned" in said
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_no_program_can_keep_is_refused(message: str) -> None:
+    assert message in assigned_in(REFUSED[message])
+
+
+HOOKED = """\
+import torch
+import torch.nn.functional as F
+from torch.nn.utils import spectral_norm, weight_norm
+
+def pre(module, inputs):
+    module.bias = module.raw * 3
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = weight_norm(torch.nn.Linear(4, 4)), spectral_norm(torch.nn.Linear(4, 4, bias=False))
+        self.c, self.d = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.c.raw = self.c.bias
+        del self.c.bias
+        self.c.bias = self.c.raw.data * 3
+        self.c.register_forward_pre_hook(pre)
+        self.down, self.up = torch.nn.Parameter(torch.randn(4, 2)), torch.nn.Parameter(torch.randn(2, 4))
+        self.d.register_forward_hook(lambda module, inputs, output: output + inputs[0] @ self.down @ self.up)
+
+    def forward(self, x):
+        return self.d(self.c(self.b(self.a(x).relu())))
+
+    def head(self, x):
+        return self.b(x).sin()
+
+def create():
+    torch.manual_seed(0)
+    return Net()
+"""
+
+
+def test_a_hook_of_a_linear_layer_computes_with_xnnpack_what_it_computes(build: Build) -> None:
+    head = HEAD.replace("partitioners: []", "partitioners: [xnnpack]")
+    built = build(head + method("forward", False) + method("head", False) + method("a", False), model=HOOKED)
+    for entry in ("forward", "head", "a"):
+        check(built, entry, entry, torch.randn(2, 4))

@@ -79,11 +79,13 @@ def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:
     known = _imported.get(name)
     if known is not None and known.digests == _digests(finder, known.digests):
         sys.modules.update(known.modules)
+        finder.kept.update(known.modules)
         return
     before = set(sys.modules)
     import_module(name, finder, path)
     tops = finder.top_level_names()
     own = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
+    finder.kept.update(own)
     names = [finder.name_of(module.__file__) for module in own.values() if module.__file__]
     _imported[name] = _Imported(own, _digests(finder, filter(None, names)))
 

@@ -1,8 +1,8 @@
 """What a method assigns to buffers of the module itself. `torch.export` writes it into them when the method ends.
 
 Torch 2.13 finds the buffers by their positions, and counts those that are None and those that the method registers.
-It then writes to the wrong inputs. It also writes one after the other, so that the old content of the first reaches
-no other one. `docs/upstream.md` says more.
+It then writes to the wrong inputs. It also writes one buffer after the other: if a later one is to get the old content
+of an earlier one, it gets the new content. `docs/upstream.md` says more.
 """
 
 from __future__ import annotations

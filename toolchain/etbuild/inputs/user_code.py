@@ -58,11 +58,13 @@ class SourceFinder:
     Attributes:
         sources: The files by import path.
         contents: What was read from them.
+        kept: Names of modules that somebody else keeps, with the operators that they register.
     """
 
     def __init__(self, used: Used) -> None:
         self.sources = used.sources
         self.contents = used.contents
+        self.kept: set[str] = set()
         self.namespaces = {
             ".".join(parts[:length])
             for parts in (name.split("/")[:-1] for name in self.sources)
@@ -149,10 +151,28 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
         sys.dont_write_bytecode = bytecode
         sys.path[:] = path
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.split(".")[0] in finder.top_level_names()]:
-            del sys.modules[name]
+        forgotten = {
+            name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in finder.top_level_names()
+        }
+        _unregister([module for name, module in forgotten.items() if name not in finder.kept])
         for file in files:
             linecache.cache.pop(file, None)
+
+
+def _unregister(modules: list[ModuleType]) -> None:
+    """Undoes what modules that are forgotten have registered with PyTorch, so that they can be imported again."""
+    library = getattr(sys.modules.get("torch.library"), "Library", None)
+    if library is None:
+        return
+    own = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, library)}
+    if own:  # some may come from a package
+        own = {key: value for key, value in own.items() if not _is_kept(value)}
+    for value in own.values():
+        value._destroy()
+
+
+def _is_kept(value: Any) -> bool:
+    return any(value is part for module in list(sys.modules.values()) for part in list(vars(module).values()))
 
 
 def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
