@@ -36,7 +36,7 @@ PHRASES = {
     r"(?<!left )alone": "only",
     r"of which (none|no|all|each|every|one|only)": "a second sentence",
     r"the (whole )?road": "the build, or the step that is meant",
-    r"(?<!there )(is|are) none(?=[.,;:)]| of| that)": "what it is: unknown, not one of ...",
+    r"(?<!there )(is|are) (?-i:none)(?=[.,;:)]| of| that)": "what it is: unknown, not one of ...",
     r"mend(s|ed|ing)?": "fix",
     r"(is|are|be) (not )?believed( in)?|believes?": "trusted, verified, or used",
     r"what may be read\.": "the type, and what the value is",
