@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
-from etbuild.files import artifacts as files
+from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import Used, used_sources
@@ -36,7 +36,7 @@ class Built:
     """
 
     key: str
-    artifacts: list[files.Artifact]
+    artifacts: list[Artifact]
     steps: dict[str, str]
     methods: dict[str, str] = field(default_factory=dict)
 
@@ -119,22 +119,22 @@ def build(
 
 
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> Built | None:
-    with files.staging(directory) as staged:
+    with staging(directory) as staged:
         with stage("look into the cache"):
             names = cache.fetch("program", request.key, staged)
             if names is None:
                 return None
         name = f"{request.plan.name}.index.json"
         index = staged / name
-        artifacts = [files.Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
-        artifacts.append(files.Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
+        artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
+        artifacts.append(Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
         if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
-        return Built(request.key, files.publish(artifacts, directory), {"program": "cached"})
+        return Built(request.key, publish(artifacts, directory), {"program": "cached"})
 
 
-def _verify(request: _Request, lowered: list[files.Artifact]) -> None:
+def _verify(request: _Request, lowered: list[Artifact]) -> None:
     from etbuild.analysis import reproduce
 
     made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
@@ -148,7 +148,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
 
     # Who asks whether two builds agree wants two builds.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
-    with files.staging(directory) as staged, unkeyed() as unknown:
+    with staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
         done["lower"] = steps.lower(staged / "export", staged / "program", methods)
@@ -157,14 +157,14 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
 
             made = staged / "program"
             lowering = report.read_lowering(made / f"{name}.lowering.json")
-            lowered = [files.Artifact(made, **facts) for facts in lowering["artifacts"]]
+            lowered = [Artifact(made, **facts) for facts in lowering["artifacts"]]
             artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, made)]
         if verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
         if surroundings.cache is not None and not unknown:
             surroundings.cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
-        return Built(request.key, files.publish(artifacts, directory), {**done, "report": "run"}, methods)
+        return Built(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 
 class _Steps:
@@ -178,37 +178,37 @@ class _Steps:
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory: `run` or `cached`."""
-        from etbuild.steps import export as exporting
+        from etbuild.steps import export as export_step
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
-        run = lambda: exporting.export(plan, inputs, used, directory, self.stage)  # noqa: E731
+        run = lambda: export_step.export(plan, inputs, used, directory, self.stage)  # noqa: E731
         return self._step("export", _export_key(self.request), directory, run)
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
         """Lowers into a new directory: `run` or `cached`. Notes what was done with each method, if they were lowered
         one by one."""
-        from etbuild.steps import lower as lowering
+        from etbuild.steps import lower as lower_step
 
         plan = self.request.plan.lower_plan
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
-            what = lowering.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
-            if self.cache is not None and self.effort.accelerate and lowering.separable(plan, what.export):
+            what = lower_step.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+            if self.cache is not None and self.effort.accelerate and lower_step.separable(plan, what.export):
                 self._lower_one_by_one(what, directory, methods)
             else:
-                lowering.lower(what, directory)
+                lower_step.lower(what, directory)
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes what it can from the cache method by method, lowers the others, and merges all."""
         from etbuild.inputs.undeclared import unkeyed
-        from etbuild.steps import lower as lowering
+        from etbuild.steps import lower as lower_step
 
         assert self.cache is not None
-        with files.staging(directory) as staged:
+        with staging(directory) as staged:
             found = {name: staged / name for name in what.plan.methods}
             keys = {name: _method_key(self.request, what.export.directory, name) for name in found}
             for name, path in found.items():
@@ -217,12 +217,12 @@ class _Steps:
             missing = {name: found[name] for name, how in methods.items() if how == "run"}
             if missing:
                 with unkeyed() as unknown:
-                    lowering.lower_methods(what, missing)
+                    lower_step.lower_methods(what, missing)
                 self.request.check_unchanged()
                 if not unknown:
                     for name, path in missing.items():
                         self.cache.store("method", keys[name], path, _files_below(path))
-            lowering.merge(what, found, directory)
+            lower_step.merge(what, found, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache, or by running the step and keeping what it made."""

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lower_method(options: argparse.Namespace) -> None:
-    from etbuild.files import artifacts as files
+    from etbuild.files.artifacts import whole_directory
     from etbuild.plan.plan import MethodPlan, read
     from etbuild.steps import lower
 
@@ -71,12 +71,12 @@ def _lower_method(options: argparse.Namespace) -> None:
     if options.method not in plan.methods:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError.of(message, did_you_mean(options.method, plan.methods))
-    with files.whole_directory(options.directory) as made:
+    with whole_directory(options.directory) as made:
         lower.lower_method(_what(options, plan), options.method, made)
 
 
 def _lower(options: argparse.Namespace) -> None:
-    from etbuild.files import artifacts as files
+    from etbuild.files.artifacts import publish, staging
     from etbuild.plan.plan import LowerPlan, read
     from etbuild.steps import lower
 
@@ -86,9 +86,9 @@ def _lower(options: argparse.Namespace) -> None:
     if methods and methods.keys() != plan.methods.keys():
         raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
     what = _what(options, plan)
-    with files.staging(options.directory) as staged:
+    with staging(options.directory) as staged:
         artifacts = lower.merge(what, methods, staged) if methods else lower.lower(what, staged)
-        files.publish(artifacts, options.directory)
+        publish(artifacts, options.directory)
 
 
 def _what(options: argparse.Namespace, plan: P) -> Lowering[P]:

@@ -36,8 +36,8 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the checks, and writes the report and the index."""
-    from etbuild.files import artifacts as files
     from etbuild.files import json_file
+    from etbuild.files.artifacts import publish, staging
     from etbuild.inputs.key import describe
     from etbuild.plan.plan import Plan
     from etbuild.plan.plan import read as read_plan
@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> int:
     lowering = report.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}
     try:
-        with files.staging(options.directory) as staged:
+        with staging(options.directory) as staged:
             artifacts = report.check_and_report(plan, describe(plan, read), lowering, staged)
-            files.publish(artifacts, options.directory)
+            publish(artifacts, options.directory)
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 

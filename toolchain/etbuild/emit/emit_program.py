@@ -16,8 +16,8 @@ from torch.export.graph_signature import TensorArgument
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.files import artifacts as files
 from etbuild.files import program_file
+from etbuild.files.artifacts import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import dequantize, named_data, passes
@@ -37,7 +37,7 @@ class Emission:
         limits: What ExecuTorch's own runtime cannot do of the program.
     """
 
-    artifacts: list[files.Artifact]
+    artifacts: list[Artifact]
     program: dict[str, Any]
     named_data: dict[str, dict[str, int]]
     limits: list[Limit]
@@ -76,7 +76,7 @@ def emit(
         manager = edge.to_executorch(replace(config, segment_alignment=segments))
     if lower_plan.share_mutable_buffers:
         mutable_buffers.check_shared(manager)
-    program = files.write(directory, f"{lower_plan.name}.pte", "program", manager.write_to_file)
+    program = write(directory, f"{lower_plan.name}.pte", "program", manager.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
@@ -89,7 +89,7 @@ def emit(
     return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
 
 
-def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, files.Artifact]:
+def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
     """The file of each shard, in order. Those of a tag that is split are called after their content."""
     missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
@@ -108,14 +108,14 @@ def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory
         tag = tag_of_shard(shard)
         if tag == shard:
             name = f"{lower_plan.name}.{tag}.ptd"
-            made[shard] = files.write(directory, name, "named_data", cord.write_to_file, tag)
+            made[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
         else:
             made[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
     return made
 
 
-def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> files.Artifact:
-    written = files.write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
+def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact:
+    written = write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
     named = replace(written, file=f"{shards}/{tag}-{written.sha256}.ptd")
     written.path.rename(named.path)
     return named

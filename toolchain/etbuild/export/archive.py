@@ -28,8 +28,7 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
-from etbuild.files import artifacts as files
-from etbuild.files import json_file
+from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
@@ -139,7 +138,7 @@ def _write_module(directory: Path, content: dict[str, Any]) -> None:
 
 
 def _write(directory: Path, file: str, content: bytes) -> None:
-    files.write(directory, file, "export", lambda opened: opened.write(content))
+    artifacts.write(directory, file, "export", lambda opened: opened.write(content))
 
 
 def _copy_sources(directory: Path, used: Used) -> None:

@@ -39,7 +39,7 @@ from etbuild.inputs.readable_places import (
 )
 from etbuild.inputs.thread_starters import starters_remembered
 from etbuild.patching import replaced
-from etbuild.processes import environment as settled
+from etbuild.processes.environment import dropped, is_settled, stays_set
 from etbuild.processes.process_state import high_copy
 
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
@@ -450,12 +450,12 @@ _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.g
 
 def _read_variable(place: str, name: str, is_there: bool) -> None:
     """A settled process sees few variables. One that it never sees, or that has one value, changes nothing."""
-    if settled.is_settled():
-        if name in settled.dropped() and not is_there:
+    if is_settled():
+        if name in dropped() and not is_there:
             message = f"{place}, reads the environment variable `{name}`, which is set, but builds do not see it"
             hint = "pass the value in the `kwargs` of the model, which are in the key"
             _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
-        if not (settled.stays_set(name) or name == "PYTHONPATH"):
+        if not (stays_set(name) or name == "PYTHONPATH"):
             return
     hint = "the `kwargs` of the model are in the key"
     _note(_watches[-1], place, f"reads the environment variable `{name}`", hint)

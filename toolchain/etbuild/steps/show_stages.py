@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import releases
-from etbuild.files import artifacts as files
+from etbuild.files.artifacts import whole_directory
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
@@ -72,7 +72,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             custom_ops.load(plan.custom_ops, context)
             for number, (name, write) in enumerate(_road(plan, context), 1):
                 place = directory / f"{number}-{name}"
-                with files.whole_directory(place) as made:
+                with whole_directory(place) as made:
                     write(made)
                 saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
                 if name == last:
