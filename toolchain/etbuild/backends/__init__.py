@@ -7,6 +7,7 @@ Other packages add backends of their own by an entry point of the group `etbuild
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,6 @@ from typing import Any
 
 from etbuild import json_schema
 from etbuild.backends import entry_points
-from etbuild.backends.arm.ethos_u import EthosU
-from etbuild.backends.arm.tosa import Tosa
-from etbuild.backends.arm.vgf import Vgf
 from etbuild.backends.backend import (
     Backend,
     BuiltInBackend,
@@ -32,23 +30,6 @@ from etbuild.backends.backend import (
     make,
     options_at,
 )
-from etbuild.backends.cadence import Cadence
-from etbuild.backends.coreml.backend import CoreMl
-from etbuild.backends.cortex_m import CortexM
-from etbuild.backends.cuda import Cuda
-from etbuild.backends.custom import Custom
-from etbuild.backends.mediatek import MediaTek
-from etbuild.backends.metal import Metal
-from etbuild.backends.mlx import Mlx
-from etbuild.backends.native import Native
-from etbuild.backends.nxp import Nxp
-from etbuild.backends.openvino import OpenVino
-from etbuild.backends.portable import Portable
-from etbuild.backends.qualcomm import Qualcomm
-from etbuild.backends.samsung import Samsung
-from etbuild.backends.vulkan import Vulkan
-from etbuild.backends.webgpu import WebGpu
-from etbuild.backends.xnnpack import Xnnpack
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 __all__ = [
@@ -65,33 +46,56 @@ __all__ = [
     "options_at",
 ]
 
-_CLASSES: tuple[type[BuiltInBackend], ...] = (
-    Cadence,
-    CoreMl,
-    CortexM,
-    Cuda,
-    Custom,
-    EthosU,
-    MediaTek,
-    Metal,
-    Mlx,
-    Native,
-    Nxp,
-    OpenVino,
-    Portable,
-    Qualcomm,
-    Samsung,
-    Tosa,
-    Vgf,
-    Vulkan,
-    WebGpu,
-    Xnnpack,
-)
+_CLASSES = {
+    "cadence": "cadence.Cadence",
+    "coreml": "coreml.backend.CoreMl",
+    "cortex-m": "cortex_m.CortexM",
+    "cuda": "cuda.Cuda",
+    "custom": "custom.Custom",
+    "ethos-u": "arm.ethos_u.EthosU",
+    "mediatek": "mediatek.MediaTek",
+    "metal": "metal.Metal",
+    "mlx": "mlx.Mlx",
+    "native": "native.Native",
+    "nxp": "nxp.Nxp",
+    "openvino": "openvino.OpenVino",
+    "portable": "portable.Portable",
+    "qualcomm": "qualcomm.Qualcomm",
+    "samsung": "samsung.Samsung",
+    "tosa": "arm.tosa.Tosa",
+    "vgf": "arm.vgf.Vgf",
+    "vulkan": "vulkan.Vulkan",
+    "webgpu": "webgpu.WebGpu",
+    "xnnpack": "xnnpack.Xnnpack",
+}
 
-BACKENDS: dict[str, BuiltInBackend] = {backend.name: backend for backend in map(make, _CLASSES)}
+
+class _BuiltIn(Mapping[str, BuiltInBackend]):
+    """The driver's own backends, by name. The module of one is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, BuiltInBackend] = {}
+
+    def __getitem__(self, name: str) -> BuiltInBackend:
+        if name not in self._made:
+            module, _, kind = _CLASSES[name].rpartition(".")
+            self._made[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+BACKENDS: Mapping[str, BuiltInBackend] = _BuiltIn()
 """The driver's own backends, by name."""
 
-FROM_SOURCES = Custom.name
+FROM_SOURCES = "custom"
 """The backend that stands for what a recipe from the declared sources lowers to: nobody knows it."""
 
 
