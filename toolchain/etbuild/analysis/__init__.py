@@ -1,1 +1,1 @@
-"""Questions about finished builds: what differs between two of them, and why."""
+"""Answers questions about finished builds: what differs between two builds, and why."""

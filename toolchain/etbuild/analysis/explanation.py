@@ -1,4 +1,4 @@
-"""The key, explained: what it is made of, and which of that differs between two builds."""
+"""Explains a key: which inputs it consists of, and which of them differ between two builds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from etbuild.errors import format_path
 from etbuild.files.digests import digest
 from etbuild.plan.plan import Plan
 
-_NAMED = 8  # so many changed tensors are named one by one
+_NAMED = 8  # at most this many changed tensors are listed by name
 
 
 def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
-    """The inputs of a key as the lines of a tree.
+    """Yields the inputs of a key as the lines of a tree.
 
     Args:
         inputs: The `inputs` of an index.
 
     Yields:
-        Depth, name, digest, and a word about it.
+        Depth, name, digest, and a short description or an empty string.
     """
     plan = inputs["plan"]
     yield 0, "key", digest(inputs), plan["name"]
@@ -42,11 +42,11 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What differs between the inputs of two builds, in words.
+    """Describes the differences between the inputs of two builds, one a line.
 
     Args:
-        before: An index, or what stands for one: `inputs` and `tensors`.
-        after: Another.
+        before: The index of the first build, or a dictionary with its `inputs` and `tensors`.
+        after: The same for the second build.
     """
     old, new = before["inputs"], after["inputs"]
     lines = [_of_plan(change) for change in changes(old["plan"], new["plan"])]
@@ -58,7 +58,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Which steps the second build could not take from the first, in words."""
+    """Returns the steps that the second build has to run because their inputs differ, with remarks."""
     old, new = before["inputs"], after["inputs"]
     if old == new:
         return []
@@ -75,7 +75,7 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _read_by_steps(inputs: dict[str, Any]) -> tuple[Any, Any]:
-    """What the export reads, and what lowering reads besides: their plans, sources and data."""
+    """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
     plan = Plan.from_json(inputs["plan"])
     export, lower = plan.export_plan, plan.lower_plan
     data = [{name: inputs["data"].get(name) for name in part.data_names} for part in (export, lower)]
@@ -112,7 +112,7 @@ def _of_file(what: str, change: Change) -> str:
 
 
 def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Which tensors of the weights changed, where both builds say what was in the file."""
+    """Lists the tensors that changed in a file of weights, if both builds recorded the tensors of the file."""
     name = change.path[0]
     if change.kind != "changed" or name not in before or name not in after:
         yield _of_file("data", change)

@@ -1,4 +1,4 @@
-"""How a user names a build: by its index, a directory, one of its artifacts, a manifest, or a key of the cache."""
+"""Finds the index of the build that a user names by an index, a directory, an artifact, or a key of the cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The index that a path leads to, and where it is.
+    """Finds and reads an index.
 
     Args:
-        path: An index, a directory that holds one, or an artifact beside it.
+        path: An index, a directory with one index, or an artifact in the same directory as its index.
+
+    Returns:
+        The path of the index and its content.
 
     Raises:
-        InputError: There is none, or several, or it is damaged.
+        InputError: There is no index or more than one, or the index is damaged.
     """
     try:
         found = _locate(path)
@@ -50,7 +53,7 @@ def _locate(path: Path) -> Path:
 
 
 def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
-    """The index of a program in the cache.
+    """Reads the index of a program from the cache.
 
     Raises:
         InputError: The cache does not have it.
@@ -63,5 +66,5 @@ def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is a whole key."""
+    """Returns whether a text is a complete key: 64 hexadecimal digits."""
     return re.fullmatch("[0-9a-f]{64}", text) is not None

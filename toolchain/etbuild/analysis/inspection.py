@@ -1,4 +1,4 @@
-"""The facts of a `.pte` or `.ptd` as text for people."""
+"""Formats what `etbuild inspect` finds in a `.pte` or `.ptd` as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etbuild.errors import printable
 
 
 def text(facts: dict[str, Any]) -> str:
-    """What `program_file.describe` found, in a few tables."""
+    """Formats the result of `program_file.describe` as a few tables."""
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
         return "\n\n".join([head, _blobs(facts["named_data"])])

@@ -1,4 +1,4 @@
-"""What differs between two pieces of JSON data, leaf by leaf."""
+"""Finds the differences between two pieces of JSON data, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etbuild.errors import DocumentPath
 
 
 class Absent:
-    """Stands for what is not there, where None may be a value."""
+    """Marks a missing value. None cannot, because JSON data may contain it."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -24,9 +24,9 @@ class Change:
     """One difference.
 
     Attributes:
-        path: Where it is.
-        before: What was there, or `ABSENT`.
-        after: What is there now, or `ABSENT`.
+        path: The location of the value.
+        before: The value before, or `ABSENT`.
+        after: The value after, or `ABSENT`.
     """
 
     path: DocumentPath
@@ -40,10 +40,10 @@ class Change:
 
 
 def changes(before: Any, after: Any, path: DocumentPath = ()) -> Iterator[Change]:
-    """The differences between two values, in the order of their paths.
+    """Yields the differences between two values, in the order of their paths.
 
-    Mappings are compared key by key, lists of one length entry by entry; a list of numbers, such as a shape, is one
-    value, and so is a list whose length changed.
+    Mappings are compared key by key, and lists of equal length entry by entry. A list of plain values, such as a
+    shape, is compared as one value, and so is a list whose length changed.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
@@ -62,7 +62,7 @@ def _comparable_lists(before: Any, after: Any) -> bool:
 
 
 def show(value: Any, path: DocumentPath = ()) -> str:
-    """A value in a line: shapes as `1x16`, long digests and long values shortened."""
+    """Returns a value as one line. Shapes become `1x16`; digests and long values are shortened."""
     if value is ABSENT:
         return "nothing"
     if isinstance(value, list) and path and path[-1] == "shape":

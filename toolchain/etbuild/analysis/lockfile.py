@@ -1,4 +1,4 @@
-"""Lockfiles: what a program's artifacts were when someone looked, to be checked in."""
+"""Lockfiles: checked-in files with the digests of a program's artifacts. A test fails if the program changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SCHEMA = "executorch-lock/v1"
 
 
 def lock(index: dict[str, Any]) -> dict[str, Any]:
-    """What a lockfile holds of a build: what is shipped, and the versions that made it.
+    """Returns the content of a build's lockfile: the artifacts that are shipped, and the versions that made them.
 
-    The report is left out: a check or an option of the report changes it, and nothing of what is shipped.
+    The report is left out, because a check or an option of the report changes it without changing what is shipped.
     """
     return {
         "schema": _SCHEMA,
         "name": index["name"],
-        # Which build of a release (`2.13.0+cpu`) makes no other bytes.
+        # The local part of a version (`2.13.0+cpu`) does not change the bytes.
         "versions": {name: version.partition("+")[0] for name, version in index["versions"].items()},
         "methods": index["methods"],
         "constant_methods": index["constant_methods"],
@@ -36,10 +36,10 @@ def lock(index: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes a lockfile, for people to read in a review.
+    """Writes a lockfile as indented JSON, so that people can review it.
 
     Raises:
-        BuildError: It cannot be written.
+        BuildError: The file cannot be written.
     """
     artifacts.replace(path, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
 
@@ -49,12 +49,12 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
 
     Args:
         path: The lockfile.
-        content: What it should hold.
-        hint: How it is brought up to date.
+        content: The content that the lockfile should have.
+        hint: How the user can update the lockfile.
 
     Raises:
-        CheckError: It differs, or is not there. Says what changed.
-        InputError: It is no lockfile.
+        CheckError: The lockfile differs or does not exist. The message lists the changes.
+        InputError: The file is not a lockfile.
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
@@ -66,7 +66,7 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
 
 
 def _merged(found: Iterator[Change]) -> Iterator[Change]:
-    """Of an artifact that changed one line: its size says more than its digest, which follows it."""
+    """Reduces the changes of each artifact to one. The size is preferred, since it says more than the digest."""
     seen = set()
     for change in sorted(
         found, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")

@@ -1,4 +1,4 @@
-"""Two programs, side by side: what differs in their methods, sizes and blobs; and where two files begin to differ."""
+"""Compares two programs: the differences in methods, sizes and blobs, and the first difference between two files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ Facts = dict[str, Any]
 
 
 def facts(path: Path) -> Facts:
-    """What there is to compare of a program, of named data, or of a build by its index.
+    """Collects what `compare` needs about a program, about named data, or about a build.
 
     Args:
-        path: A `.pte`, a `.ptd`, an index, or a directory with one index in it.
+        path: A `.pte`, a `.ptd`, an index, or a directory with one index.
+
+    Returns:
+        Sections by name. `of` says what kind of thing the path is.
 
     Raises:
-        InputError: It is none of these.
+        InputError: The path is something else, or the file is damaged.
     """
     if path.suffix in (".pte", ".ptd"):
         return _of_file(path)
@@ -81,7 +84,7 @@ def _of_index(index: dict[str, Any], path: Path) -> Facts:
 
 
 def _artifacts(listed: list[dict[str, Any]]) -> Facts:
-    """Artifacts by name; shards by their number, since a changed one has another name."""
+    """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
     found: Facts = {}
     for entry in listed:
         directory, separator, _ = entry["file"].partition("/")
@@ -92,7 +95,7 @@ def _artifacts(listed: list[dict[str, Any]]) -> Facts:
 
 
 def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
-    """The report that the index lists, where it lies beside it unchanged."""
+    """Returns the report that the index lists. None if it is not in the same directory, or was changed."""
     for artifact in index["artifacts"]:
         file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
         if file is None:
@@ -115,7 +118,7 @@ def _value(value: dict[str, Any]) -> str:
 
 
 def _blobs(sizes: dict[str, Any]) -> Facts:
-    """Blobs by name where they have one, else by their number: single delegates and constants go by their order."""
+    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes."""
     found: Facts = {}
     for kind, blobs in sizes.items():
         if kind == "external":
@@ -128,10 +131,10 @@ def _blobs(sizes: dict[str, Any]) -> Facts:
 
 
 def compare(before: Facts, after: Facts) -> list[Change]:
-    """What differs, in the order of the facts.
+    """Returns the differences, in the order of the sections.
 
     Raises:
-        InputError: The two are not of one kind.
+        InputError: The two are of different kinds.
     """
     if before["of"] != after["of"]:
         message = f"{before['of']} cannot be compared with {after['of']}"
@@ -143,7 +146,7 @@ def compare(before: Facts, after: Facts) -> list[Change]:
 
 
 def text(found: list[Change]) -> Iterator[str]:
-    """The differences as lines, under a heading for each section."""
+    """Yields the differences as lines, under a heading for each section."""
     section = None
     for change in found:
         if change.path[0] != section:
@@ -166,7 +169,8 @@ def _line(change: Change) -> str:
 
 
 def _method_part(path: list[Any]) -> str:
-    """`forward: XnnpackBackend aten::linear`, or `forward: operator aten::sin.out`."""
+    """Returns the location of a change, such as `forward: XnnpackBackend aten::linear` or `forward: operator
+    aten::sin.out`."""
     method, *rest = path
     if rest[:2] == ["operators", "delegated"] or rest[:2] == ["operators", "fallback"]:
         rest = rest[2:] if rest[1] == "delegated" else rest[1:]
@@ -192,11 +196,14 @@ def _sizes(before: Any, after: Any) -> str:
 
 
 def first_difference(before: Path, after: Path) -> str | None:
-    """Where two artifacts of one kind begin to differ: file, section and field; None where they are the same.
+    """Finds the first difference between two artifacts of the same kind.
 
     Args:
         before: A file, or a directory of shards.
-        after: What should be the same.
+        after: The file or directory that should be equal.
+
+    Returns:
+        The file, section and field. None if the artifacts are equal.
     """
     if before.is_dir():
         return _first_in_directory(before, after)
@@ -246,7 +253,7 @@ def _first_byte(old: bytes, new: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Bytes:
-    """The bytes of a blob: a leaf of a tree."""
+    """The bytes of a blob, as a leaf of a tree."""
 
     content: bytes
 
@@ -264,7 +271,7 @@ def _named_data_tree(data: bytes) -> Any:
 
 
 def _tree(value: Any) -> Any:
-    """Data classes of ExecuTorch as mappings."""
+    """Converts ExecuTorch's data classes to mappings."""
     if isinstance(value, enum.Enum):
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -279,7 +286,7 @@ def _tree(value: Any) -> Any:
 
 
 def as_json(found: list[Change]) -> list[dict[str, Any]]:
-    """The differences for machines."""
+    """Returns the differences as JSON data."""
     return [
         {
             "path": list(change.path),

@@ -1,4 +1,4 @@
-"""Builds a program a second time, in other surroundings, and compares."""
+"""Builds a program a second time, in other surroundings, and compares the results."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _HINT = (
 
 
 def verify(export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
-    """Exports and lowers again, from nothing, and compares with what was made the first time.
+    """Exports and lowers again, without the cache, and compares the result with that of the first build.
 
     Args:
-        export_plan: What is exported.
-        lower_plan: What is lowered.
-        inputs: What may be read.
-        used: The sources that the export uses.
-        made: What the first build made: files, and directories of shards.
+        export_plan: The plan of the export.
+        lower_plan: The plan of the lowering.
+        inputs: The declared sources and data.
+        used: The sources that the export uses, with their contents.
+        made: The artifacts of the first build: files, and directories of shards.
 
     Raises:
-        BuildError: The second build failed, or made something else. Names the first artifact, section and field.
+        BuildError: The second build failed, or its result differs. Names the first artifact, section and field.
     """
     from etbuild.analysis.program_diff import first_difference
 
@@ -57,7 +57,7 @@ def verify(export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used:
 
 
 def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used) -> Path:
-    """Runs both steps with copies of the sources, each in a process of its own, and returns the outputs' directory."""
+    """Runs both steps with copies of the sources, each in its own process. Returns the directory with the outputs."""
     sources = {name: root / "sources" / name for name in used.sources}
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tables and sizes for people."""
+"""Formats tables and sizes as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from etbuild.errors import printable
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as aligned columns, the first row being the head. A cell may hold what a file says."""
+    """Aligns rows in columns. The first row is the heading. Cells may hold text from untrusted files: it is escaped."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -16,7 +16,7 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes for people: `1.2 MB`."""
+    """Formats a number of bytes, such as `1.2 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
         if value < 1000:

@@ -1,4 +1,5 @@
-"""The files of the local cache, by their places below its open directory. No link in it is followed."""
+"""Reads and writes the files of the local cache. Their paths are relative to the cache's open directory; links are not
+followed."""
 
 from __future__ import annotations
 
@@ -21,36 +22,39 @@ _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _STEP, _PREFIX = re.compile(r"[a-z]+"), re.compile(r"[0-9a-f]{2}")
 _LOCK = re.compile(rf"gc|[a-z]+-{DIGEST.pattern}")
 _LEVELS: dict[str, list[re.Pattern[str]]] = {"blobs": [_PREFIX], "records": [_STEP, _PREFIX], "locks": [], "tmp": []}
-"""What directories are called in those of the cache, level by level."""
+"""For each directory of the cache, the patterns for the names of its sub-directories, level by level."""
 
 KINDS = tuple(_LEVELS)
-"""The cache's directories."""
+"""The names of the cache's directories."""
 
 
 def record_place(step: str, key: str) -> str:
-    """Where the record of a key is."""
+    """Returns the path of a key's record, relative to the cache."""
     assert DIGEST.fullmatch(key), key
     return f"records/{step}/{key[:2]}/{key}"
 
 
 def blob_place(sha256: str) -> str:
-    """Where the content of a digest is."""
+    """Returns the path of the blob with this digest, relative to the cache."""
     return f"blobs/{sha256[:2]}/{sha256}"
 
 
 def called(place: str) -> str:
-    """What messages call a record or a blob."""
+    """Returns the name of a record or a blob for messages."""
     kind, step, *_, name = place.split("/")
     return f"the blob {name[:16]}" if kind == "blobs" else f"the record of {step} {name[:16]}"
 
 
 def reason(error: Exception) -> str:
-    """What an error says, without the number of the system's."""
+    """Returns the text of an error, without its `errno`."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def find(root: Folder) -> tuple[dict[str, list[str]], list[str]]:
-    """The places of all files by kind, and of what the cache has not made.
+    """Lists the files of the cache.
+
+    Returns:
+        The paths of the cache's own files by kind, and the paths that the cache did not make.
 
     Raises:
         OSError: A directory cannot be read.
@@ -66,7 +70,7 @@ def find(root: Folder) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _walk(folder: Folder, place: str, levels: Sequence[re.Pattern[str]]) -> Iterator[tuple[str, bool]]:
-    """The places below a directory, and whether the cache has made what is there."""
+    """Yields each path below a directory, and whether the cache made it."""
     for name in folder.names():
         inner = f"{place}/{name}"
         if not levels:
@@ -88,7 +92,7 @@ def _is_ours(place: str) -> bool:
 
 
 def sizes(root: Folder, places: dict[str, list[str]]) -> dict[str, int]:
-    """The bytes of records and blobs, by place."""
+    """Returns the sizes of records and blobs in bytes, by path."""
     found = {}
     for place in (*places["records"], *places["blobs"]):
         with contextlib.suppress(FileNotFoundError), root.holder(place) as (folder, name):
@@ -97,11 +101,11 @@ def sizes(root: Folder, places: dict[str, list[str]]) -> dict[str, int]:
 
 
 def read(root: Folder, place: str) -> tuple[Record, os.stat_result]:
-    """A record, and what the file system says of it.
+    """Returns a record and the `stat` result of its file.
 
     Raises:
-        Damaged: It is not what was written.
-        OSError: It cannot be read. FileNotFoundError: There is none.
+        Damaged: The content is not what was written.
+        OSError: The record cannot be read; FileNotFoundError if it does not exist.
     """
     _, step, _, key = place.split("/")
     try:
@@ -112,23 +116,23 @@ def read(root: Folder, place: str) -> tuple[Record, os.stat_result]:
 
 
 def check_record(root: Folder, place: str) -> None:
-    """Reads a record, and looks whether its blobs are there.
+    """Reads a record and checks that its blobs exist. Does not read the blobs.
 
     Raises:
-        Damaged: It is not what was written, or a blob is missing.
+        Damaged: The content is not what was written, or a blob is missing.
         Unreadable: A blob cannot be opened now.
-        OSError: It cannot be read. FileNotFoundError: There is none.
+        OSError: The record cannot be read; FileNotFoundError if it does not exist.
     """
     for entry in read(root, place)[0].files:
         open_blob(root, entry.sha256).close()
 
 
 def check_blob(root: Folder, place: str) -> None:
-    """Reads a blob.
+    """Reads a blob and compares its digest with its name.
 
     Raises:
-        Damaged: It has not the content that its name says.
-        OSError: It cannot be read. FileNotFoundError: There is none.
+        Damaged: The digest is another one.
+        OSError: The blob cannot be read; FileNotFoundError if it does not exist.
     """
     try:
         with root.holder(place) as (folder, name), folder.open(name) as file:
@@ -139,11 +143,11 @@ def check_blob(root: Folder, place: str) -> None:
 
 
 def open_blob(root: Folder, sha256: str) -> BinaryIO:
-    """The blob of a digest. Its content is not looked at.
+    """Opens the blob with this digest. Does not check its content.
 
     Raises:
-        Damaged: There is none.
-        Unreadable: It cannot be opened now.
+        Damaged: The blob is missing, or is not a regular file.
+        Unreadable: The blob cannot be opened now.
     """
     what = f"the blob {sha256[:16]}"
     try:
@@ -158,11 +162,11 @@ def open_blob(root: Folder, sha256: str) -> BinaryIO:
 
 
 def copy_out(root: Folder, entry: Entry, directory: Path) -> None:
-    """Copies a blob and checks the copy. No hard link: who edits an output in place would edit the cache.
+    """Copies a blob and checks the copy. Makes no hard link: editing an output in place would then change the cache.
 
     Raises:
-        Damaged: The blob is missing, or has another content, and is removed.
-        Unreadable: It cannot be read now.
+        Damaged: The blob is missing, or has other content. In that case it is removed.
+        Unreadable: The blob cannot be read now.
         BuildError: The copy cannot be written.
     """
     with open_blob(root, entry.sha256) as blob, _destination(directory, entry.name) as target:
@@ -175,7 +179,8 @@ def copy_out(root: Folder, entry: Entry, directory: Path) -> None:
 
 @contextlib.contextmanager
 def _destination(directory: Path, name: str) -> Iterator[BinaryIO]:
-    """A new file in place of what has its name. An error of it is no fault of the cache."""
+    """Opens a new file, which replaces an existing file of this name. An `OSError` becomes a `BuildError`: the output
+    directory failed, not the cache."""
     try:
         with Folder.at(directory) as top:
             top.make_parents(name)
@@ -188,7 +193,7 @@ def _destination(directory: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _copy_and_digest(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
-    """Copies an open file, or clones it where the file system can, and digests what the copy holds."""
+    """Copies an open file, or clones it if the file system can. Returns the sha256 and the size of the content."""
     state, size = hashlib.sha256(), 0
     cloned = _clone(source.fileno(), target.fileno())
     while block := _read_block(source):
@@ -202,12 +207,13 @@ def _copy_and_digest(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
 def _read_block(source: BinaryIO) -> bytes:
     try:
         return source.read(_BLOCK)
-    except OSError as error:  # by its type it could be one of the copy
+    except OSError as error:  # by its type it could come from writing the copy
         raise Unreadable(f"a blob: {reason(error)}") from error
 
 
 def _clone(source: int, target: int) -> bool:
-    """Shares the blocks of a file, to be copied when one of the two is written to (Btrfs, XFS)."""
+    """Makes the target share the blocks of the source until one of them is written to (Btrfs, XFS). Returns whether
+    that worked."""
     try:
         fcntl.ioctl(target, _CLONE, source)
     except OSError:
@@ -223,10 +229,10 @@ def _digest(file: BinaryIO) -> str:
 
 
 def copy_in(root: Folder, source: Folder, name: str) -> Entry:
-    """Keeps a file as a blob, unless there is a sound one of its content.
+    """Stores a file as a blob, unless an undamaged blob with its content exists.
 
     Raises:
-        OSError: It cannot be read, or the blob cannot be read or written.
+        OSError: The file cannot be read, or the blob cannot be read or written.
     """
     with source.holder(name) as (folder, file), folder.open(file) as opened:
         entry = Entry(name, os.fstat(opened.fileno()).st_size, _digest(opened))
@@ -253,10 +259,10 @@ def _is_sound(root: Folder, place: str) -> bool:
 
 
 def write(root: Folder, place: str, write_to: Callable[[BinaryIO], object]) -> None:
-    """Writes a file whole: elsewhere first, and to the disk before it gets its name.
+    """Writes a file atomically: to `tmp` first, with fsync, and then renames it.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     root.make_parents(place)
     with root.enter("tmp") as made, unfinished(made) as (file, temporary), root.holder(place) as (folder, name):
@@ -267,17 +273,17 @@ def write(root: Folder, place: str, write_to: Callable[[BinaryIO], object]) -> N
 
 
 def remove(root: Folder, place: str) -> None:
-    """Removes a file, or a link itself. It may be gone already.
+    """Removes a file, or a link but not its target. A missing file is not an error.
 
     Raises:
-        OSError: It cannot be removed.
+        OSError: The file cannot be removed.
     """
     with contextlib.suppress(FileNotFoundError), root.holder(place) as (folder, name):
         folder.remove(name)
 
 
 def remove_copies(names: Sequence[str], directory: Path) -> None:
-    """Removes files, and the directories above them that hold nothing else, as far as that can be done."""
+    """Removes files and the directories that are empty then. Ignores what cannot be removed."""
     with contextlib.suppress(OSError), Folder.at(directory) as top:
         for name in names:
             remove(top, name)
@@ -287,12 +293,12 @@ def remove_copies(names: Sequence[str], directory: Path) -> None:
 
 
 def touch(root: Folder, place: str) -> None:
-    """Notes that an entry was used. Where nothing can be written, it can still be read."""
+    """Sets the modification time of an entry to now. Errors are ignored: a read-only cache can still be read."""
     with contextlib.suppress(OSError), root.holder(place) as (folder, name):
         os.utime(name, dir_fd=folder.descriptor, follow_symlinks=False)
 
 
 def sweep_lock(root: Folder, place: str) -> None:
-    """Removes the lock of a key, unless a process has it."""
+    """Removes the lock file of a key, unless a process holds the lock."""
     with contextlib.suppress(OSError), root.holder(place) as (folder, name):
         remove_unlocked(folder, name)

@@ -1,4 +1,4 @@
-"""A record of the local cache: which files a step made, in a form in which any damage is noticed."""
+"""A record of the local cache: lists the files that a step made. A digest reveals any damage to it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(Exception):
-    """An entry that is not what was stored."""
+    """The content of an entry is not what was stored."""
 
 
 class Unreadable(Exception):
-    """An entry that cannot be read now. It may be sound: a disk that fails, or a process without file descriptors, says
-    nothing of its content."""
+    """An entry cannot be read now. It may be undamaged: a failing disk, or a process without free file descriptors,
+    does not show that its content is wrong."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a record."""
+    """A file in a record: its name, its size in bytes, and its digest."""
 
     name: str
     size: int
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Record:
-    """What a step made: its files, by what it read."""
+    """The files that a step made. The key is the digest of what the step read."""
 
     step: str
     key: str
@@ -44,7 +44,7 @@ class Record:
 
 
 def write_record(record: Record) -> bytes:
-    """One line with the sha256 of the next one, which is canonical JSON."""
+    """Returns a record as two lines: the sha256 of the second line, and the record as canonical JSON."""
     content = {
         "schema": _SCHEMA,
         "step": record.step,
@@ -56,10 +56,10 @@ def write_record(record: Record) -> bytes:
 
 
 def read_record(data: bytes, step: str, key: str) -> Record:
-    """The record of a key.
+    """Parses a record.
 
     Raises:
-        Damaged: It is not what was written, or the record of something else.
+        Damaged: The content is not what was written, or it belongs to another step or key.
     """
     digest, _, body = data.partition(b"\n")
     if digest != hashlib.sha256(body).hexdigest().encode():
@@ -81,7 +81,7 @@ def read_record(data: bytes, step: str, key: str) -> Record:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name leads to a file of the directory that the entry is copied to, and nowhere else."""
+    """Returns whether a name is a relative path that stays inside the directory that the entry is copied to."""
     path = PurePosixPath(name)
     inside = name == str(path) != "." and not path.is_absolute() and ".." not in path.parts
     return inside and not steers(name)

@@ -1,19 +1,19 @@
-"""The local cache: what steps made, by what they read. Shared by any number of processes, and believed in nothing.
+"""The local cache: the results of steps, by key. Processes can share it safely; every entry is verified on read.
 
-    blobs/ab/abcd...             contents, by their sha256
-    records/STEP/12/1234...      one line with the sha256 of the next one, which lists the files of a step by its key
+    blobs/ab/abcd...             contents, by sha256
+    records/STEP/12/1234...      two lines: the sha256 of the second line, and JSON that lists the files of a step
     locks/                       see below
-    tmp/                         what is being written
+    tmp/                         files that are being written
 
-A blob and a record appear whole, by a rename, so that a process may be killed anywhere. A record is written after its
-blobs, and is only a hit if every blob still has its digest: what is damaged is dropped and built again. Damage is what
-its content proves. Where a disk is full or cannot be read now, the entry stays.
+Blobs and records are written to `tmp` and renamed, so a process may be killed at any time. A record is written after
+its blobs, and it is a hit only if every blob still has its digest. A damaged entry is dropped, and the step runs again.
+An entry counts as damaged only if its content proves it. If the disk is full or cannot be read now, the entry stays.
 
-Locks are the kernel's (flock), which a killed process gives back. `locks/gc` is shared by all that read or write
-entries and exclusive to the collector: it waits for them and they for it, so that it removes nothing in use.
+Locks are the kernel's (flock), so a killed process releases them. Processes that read or write entries share
+`locks/gc`; garbage collection takes it exclusively. So garbage collection removes nothing in use.
 
-The directory may be a link, and no link in it is followed. What is there under a name that the cache does not give is
-left alone.
+The directory itself may be a link. Links inside it are not followed. Files with names that the cache does not use are
+kept.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from etbuild.files.scratch import sweep_files
 
 
 def default_directory() -> Path:
-    """`$ETBUILD_CACHE_DIR`, else `etbuild` in the user's cache directory.
+    """Returns `$ETBUILD_CACHE_DIR`, or `etbuild` in the user's cache directory.
 
     Raises:
-        InputError: There is no home directory to look for it in.
+        InputError: The home directory cannot be determined.
     """
     named = os.environ.get("ETBUILD_CACHE_DIR")
     if named:
@@ -51,7 +51,7 @@ def default_directory() -> Path:
 
 @dataclass(frozen=True)
 class Info:
-    """What a cache holds: records by step, blobs, and bytes of both."""
+    """The contents of a cache: the number of records by step, the number of blobs, and the bytes of both."""
 
     directory: Path
     records: dict[str, int]
@@ -61,7 +61,8 @@ class Info:
 
 @dataclass(frozen=True)
 class Removed:
-    """What the collector removed and left."""
+    """The result of garbage collection: how many records and blobs were removed, the bytes that this freed, and the
+    bytes that are left."""
 
     records: int
     blobs: int
@@ -77,11 +78,11 @@ class Cache:
     """A cache in a directory.
 
     Args:
-        directory: Where it is; made if need be, for its user alone.
-        report: Is told in one line what was wrong with an entry, or why nothing could be stored.
+        directory: The cache's directory. It is created if it does not exist; only its user can access it.
+        report: Called with one line about a damaged entry, or about a cache that cannot be read or written.
 
     Raises:
-        InputError: The directory cannot be used.
+        InputError: The directory cannot be used as a cache.
     """
 
     def __init__(self, directory: Path, report: Callable[[str], None] = _report) -> None:
@@ -105,13 +106,14 @@ class Cache:
         """Copies the files of a key into a directory.
 
         Args:
-            step: The step.
-            key: The digest of what it read.
-            directory: An existing directory. What it holds already under these names is replaced.
+            step: The name of the step, such as `export`.
+            key: The digest of what the step read.
+            directory: An existing directory. Files in it with the same names are replaced.
 
         Returns:
-            The names of the files; None where there is no record, or something of it is damaged or cannot be read.
-            Nothing of the record is left in the directory then. A damaged entry is dropped, and any other stays.
+            The names of the files. None if there is no record, or if the record or a blob is damaged or cannot be
+            read; then no file of the record is left in the directory. A damaged entry is dropped, other entries
+            stay.
 
         Raises:
             BuildError: The directory cannot be written to. The entry stays.
@@ -134,13 +136,14 @@ class Cache:
             return None
 
     def store(self, step: str, key: str, directory: Path, names: Sequence[str]) -> None:
-        """Keeps files of a directory as what a step made. A cache that cannot be written to is reported, and no error.
+        """Stores files as the result of a step. If the cache cannot be written to, this is reported and is not an
+        error.
 
         Args:
-            step: The step.
-            key: The digest of what it read.
-            directory: Where the files are.
-            names: Their names in it.
+            step: The name of the step, such as `export`.
+            key: The digest of what the step read.
+            directory: The directory with the files.
+            names: The files, relative to the directory.
         """
         try:
             with self._lock("gc", fcntl.LOCK_SH) as root, Folder.at(directory) as source:
@@ -152,7 +155,8 @@ class Cache:
 
     @contextlib.contextmanager
     def building(self, step: str, key: str) -> Iterator[None]:
-        """Lets one process build a key at a time. Those that waited look into the cache again."""
+        """Returns a context manager that only one process at a time can enter for a key. Processes that waited should
+        look into the cache again."""
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self._lock(f"{step}-{key}", fcntl.LOCK_EX))
@@ -161,10 +165,10 @@ class Cache:
             yield
 
     def info(self) -> Info:
-        """What there is.
+        """Counts the records and blobs and their bytes.
 
         Raises:
-            BuildError: It cannot be read.
+            BuildError: The cache cannot be read.
         """
         with self._upkeep(fcntl.LOCK_SH) as root:
             places = self._find(root)
@@ -174,7 +178,10 @@ class Cache:
             return Info(self.directory, records, len(places["blobs"]), size)
 
     def verify(self) -> list[str]:
-        """Reads everything, drops what is damaged, and says what that was, and what cannot be read.
+        """Reads all entries and drops the damaged ones.
+
+        Returns:
+            A message for each entry that is damaged or cannot be read.
 
         Raises:
             BuildError: The cache cannot be read.
@@ -195,13 +202,14 @@ class Cache:
     def gc(self, max_size: int) -> Removed:
         """Removes the least recently used records until the cache fits, then blobs that no record lists.
 
-        Waits until no process reads or writes an entry; those that come meanwhile wait.
+        It waits until no process reads or writes an entry. Processes that want to do so meanwhile wait.
 
         Args:
-            max_size: Of records and blobs together, in bytes.
+            max_size: The limit for records and blobs together, in bytes.
 
         Raises:
-            BuildError: A record cannot be read, so that nobody knows which blobs it needs; or a file cannot be removed.
+            BuildError: A record cannot be read, so the blobs that it needs are unknown; or a file cannot be
+                removed.
         """
         with self._upkeep(fcntl.LOCK_EX) as root:
             places = self._find(root)
@@ -221,7 +229,7 @@ class Cache:
             return Removed(len(removed), len(unused), before - after, after)
 
     def _read(self, root: Folder, place: str) -> Record | None:
-        """The record of a key, None where there is none that can be used."""
+        """Returns the record at a path. None if it does not exist, is damaged, or cannot be read."""
         try:
             return cache_files.read(root, place)[0]
         except FileNotFoundError:
@@ -231,7 +239,7 @@ class Cache:
             return None
 
     def _copy_out(self, root: Folder, record: Record, directory: Path) -> None:
-        """Copies all blobs of a record. If one cannot be copied, no file of the record is left."""
+        """Copies all blobs of a record. If one cannot be copied, removes the copies that were made."""
         copied: list[str] = []
         try:
             for entry in record.files:
@@ -242,7 +250,7 @@ class Cache:
             raise
 
     def _refuse(self, root: Folder, place: str, error: Exception) -> str:
-        """Drops an entry that is damaged, leaves one that cannot be read now, and says which it was."""
+        """Drops a damaged entry; keeps an entry that cannot be read now. Returns a message about it."""
         what = f"{self.directory}: {cache_files.called(place)}"
         if not isinstance(error, Damaged):
             return f"{what} cannot be read and is kept: {reason(error)}"
@@ -253,7 +261,7 @@ class Cache:
         return f"{what} was damaged and is removed: {error}"
 
     def _find(self, root: Folder) -> dict[str, list[str]]:
-        """The places of the cache's files, by kind. Says what else there is."""
+        """Returns the paths of the cache's files, by kind. Reports files that the cache did not make."""
         ours, others = cache_files.find(root)
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
@@ -262,7 +270,7 @@ class Cache:
         return ours
 
     def _sized(self, root: Folder, place: str) -> Iterator[_Sized]:
-        """A record as the collector sees it; none where it is damaged, and dropped."""
+        """Yields a record with what garbage collection needs. Yields nothing for a damaged record, which is dropped."""
         try:
             record, status = cache_files.read(root, place)
         except Damaged as error:
@@ -273,7 +281,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _upkeep(self, kind: int) -> Iterator[Folder]:
-        """The cache's directory, while a lock is held against the collector, or by it."""
+        """Yields the cache's directory while it holds `locks/gc`: shared, or exclusively for garbage collection."""
         try:
             with self._lock("gc", kind) as root:
                 yield root
@@ -283,14 +291,14 @@ class Cache:
 
     @contextlib.contextmanager
     def _lock(self, name: str, kind: int) -> Iterator[Folder]:
-        """The cache's directory, while a lock is held."""
+        """Yields the cache's directory while it holds a lock."""
         with Folder.at(self.directory) as root, root.enter("locks") as locks:
             while True:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, 0o600, dir_fd=locks.descriptor)
                 try:
                     lock(descriptor, kind)
-                    # The collector may have removed the file meanwhile: then others lock another one.
+                    # Garbage collection may have removed the file meanwhile. Then other processes lock a new one.
                     if locks.is_still(name, descriptor):
                         yield root
                         return
@@ -300,7 +308,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class _Sized:
-    """A record as the collector sees it: when it was used last, its own size, and its blobs."""
+    """A record with what garbage collection needs: when it was used last (ns), its own size in bytes, and its blobs."""
 
     place: str
     used: int
@@ -309,7 +317,7 @@ class _Sized:
 
 
 def _choose(records: list[_Sized], sizes: dict[str, int], max_size: int) -> tuple[list[_Sized], list[_Sized]]:
-    """The records that stay, the most recently used that fit, and those that go."""
+    """Returns the records to keep, which are the most recently used ones that fit, and the records to remove."""
     kept: list[_Sized] = []
     removed: list[_Sized] = []
     held: set[str] = set()
