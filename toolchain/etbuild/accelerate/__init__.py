@@ -1,8 +1,9 @@
-"""Lowering in less time, with the same bytes: switches around PyTorch and ExecuTorch, whose code stays as it is.
+"""Speeds up lowering without changing its bytes, with switches that replace functions of PyTorch and ExecuTorch.
 
-Each switch is a context manager in a file of its own, which says what it saves and why nothing changes. All of them are
-written against one version of both packages and stay off for any other: `versions.fitting`. `docs/upstream.md` says
-what each would be as a change to the code that it works around, and what it is worth.
+Each switch is a context manager in its own file, which says what the switch saves and why the result stays the same.
+All
+switches are written for one version of both packages, and stay off for other versions: `releases.fitting`.
+`docs/upstream.md` describes each switch as a change to PyTorch or ExecuTorch, and how much time or memory it saves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager
 
 from etbuild import releases
 
-# In the order in which they are entered. The modules import torch, so that each is imported when it is used.
+# In the order in which they are entered. The modules import torch, so each one is imported only when it is used.
 SWITCHES = (
     "compile_on_demand",
     "share_provenance",
@@ -28,10 +29,10 @@ SWITCHES = (
 
 @contextlib.contextmanager
 def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
-    """Lowers faster inside, in this process. What was imported before stays as it is afterwards.
+    """Returns a context manager in which this process lowers faster. On exit, all replaced functions are restored.
 
     Args:
-        on: The switches to use; each of them stays off if the packages do not fit.
+        on: The names of the switches to use. All stay off if the installed versions do not fit.
     """
     with contextlib.ExitStack() as switches:
         if on and releases.fitting():
@@ -42,7 +43,7 @@ def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
 
 
 def importing() -> AbstractContextManager[None]:
-    """Imports ExecuTorch faster inside."""
+    """Returns a context manager in which ExecuTorch is imported faster."""
     from etbuild.accelerate.import_inductor_later import import_inductor_later
 
     return import_inductor_later() if releases.fitting() else contextlib.nullcontext()

@@ -1,7 +1,8 @@
-"""Keeps what XNNPACK makes of weights in files, as soon as it is made.
+"""Writes the weights that XNNPACK packs to files immediately, instead of keeping them in memory.
 
-Each delegate's packed weights are `bytes` until the program has been written: a second copy of the model, and a third
-for a second method. ExecuTorch's store of named data takes files in place of bytes, and copies them to the program.
+Otherwise each delegate's packed weights stay in memory as `bytes` until the program is written: a second copy of the
+model, and a third one for a second method. ExecuTorch's store of named data also accepts files, and copies them to the
+program.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from etbuild.patching import replaced
 
 
 def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
-    """A blob in a file that is called after its content; one that is in a file already stays there.
+    """Writes a blob to a file that is named after its digest. A blob that is already in a file stays there.
 
     Raises:
         BuildError: The file cannot be written.
@@ -31,7 +32,7 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
     digest = hashlib.sha256(blob)
     path = directory / digest.hexdigest()
     if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may be writing the same one
+        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may be writing the same blob
         try:
             unfinished.write_bytes(blob)
             unfinished.replace(path)
@@ -42,7 +43,8 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
 
 @contextlib.contextmanager
 def blobs_in_files(directory: Path) -> Iterator[None]:
-    """Blobs go to files of an existing directory, which have to stay as long as what is lowered inside."""
+    """Returns a context manager in which XNNPACK's blobs are written to an existing directory. The files are needed as
+    long as the lowered methods."""
     preprocess = XnnpackBackend.preprocess
 
     def preprocess_to_files(*arguments: Any) -> Any:

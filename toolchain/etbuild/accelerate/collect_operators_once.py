@@ -1,8 +1,8 @@
-"""Asks PyTorch's dispatcher for its composite operators once where it is asked for each namespace.
+"""Asks PyTorch's dispatcher for its composite operators once, instead of once for each namespace.
 
-`run_decompositions`, which lowering calls three times a method, asks 40 times and each time gets the same answer. Then
-it replaces kernels of all of these operators, and puts them back. For that PyTorch evaluates an annotation
-`Callable[...]` 6,000 times; `typing.Callable` remembers what it was subscripted with, that of `collections.abc` not.
+Lowering calls `run_decompositions` three times for each method. Each call asks the dispatcher 40 times and always gets
+the same answer. Then it replaces the kernels of all these operators and restores them. For that, PyTorch evaluates an
+annotation `Callable[...]` 6,000 times. `typing.Callable` caches its subscriptions; `collections.abc.Callable` does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etbuild.patching import replaced
 
 
 def _collect() -> Any:
-    """The composite operators: materialized once, and then collected namespace by namespace."""
+    """Materializes the composite operators once, and then collects them by namespace."""
     utils._materialize_cpp_cia_ops()
     with replaced(utils, "_materialize_cpp_cia_ops", lambda: None):
         return _collect_all()
@@ -31,7 +31,7 @@ _collect_all = utils._collect_all_valid_cia_ops
 
 @contextlib.contextmanager
 def collect_operators_once() -> Iterator[None]:
-    """Decompositions are set up faster inside."""
+    """Returns a context manager in which `run_decompositions` is set up faster."""
     name = _collect_all.__name__
     importers = [module for module in list(sys.modules.values()) if vars(module).get(name) is _collect_all]
     with contextlib.ExitStack() as switches:

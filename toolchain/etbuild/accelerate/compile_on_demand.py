@@ -1,11 +1,11 @@
-"""Compiles a graph module when it is called, and not after each pass.
+"""Compiles a graph module when it is called, instead of after each pass.
 
-Every pass ends with `GraphModule.recompile`: the graph is printed as Python and compiled. Passes and interpreters read
-the graph; of tens of thousands of compiled versions a few hundred are ever called. PyTorch has `_LazyGraphModule` for
-this, which has to be chosen where a module is made, and which XNNPACK's upsample pass does not survive.
+Every pass ends with `GraphModule.recompile`, which prints the graph as Python and compiles it. But passes and
+interpreters read the graph: only a few hundred of tens of thousands of compiled versions are ever called. PyTorch has
+`_LazyGraphModule` for this, but it must be chosen when a module is created, and XNNPACK's upsample pass fails with it.
 
-The code of a module is a function of its graph and reaches no program, so that it can as well be made later: then from
-the graph as it is, which is what a `recompile` in between would have done.
+The code of a module depends only on its graph and does not become part of a program. So it can be made later, from the
+graph at that time; a `recompile` at that time gives the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _recompile, _reduce = GraphModule.recompile, GraphModule.__reduce__
 
 
 class _CodeOnDemand:
-    """What `recompile` returns: compiles when a caller looks into it, as pickling does."""
+    """The result of `recompile`. It compiles when an attribute is read, as pickling does."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
@@ -34,21 +34,21 @@ class _CodeOnDemand:
 
 
 class _ForwardOnDemand:
-    """Stands where the compiled `forward` will: torch.export looks at its signature too, and names inputs after it."""
+    """Takes the place of `forward` until it is compiled. torch.export also reads its signature, to name inputs."""
 
     def __get__(self, module: GraphModule | None, cls: type[GraphModule]) -> Any:
         if module is None:
             return self
-        _recompile(module)  # puts a compiled `forward` in the place of this
+        _recompile(module)  # replaces this object by a compiled `forward`
         return module.forward
 
 
 def _mark_stale(module: GraphModule) -> _CodeOnDemand:
-    """Takes the place of `GraphModule.recompile`, and does all that it does except to compile."""
+    """Replaces `GraphModule.recompile`. Does everything that it does, except compiling."""
     codegen = module._graph._codegen
     if isinstance(codegen, fx._PyTreeCodeGen):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
-    cls = type(module)  # every graph module has a class of its own
+    cls = type(module)  # every graph module has its own class
     cls.forward = _ForwardOnDemand()
     if "_wrapped_call" not in vars(cls):
         cls._wrapped_call = fx._WrappedCall(cls, vars(cls).get("__call__"))
@@ -73,7 +73,7 @@ def _set_code(module: GraphModule, code: str) -> None:
 
 
 def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
-    _get_code(module)  # what is pickled is the code
+    _get_code(module)  # pickling stores the code
     reduced: tuple[Any, ...] = _reduce(module)
     return reduced
 
@@ -82,14 +82,16 @@ _partition = backend_api._create_partitions_in_graph_module
 
 
 def _partition_without_printing(*arguments: Any, **keywords: Any) -> Any:
-    """It formats debug messages that hold the whole module, whether or not someone reads them."""
+    """Partitions without printing the module: ExecuTorch formats debug messages with the whole module even if they are
+    off."""
     with replaced(GraphModule, "__str__", object.__repr__):
         return _partition(*arguments, **keywords)
 
 
 @contextlib.contextmanager
 def compile_on_demand() -> Iterator[None]:
-    """A module that was made inside and lives on compiles when it is called."""
+    """Returns a context manager in which graph modules compile when they are called. Modules that outlive it do so
+    too."""
     with (
         replaced(GraphModule, "recompile", _mark_stale),
         replaced(GraphModule, "_code", property(_get_code, _set_code)),

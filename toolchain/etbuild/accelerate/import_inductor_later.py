@@ -1,9 +1,9 @@
-"""Imports ExecuTorch without TorchInductor, which it needs for one kind of node that most programs do not have.
+"""Imports ExecuTorch without TorchInductor, which it needs only for a kind of node that most programs do not have.
 
-`executorch.exir` imports `torch.export._remove_auto_functionalized_pass`, and that imports
-`torch._inductor.fx_passes.post_grad` for one function, and with it most of Inductor: a second of every start. The
-function takes calls of `auto_functionalized` apart, which custom operators that write to their arguments leave in a
-graph. In a graph without them it finds nothing.
+`executorch.exir` imports `torch.export._remove_auto_functionalized_pass`. That imports
+`torch._inductor.fx_passes.post_grad` for one function, and with it most of Inductor, which takes a second at every
+start. The function decomposes calls of `auto_functionalized`, which custom operators that write to their arguments
+leave in a graph. It does nothing for a graph without such calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _decompose_auto_functionalized(graph: Any) -> None:
 
 
 class _StandIn(ModuleType):
-    """Has the one function; asked for anything else, it makes way for the module."""
+    """Takes the place of the module and has its one function. Any other attribute imports the real module."""
 
     decompose_auto_functionalized = staticmethod(_decompose_auto_functionalized)
 
@@ -40,7 +40,8 @@ class _StandIn(ModuleType):
 
 @contextlib.contextmanager
 def import_inductor_later() -> Iterator[None]:
-    """What is imported inside gets the function by itself. Nothing happens where the module has been imported."""
+    """Returns a context manager in which imports get a stand-in with the one function, not the real module. It does
+    nothing if the module is already imported."""
     stand_in = _StandIn(_MODULE)
     if sys.modules.setdefault(_MODULE, stand_in) is not stand_in:
         yield

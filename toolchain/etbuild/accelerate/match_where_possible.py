@@ -1,8 +1,9 @@
-"""Looks for a pattern in graphs that have its characteristic operator, and in no others.
+"""Searches for a pattern only in graphs that contain its characteristic operator.
 
-XNNPACK looks into every delegate for bilinear upsampling and for attention. For that it exports and lowers models of
-both once in a process, through TorchDynamo, which takes a second or two, and then compares all pairs. A graph without
-an operator that all of a pattern's graphs have cannot hold it.
+XNNPACK searches every delegate for bilinear upsampling and for attention. For that it exports and lowers models of both
+once in a process, through TorchDynamo, which takes a second or two, and then compares all pairs of graphs. If all
+graphs
+of a pattern have a certain operator, a graph without that operator cannot match.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.fx import GraphModule
 
 from etbuild.patching import replaced
 
-# An operator that every graph of the pass's pattern has; a test looks into them.
+# An operator that every graph of the pass's pattern has. A test checks this.
 NEEDED = {
     ConvertToSDPAPass: ops.edge.aten._softmax.default,
     ConvertToUpsampleBilinear2d: ops.edge.aten.upsample_bilinear2d.vec,
@@ -32,14 +33,14 @@ def _where_possible(pass_class: type[ExportPass]) -> Callable[[ExportPass, Graph
         if any(node.target == needed for node in module.graph.nodes):
             result: PassResult = match(self, module)
             return result
-        return ExportPass.call(self, module)  # what the pass does where nothing matches
+        return ExportPass.call(self, module)  # what the pass does if nothing matches
 
     return call
 
 
 @contextlib.contextmanager
 def match_where_possible() -> Iterator[None]:
-    """The passes of `NEEDED` pass over graphs that cannot match, inside."""
+    """Returns a context manager in which the passes in `NEEDED` skip graphs that cannot match."""
     with contextlib.ExitStack() as switches:
         for pass_class in NEEDED:
             switches.enter_context(replaced(pass_class, "call", _where_possible(pass_class)))

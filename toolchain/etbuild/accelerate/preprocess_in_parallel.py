@@ -1,8 +1,9 @@
 """Lowers the delegates of a method on several processors.
 
-XNNPACK inherits ExecuTorch's `preprocess_multimethod`: a loop over all delegates, each of which is lowered from a copy
-of its own and knows nothing of the others. Forks of this process take a share of them each, and send back what the loop
-would have collected, which is put in its order.
+XNNPACK inherits ExecuTorch's `preprocess_multimethod`, which is a loop over all delegates. Each delegate is lowered
+from
+its own copy of a program and does not depend on the others. Here, forks of this process lower a share of the delegates
+each. Their results are returned in the order of the loop.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from etbuild.errors import EtbuildError
 from etbuild.patching import replaced
 from etbuild.processes import forked
 
-_LOOP = "__loop__"  # marks a `preprocess_multimethod` that does what ExecuTorch's does
-_WORTH = 4  # delegates for each fork: fewer are done before a fork has started
+_LOOP = "__loop__"  # marks a `preprocess_multimethod` that gives the same results as ExecuTorch's
+_WORTH = 4  # minimum of delegates for each fork: lowering fewer takes less time than starting a fork
 
 Programs = dict[str, list[Any]]
 
 
 @contextlib.contextmanager
 def preprocess_in_parallel(at_once: int) -> Iterator[None]:
-    """XNNPACK's delegates are lowered by several processes inside.
+    """Returns a context manager in which several processes lower XNNPACK's delegates.
 
     Args:
-        at_once: How many, at most.
+        at_once: The maximum number of processes.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
@@ -47,7 +48,7 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
 
         try:
             shares = forked.run({str(fork): share(fork) for fork in range(forks)}, forks)
-        except (EtbuildError, forked.ChildFailed):  # in a row, it fails where ExecuTorch says why
+        except (EtbuildError, forked.ChildFailed):  # run again here, so that ExecuTorch raises its own error
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
         results = {place: shares[str(number % forks)][number // forks] for number, place in enumerate(places)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
@@ -58,10 +59,10 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
 
 
 def is_a_loop(preprocess_multimethod: Any) -> bool:
-    """Whether the attribute of a class is what stands here for ExecuTorch's loop over all delegates."""
+    """Returns whether a class attribute is the replacement that this module makes for ExecuTorch's loop."""
     return hasattr(getattr(preprocess_multimethod, "__func__", None), _LOOP)
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:
-    torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+    torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
     return [cls.preprocess(program, specs) for program, specs in work]

@@ -1,13 +1,13 @@
-"""Does not replay a graph that the pass before has replayed and that this one left as it is.
+"""Skips the replay of a graph that the previous pass replayed and the current pass did not change.
 
-Of XNNPACK's 17 passes over each delegate all but two end with `ExportPass.call`, which runs the graph on fake tensors,
-node by node, into a new graph: so that shapes and dtypes are right after what the pass changed. Where it changed
-nothing, the new graph is the old one again.
+XNNPACK runs 17 passes over each delegate. All but two end with `ExportPass.call`, which runs the graph on fake tensors,
+node by node, into a new graph. This updates shapes and dtypes after a change by the pass. If the pass changed nothing,
+the new graph equals the old one.
 
-"Left as it is" is compared, not guessed: the same nodes in the same order, with the same names, targets, arguments and
-values.
-Passes that act in the replay itself, by overriding one of its hooks, replay always; `ConstPropPass` alone is known to
-do nothing to a graph in which every operator reads a node.
+A graph is unchanged if it has the same nodes in the same order, with the same names, targets, arguments and values.
+Passes that work during the replay, by overriding one of its hooks, always replay. `ConstPropPass` is an exception: it
+is
+known to do nothing if every operator of the graph reads a node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOOKS = sorted(
 
 @functools.cache
 def _replays_alone(pass_class: Any) -> bool:
-    """Whether replaying with this pass is what replaying with any other is."""
+    """Returns whether the class overrides none of the hooks, so that its replay does the same as any other."""
     return all(_raw(pass_class, hook) is _raw(ExportPass, hook) for hook in _HOOKS)
 
 
@@ -55,7 +55,7 @@ def _content(module: GraphModule) -> list[tuple[Any, ...]]:
 
 
 def _same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
-    """Arguments are immutable, and another object is taken for another content."""
+    """Compares by identity: arguments are immutable, and a different object counts as different content."""
     return len(before) == len(now) and all(all(map(_is, old, new)) for old, new in zip(before, now, strict=True))
 
 
@@ -75,7 +75,7 @@ def _within_a_delegate() -> Iterator[None]:
             return PassResult(module, True)
         result = replay(self, module)
         made = result.graph_module
-        if not any(isinstance(child, GraphModule) for child in made.children()):  # branches have graphs of their own
+        if not any(isinstance(child, GraphModule) for child in made.children()):  # branches have their own graphs
             replayed[made] = _content(made)
         return result
 
@@ -85,8 +85,8 @@ def _within_a_delegate() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replay_once() -> Iterator[None]:
-    """XNNPACK's passes that only replay what they were given return it inside. What other backends' passes rely on,
-    such as other metadata, is not known: they replay always."""
+    """Returns a context manager in which XNNPACK's passes return an unchanged graph without a replay. Passes of other
+    backends always replay, because they may rely on other metadata."""
     preprocess = XnnpackBackend.preprocess
 
     def preprocess_with_fewer_replays(*arguments: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Shares what a node came from with the node that is made of it, instead of copying it.
+"""Shares the provenance of a node with the node that replaces it, instead of copying it.
 
-Every pass makes a new node of each old one and gives it a `NodeSource`, which deep-copies the old node's, which holds
-that of the node before: the cost of a pass grows with the number of passes before it. Nothing changes a `NodeSource`
-once it is made, so that one object says the same as its copies.
+Every pass replaces each node by a new one with a `NodeSource`. This deep-copies the `NodeSource` of the old node, which
+contains those of all earlier passes, so the cost of a pass grows with the number of passes before it. A `NodeSource`
+never changes after its creation, so sharing the object is equal to copying it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ def _itself(source: NodeSource, memo: dict[int, Any]) -> NodeSource:
 
 @contextlib.contextmanager
 def share_provenance() -> Iterator[None]:
-    """Node sources are not copied inside."""
+    """Returns a context manager in which deep-copying a `NodeSource` returns the object itself."""
     with replaced(NodeSource, "__deepcopy__", _itself):
         yield

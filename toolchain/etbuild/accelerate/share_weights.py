@@ -1,10 +1,11 @@
-"""Gives XNNPACK each delegate's program with the model's own weights, and not with a copy of them.
+"""Gives XNNPACK each delegate's program with the model's own weights instead of a copy.
 
-ExecuTorch deep-copies what it hands to a backend, in case that the backend changes it, and all delegates before the
-first is lowered: a second copy of the model. XNNPACK changes graphs and never a tensor; what it makes of one is new.
+ExecuTorch deep-copies the programs that it passes to a backend, since the backend may change them. It copies all
+delegates before it lowers the first, which makes a second copy of the model. XNNPACK changes graphs but never a tensor;
+it writes its results to new tensors.
 
-A copy also leaves behind what else lies in a tensor's storage, all of which XNNPACK would write out. So tensors are
-shared that fill their storage, and others are copied as before.
+A copy also drops the rest of a tensor's storage, which XNNPACK would write out otherwise. So only tensors that fill
+their storage are shared. Others are copied as before.
 """
 
 from __future__ import annotations
@@ -37,6 +38,6 @@ def _fills_its_storage(tensor: Any) -> bool:
 
 @contextlib.contextmanager
 def share_weights() -> Iterator[None]:
-    """XNNPACK lowers without copies of weights inside."""
+    """Returns a context manager in which XNNPACK lowers without copying weights."""
     with replaced(XnnpackBackend, "copy_exported_program_for_preprocess", classmethod(_copy)):
         yield

@@ -1,9 +1,9 @@
-"""Puts a method's nodes in order by moving them, and not by copying the graph for each delegate that is cut out.
+"""Sorts a method's nodes by moving them, instead of copying the graph for each partition.
 
-ExecuTorch calls `legalize_graph` after each partition, which copies every node of the method into a new graph: that is
-quadratic in the number of layers. The order that it gives reaches the program, so it is worked out the same way (Kahn's
-algorithm over the nodes as they stand); what else a copy renews is renewed too: names that are free again, and the
-order in which a node's users are listed.
+ExecuTorch calls `legalize_graph` after each partition, which copies every node of the method into a new graph. This
+takes quadratic time in the number of layers. The resulting order affects the program, so it is computed the same way
+here (Kahn's algorithm over the nodes in their current order). The other effects of a copy are repeated too: names
+become free again, and the users of a node are listed in the new order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch.fx.graph import _Namespace
 
 from etbuild.patching import replaced
 
-# What `torch.fx.passes.tools_common.legalize_graph` puts first: checks of sizes stand before what depends on them.
+# `torch.fx.passes.tools_common.legalize_graph` puts these first: checks of sizes come before the nodes that depend on
+# them.
 PRIORITIZED = frozenset(
     {
         operator.add,
@@ -45,7 +46,7 @@ PRIORITIZED = frozenset(
 
 
 def sort(module: GraphModule) -> GraphModule:
-    """Does what `legalize_graph` does, to the graph itself.
+    """Does the same as `legalize_graph`, but in place. Returns the module.
 
     Raises:
         RuntimeError: The graph has a cycle.
@@ -84,7 +85,7 @@ def _order(graph: Graph) -> list[Node]:
 
 
 def _renew(graph: Graph, order: list[Node]) -> None:
-    """Names and users as in a graph into which the nodes were copied in this order."""
+    """Sets names and users as if the nodes had been copied to a new graph in this order."""
     graph._graph_namespace = _Namespace()
     for node in order:
         node.users.clear()
@@ -96,6 +97,6 @@ def _renew(graph: Graph, order: list[Node]) -> None:
 
 @contextlib.contextmanager
 def sort_in_place() -> Iterator[None]:
-    """Partitions are cut out with `sort` inside."""
+    """Returns a context manager in which ExecuTorch partitions methods with `sort` instead of `legalize_graph`."""
     with replaced(lowered_backend_module, "legalize_graph", sort):
         yield

@@ -1,7 +1,7 @@
-"""The backends by name, and what packages need to add one. Options are checked without torch.
+"""Finds backends by name, and exports the classes that packages need to add one. Checks options without torch.
 
-Other packages add backends of their own by an entry point of the group `etbuild.backends`, which names a subclass of
-`Backend`. The driver looks for them when a name is none of its own, and loads only the one of that name.
+Other packages add their own backends with an entry point of the group `etbuild.backends`, which names a subclass of
+`Backend`. If a name is not one of the driver's backends, the driver loads the entry point with that name, and no other.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _CLASSES = {
 
 
 class _BuiltIn(Mapping[str, BuiltInBackend]):
-    """The driver's own backends, by name. The module of one is imported when it is asked for."""
+    """The driver's own backends, by name. Each module is imported when its backend is first used."""
 
     def __init__(self) -> None:
         self._made: dict[str, BuiltInBackend] = {}
@@ -96,25 +96,29 @@ BACKENDS: Mapping[str, BuiltInBackend] = _BuiltIn()
 """The driver's own backends, by name."""
 
 FROM_SOURCES = "custom"
-"""The backend that stands for what a recipe from the declared sources lowers to: nobody knows it."""
+"""The backend that stands for the unknown backends of a recipe from the declared sources."""
 
 
 def find(name: str) -> Backend | None:
-    """The backend of this name, one of ours or of another package.
+    """Returns the backend of this name, from the driver or from another package. None if there is none.
 
     Raises:
-        InputError: The package that has it is broken.
+        InputError: The package of the backend is broken.
     """
     return BACKENDS.get(name) or entry_points.load(name)
 
 
 def known() -> set[str]:
-    """The names of all backends, those of other packages too."""
+    """Returns the names of all backends, including those of other packages."""
     return {*BACKENDS, *entry_points.names()}
 
 
 def get(name: str) -> Backend:
-    """The backend of a name that has been checked."""
+    """Returns the backend of a name that `check` has accepted.
+
+    Raises:
+        InputError: There is no such backend, or its package is broken.
+    """
     found = find(name)
     if found is None:
         raise InputError([_unknown(name, ())])
@@ -123,7 +127,7 @@ def get(name: str) -> Backend:
 
 @contextlib.contextmanager
 def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator[None]:
-    """Inside, what a backend of another package raises becomes an error that names the backend."""
+    """Returns a context manager that turns an exception of another package's backend into an error that names it."""
     try:
         yield
     except Exception as error:
@@ -136,7 +140,7 @@ def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator
 
 
 def distributions(names: Iterable[str]) -> set[str]:
-    """The distributions that reach the bytes where these backends are used, besides those of ExecuTorch."""
+    """Returns the distributions that can change the bytes if these backends are used, without those of ExecuTorch."""
     found: set[str] = set()
     for name in names:
         backend = get(name)
@@ -149,24 +153,24 @@ def distributions(names: Iterable[str]) -> set[str]:
 
 
 def separable(names: Iterable[str]) -> bool:
-    """Whether methods that are lowered by these backends can be lowered one by one."""
+    """Returns whether methods with only these backends can be lowered one by one."""
     return all(get(name).separable for name in names)
 
 
 def whole_program(name: str) -> bool:
-    """Whether a backend changes methods that do not name it."""
+    """Returns whether a backend changes methods that do not name it."""
     backend = _if_sound(name)
     return backend is not None and backend.whole_program
 
 
 def same_options(name: str) -> tuple[str, ...]:
-    """The options of a backend's quantizer that have to be those of its partitioner."""
+    """Returns the options that must have equal values in a backend's quantizer and partitioner."""
     backend = _if_sound(name)
     return () if backend is None else backend.same_options
 
 
 def _if_sound(name: str) -> Backend | None:
-    """The backend of this name; what is wrong with it `check` says."""
+    """Returns the backend of this name. None if there is none or it is broken, which `check` reports."""
     try:
         return find(name)
     except InputError:
@@ -174,13 +178,13 @@ def _if_sound(name: str) -> Backend | None:
 
 
 def takes_the_rest(name: str) -> bool:
-    """Whether nothing is left for a partitioner after one of this backend."""
+    """Returns whether the partitioner of this backend leaves nothing for a later partitioner."""
     backend = _if_sound(name)
     return backend is not None and backend.takes_the_rest
 
 
 def shown_name(name: str, options: Options) -> str:
-    """What errors about the order of partitioners call a partitioner.
+    """Returns the name of a partitioner for errors about the order of partitioners.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -191,7 +195,7 @@ def shown_name(name: str, options: Options) -> str:
 
 
 def callables(name: str, options: Options) -> tuple[str, ...]:
-    """Each `module:callable` of the declared sources that a partitioner's options name.
+    """Returns each `module:callable` of the declared sources that a partitioner's options name.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -202,7 +206,7 @@ def callables(name: str, options: Options) -> tuple[str, ...]:
 
 
 def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
-    """The same of a quantizer's options."""
+    """Returns the same as `callables` for a quantizer's options."""
     backend = get(name)
     with _asked(name, "it was asked for `quantizer_callables`"):
         return _references(backend.quantizer_callables(options))
@@ -215,7 +219,7 @@ def _references(found: Any) -> tuple[str, ...]:
 
 
 def pairs_partitions(name: str, options: Options, path: DocumentPath) -> bool:
-    """Whether a backend pairs the partitions of methods, for the partitioner entry at `path`.
+    """Returns whether a backend pairs the partitions of methods, for the partitioner entry at `path`.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -226,11 +230,11 @@ def pairs_partitions(name: str, options: Options, path: DocumentPath) -> bool:
 
 
 def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
-    """The same of a partitioner that a recipe made.
+    """Returns the same as `pairs_partitions` for a partitioner that a recipe made.
 
     Args:
-        partitioner: ExecuTorch's.
-        names: The backends that a plan names. They are asked, and all of ours.
+        partitioner: ExecuTorch's `Partitioner`.
+        names: The backends that a plan names. The backend is looked for among them and the driver's own.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -243,7 +247,7 @@ def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
 
 
 def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
-    """What partitioner entries, this one at `path`, have in common if the backend may be called for them together.
+    """Returns a key for the partitioner entry at `path`. The backend may be called once for entries with equal keys.
 
     Raises:
         InputError: A backend of a package raised an error, or its key is not JSON data.
@@ -254,11 +258,11 @@ def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, 
 
 
 def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
-    """The same as the second part of `grouping_key`, of a partitioner that a recipe or a factory made.
+    """Returns the second part of `grouping_key` for a partitioner that a recipe or a factory made.
 
     Args:
-        partitioner: ExecuTorch's.
-        names: The backends that a plan names. They are asked, and all of ours.
+        partitioner: ExecuTorch's `Partitioner`.
+        names: The backends that a plan names. The backend is looked for among them and the driver's own.
 
     Raises:
         InputError: A backend of a package raised an error, or its key is not JSON data.
@@ -279,7 +283,7 @@ def _backend_of(partitioner: Any, names: Iterable[str]) -> Backend | None:
 
 
 def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
-    """The backend that compiled a delegate: one of ours, or one of `names`.
+    """Returns the backend that compiled a delegate. None if it is neither the driver's own nor one of `names`.
 
     Args:
         delegate_id: ExecuTorch's name of the backend.
@@ -289,21 +293,23 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 
 
 def _ours_and(names: Iterable[str]) -> list[Backend]:
-    """All of ours, and then those of packages: none of these replaces one of ours."""
+    """Returns all of the driver's own backends, and then the named ones of packages, which cannot replace the
+    driver's."""
     return [*BACKENDS.values(), *(get(name) for name in sorted({*names} - BACKENDS.keys()))]
 
 
 def named_data_is_weights(delegate_id: str) -> bool:
-    """Whether a delegate's named data depends only on its weights. Of a package's backend nothing could check it."""
+    """Returns whether a delegate's named data depends only on its weights. False for the backends of packages, since
+    the driver cannot check their claim."""
     return any(each.named_data_is_weights for each in BACKENDS.values() if each.delegate_id == delegate_id)
 
 
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
-    """Where a delegate keeps its weights, if not as a whole in what was compiled and in each blob of its named data.
+    """Returns where a delegate keeps its weights. None if `compiled` and each blob of `named_data` count as a whole.
 
     Args:
         delegate_id: ExecuTorch's name of the backend.
-        compiled: What the backend made of the partition.
+        compiled: The compiled partition.
         named_data: The delegate's `NamedDataStoreOutput`, if it has one.
         names: The backends that a plan names.
 
@@ -321,7 +327,8 @@ def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: It
 
 
 def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
-    """What to write in a manifest so that delegates leave out buffers that methods write to. None: nothing helps."""
+    """Returns what to write in a manifest so that delegates leave out buffers that methods write to. None if there is
+    no such option."""
     backend = of_delegate(delegate_id, names)
     return None if backend is None else backend.mutable_buffers_hint
 
@@ -329,13 +336,13 @@ def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
 def check_delegated(
     name: str, options: Options, delegated: Mapping[str, Iterable[str]], path: DocumentPath
 ) -> list[Problem]:
-    """What the runtime would refuse of a lowered method.
+    """Returns the problems for which the runtime would refuse a lowered method.
 
     Args:
-        name: The backend.
-        options: Of its partitioner.
-        delegated: The operators inside of the method's delegates, by ExecuTorch's name of their backend.
-        path: Where the manifest has the options.
+        name: The name of the backend.
+        options: The options of its partitioner.
+        delegated: The operators inside the method's delegates, by ExecuTorch's name of their backend.
+        path: The document path of the options.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -347,12 +354,12 @@ def check_delegated(
 
 
 def owner(name: str) -> str | None:
-    """The distribution that a backend comes from; None: it is one of ours."""
+    """Returns the distribution that a backend comes from. None if it is one of the driver's own."""
     return None if name in BACKENDS else entry_points.owner(name)
 
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
-    """What is wrong with a partitioner entry of a manifest that stands at `path`."""
+    """Returns the problems of the partitioner entry at `path` of a manifest."""
     try:
         backend = find(name)
     except InputError as error:
@@ -371,7 +378,7 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
 
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
-    """What is wrong with a quantizer entry of a manifest that stands at `path`."""
+    """Returns the problems of the quantizer entry at `path` of a manifest."""
     try:
         backend = find(name)
     except InputError as error:
@@ -384,7 +391,7 @@ def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Pro
 
 
 def _below(path: DocumentPath, problems: Sequence[Problem]) -> list[Problem]:
-    """Problems of options that stand at `path`, whose own paths start there."""
+    """Makes the paths of problems, which are relative to the options at `path`, relative to the manifest."""
     return [replace(problem, path=(*path, *(problem.path or ()))) for problem in problems]
 
 
@@ -393,14 +400,14 @@ def _unknown(name: str, path: DocumentPath) -> Problem:
 
 
 def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[DocumentPath, Mapping[str, Any]]) -> None:
-    """Sees whether everything is there that backends need.
+    """Checks that everything that the backends need is installed.
 
     Args:
-        named: The backends, each with the place in the manifest that names it.
-        entries: The partitioner entries, by place.
+        named: The backends, each with the document path that names it.
+        entries: The partitioner entries, by document path.
 
     Raises:
-        InputError: Something is not. Says what, and what to do.
+        InputError: Something is not installed. The message says what, and what to do.
     """
     found = []
     for name, path in named.items():
@@ -414,7 +421,7 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
 
 
 def missing(name: str, path: DocumentPath) -> list[Problem]:
-    """What is not installed that a backend needs, which a manifest names at `path`."""
+    """Returns a problem for each missing need of the backend that a manifest names at `path`."""
     return _missing(name, get(name).needs, path)
 
 
@@ -426,13 +433,13 @@ def _missing(name: str, needs: Sequence[Need], path: DocumentPath) -> list[Probl
 
 @contextlib.contextmanager
 def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
-    """Inside, methods can be lowered together.
+    """Returns a context manager in which methods can be lowered together.
 
     Args:
         names: The backends that a plan names.
-        partitioners: Of each method, those that were made.
+        partitioners: The partitioners of each method.
     """
-    # A custom partitioner, or a recipe of the sources, may be one of ours.
+    # A custom partitioner, or a recipe from the sources, may use one of the driver's backends.
     also = {backend.name for backend in BACKENDS.values() if backend.loaded_marker in sys.modules}
     with contextlib.ExitStack() as entered:
         for name in sorted({*names, *also}):

@@ -1,4 +1,4 @@
-"""What a backend is to the driver. Nothing here imports torch: manifests are checked without it."""
+"""Defines the interface of a backend. Nothing here imports torch, because manifests are checked without it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Partitioners = Mapping[str, Sequence[Any]]
 
 
 class OptionError(Exception):
-    """An option has a value that its backend can only refuse when it makes a partitioner or a quantizer.
+    """An option has an invalid value that is only noticed when the partitioner or the quantizer is made.
 
     Args:
-        message: What is wrong.
-        path: The place in the options, such as `("operators", 1)`.
+        message: The problem.
+        path: The location in the options, such as `("operators", 1)`.
         hint: What to write instead.
     """
 
@@ -35,7 +35,8 @@ class OptionError(Exception):
 
 @contextmanager
 def options_at(path: DocumentPath) -> Iterator[None]:
-    """Inside, an `OptionError` becomes an error of the manifest, which has the options at `path`."""
+    """Returns a context manager that turns an `OptionError` into an error of the manifest, whose options are at
+    `path`."""
     try:
         yield
     except OptionError as error:
@@ -43,12 +44,12 @@ def options_at(path: DocumentPath) -> Iterator[None]:
 
 
 class InterfaceError(TypeError):
-    """A class of a backend does not have what `Backend` asks for. The message names the attribute."""
+    """A backend's class does not fit the interface of `Backend`. The message names the attribute."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What `Backend.create_partitioner` gets besides the options.
+    """The arguments of `Backend.create_partitioner` other than the options.
 
     Attributes:
         method: The name of the method that the partitioner is for.
@@ -63,7 +64,7 @@ class Context:
 
 @dataclass(frozen=True)
 class QuantizerContext:
-    """What `Backend.create_quantizer` gets besides the options.
+    """The arguments of `Backend.create_quantizer` other than the options.
 
     Attributes:
         qat: Whether the method is trained with simulated quantization (quantization-aware training).
@@ -76,13 +77,13 @@ class QuantizerContext:
 
 @dataclass(frozen=True)
 class EdgeRequirements:
-    """What a backend needs of a method before any partitioner sees it.
+    """The changes to a method that a backend needs before any partitioner sees it.
 
     Attributes:
-        passes: Run over the method in the edge dialect, in this order: callables on a graph module, or ExecuTorch's
-            `ExportedProgramPassBase`.
-        config: Fields of ExecuTorch's `EdgeCompileConfig`, by name. A program has one configuration: lists of several
-            methods are joined, and the most permissive value of a flag holds.
+        passes: The passes to run over the method in the edge dialect, in this order. Each is a callable that takes a
+            graph module, or an `ExportedProgramPassBase` of ExecuTorch.
+        config: Fields of ExecuTorch's `EdgeCompileConfig`, by name. A program has one configuration: the lists of its
+            methods are joined, and the most permissive value of a flag is used.
     """
 
     passes: Sequence[Any] = ()
@@ -91,12 +92,12 @@ class EdgeRequirements:
 
 @dataclass(frozen=True)
 class Need:
-    """Something besides ExecuTorch's wheel that a backend needs for lowering.
+    """Something that a backend needs for lowering and that ExecuTorch's wheel does not contain.
 
     Attributes:
         what: Its name, as in "the backend `NAME` needs WHAT".
-        install: What a user has to do to have it.
-        there: Returns whether it is there. It must be quick, and import nothing.
+        install: How the user can install it.
+        there: Returns whether it is installed. Must be fast, and must not import anything.
     """
 
     what: str
@@ -109,10 +110,10 @@ class StoredWeights:
     """Where a delegate keeps its weights.
 
     Attributes:
-        program: Equal for delegates that store the same weights in the same place.
-        size: Bytes that the weights take in the artifacts.
-        blobs: The size of each weight in bytes, by a name of the place where it is stored. Delegates of a program that
-            have a name in common read one copy.
+        program: A string that is equal for delegates that store the same weights in the same place.
+        size: The number of bytes that the weights take in the artifacts.
+        blobs: The size of each weight in bytes, by a name for the location where it is stored. Delegates of a program
+            with a common name read the same copy.
     """
 
     program: str
@@ -121,37 +122,37 @@ class StoredWeights:
 
 
 class Backend:
-    """Base class of all backends. A subclass says in its body what holds of the backend.
+    """Base class of all backends. A subclass sets the attributes and overrides the methods that its backend needs.
 
-    The driver makes one instance of each subclass, without arguments, and checks it then. A public name in a subclass
-    has to be one that this class has: names of your own start with `_`. What a method raises is reported to the user as
-    an error of the backend, with the place in the manifest.
+    The driver makes one instance of each subclass, without arguments, and checks it. Public names in a subclass must
+    exist in this class: start your own names with `_`. Exceptions of a method are reported to the user as errors of
+    the backend, with the location in the manifest.
 
     Attributes:
         name: Its name in a manifest, and of the entry point.
-        separable: Whether lowering methods one by one, and merging them, gives the bytes of lowering them together.
-            Then the backend inherits ExecuTorch's `preprocess_multimethod`, compiles a partition the same way whatever
-            it compiled before, and has neither `pairs_partitions` nor `edge_requirements`. The driver checks this claim
-            of a package.
+        separable: Whether lowering methods one by one and merging them gives the same bytes as lowering them together.
+            Such a backend inherits ExecuTorch's `preprocess_multimethod`, compiles a partition independently of earlier
+            ones, and has neither `pairs_partitions` nor `edge_requirements`. The driver checks this claim for a
+            package.
         options_schema: The file with the JSON Schema of the partitioner's options.
         quantizer_schema: The file with the JSON Schema of the quantizer's options. Required with `create_quantizer`.
-        delegate_id: The name of its subclass of ExecuTorch's `BackendDetails`. None: it has none, or several.
-        needs: What has to be installed.
-        distributions: Names of distributions whose content reaches the bytes: they become part of the key. ExecuTorch's
-            own, and the backend's package, always are.
-        pairing_hint: What to write in a manifest so that partitions are not paired; part of an error's hint.
-        takes_weight_only_linear: Whether it takes linear layers of which torchao has quantized only the weights.
-        mutable_buffers_hint: What to write in a manifest so that it leaves buffers that methods write to outside of
-            its delegates. None: it has no such option.
-        ignores_zero_points: Whether it reads the scales of quantized weights and takes their zero points for zero. A
-            build with other zero points then fails.
+        delegate_id: The name of its subclass of ExecuTorch's `BackendDetails`. None if it has none, or several.
+        needs: The things that must be installed.
+        distributions: Names of distributions whose content can change the bytes. They become part of the key.
+            ExecuTorch's distributions and the backend's package always are part of it.
+        pairing_hint: What to write in a manifest so that partitions are not paired. It becomes part of an error's hint.
+        takes_weight_only_linear: Whether it takes linear layers in which torchao quantized only the weights.
+        mutable_buffers_hint: What to write in a manifest so that its delegates leave out buffers that methods write to.
+            None if it has no such option.
+        ignores_zero_points: Whether it reads the scales of quantized weights but assumes that their zero points are 0.
+            Then a build with other zero points fails.
         whole_program: Whether `edge_requirements` changes methods that do not name the backend. Then all methods of a
-            program have to name it.
-        takes_the_rest: Whether nothing is left for a partitioner after it: it must be the last one.
-        delegates_to_any: Whether its partitioners may be for any backend. Then their `DelegationSpec` decides which
-            partitioners are lowered together, and the distributions of all backends are part of the key.
-        fold_quantize: Whether it takes weights that are already quantized. False: it takes weights in fp32, each with
-            the operator that quantizes it.
+            program must name it.
+        takes_the_rest: Whether its partitioner leaves nothing for later ones, so that it must be the last.
+        delegates_to_any: Whether its partitioners may delegate to any backend. Then their `DelegationSpec` decides
+            which partitioners are lowered together, and the distributions of all backends are part of the key.
+        fold_quantize: Whether it takes weights that are already quantized. If False, it takes weights in fp32, each
+            with the operator that quantizes it.
         same_options: Names of options that the quantizer and the partitioner both have. A manifest must give them the
             same values.
     """
@@ -174,15 +175,15 @@ class Backend:
     same_options: tuple[str, ...] = ()
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
-        """Makes the partitioner of one method. A backend without it delegates nothing.
+        """Makes the partitioner of one method. A backend that does not override this delegates nothing.
 
         Args:
-            options: As the manifest has them. They fit `options_schema` and `check_options`.
+            options: The options in the manifest. `options_schema` and `check_options` have accepted them.
             context: The method.
 
         Returns:
-            An `executorch.exir.backend.partitioner.Partitioner`. Let it hold its `DelegationSpec` as an attribute, as
-            ExecuTorch's own do (`delegation_spec`).
+            An `executorch.exir.backend.partitioner.Partitioner`. It should have its `DelegationSpec` as the attribute
+            `delegation_spec`, as ExecuTorch's own partitioners do.
 
         Raises:
             OptionError: An option has a value that no schema can refuse.
@@ -190,10 +191,10 @@ class Backend:
         raise NotImplementedError
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
-        """Makes the quantizer of one method. A backend without it has no quantizer.
+        """Makes the quantizer of one method. A backend that does not override this has no quantizer.
 
         Args:
-            options: As the manifest has them. They fit `quantizer_schema`.
+            options: The options in the manifest. `quantizer_schema` has accepted them.
             context: The method.
 
         Returns:
@@ -205,67 +206,68 @@ class Backend:
         raise NotImplementedError
 
     def check_options(self, options: Options) -> list[Problem]:
-        """Checks what a schema cannot say. Must not import torch.
+        """Checks conditions that a schema cannot express. Must not import torch.
 
         Args:
-            options: They fit `options_schema`.
+            options: The options of a partitioner. `options_schema` has accepted them.
 
         Returns:
-            What is wrong. The path of each problem is one in the options.
+            The problems. Their paths are relative to the options.
         """
         return []
 
     def needs_for(self, options: Options) -> tuple[Need, ...]:
-        """Returns what these options need in addition to `needs`."""
+        """Returns what must be installed for these options, in addition to `needs`."""
         return ()
 
     def callables(self, options: Options) -> tuple[str, ...]:
         """Returns each `module:callable` of the declared sources that the partitioner's options name.
 
-        Their sources become part of the key, and can be imported when the partitioner is made.
+        Their sources become part of the key, and can be imported while the partitioner is made.
         """
         return ()
 
     def quantizer_callables(self, options: Options) -> tuple[str, ...]:
-        """Returns the same as `callables`, of the quantizer's options."""
+        """Returns the same as `callables` for the quantizer's options."""
         return ()
 
     def shown_name(self, options: Options) -> str:
-        """Returns what errors about the order of partitioners call a partitioner with these options."""
+        """Returns the name of a partitioner with these options, for errors about the order of partitioners."""
         return self.name
 
     def recognizes(self, partitioner: Any) -> bool:
         """Returns whether a `Partitioner` that a recipe or a factory made delegates to this backend.
 
-        Asked of the driver's own backends, and of those that the manifest names.
+        It is called for the driver's own backends and for those that the manifest names.
         """
         spec = getattr(partitioner, "delegation_spec", None)
         return spec is not None and self.delegate_id is not None and spec.backend_id == self.delegate_id
 
     def pairs_partitions(self, options: Options) -> bool:
-        """Returns whether it pairs the partitions of methods, the first with the first, to share between them.
+        """Returns whether it pairs the partitions of methods by index, so that they can share data.
 
-        Then each method needs as many partitions. Other counts are an error before the backend is called.
+        Then all methods must have the same number of partitions. Otherwise the build fails before the backend is
+        called.
         """
         return False
 
     def pairs_partitions_of(self, partitioner: Any) -> bool:
-        """Returns the same as `pairs_partitions`, of a partitioner that it recognizes."""
+        """Returns the same as `pairs_partitions` for a partitioner that it recognizes."""
         return False
 
     def grouping_key(self, options: Options) -> Any:
-        """Returns JSON data. Only partitioners with equal keys are lowered in one call."""
+        """Returns JSON data as a key. Only partitioners with equal keys are lowered in one call."""
         return None
 
     def grouping_key_of(self, partitioner: Any) -> Any:
-        """Returns the same as `grouping_key`, of a partitioner that it recognizes."""
+        """Returns the same as `grouping_key` for a partitioner that it recognizes."""
         return None
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
-        """Returns what it needs of one method before that is partitioned.
+        """Returns the changes that it needs to one method before the method is partitioned.
 
         Args:
-            options: Of the method's partitioner.
+            options: The options of the method's partitioner.
             program: The method's `torch.export.ExportedProgram`.
         """
         return EdgeRequirements()
@@ -274,19 +276,19 @@ class Backend:
         """Returns a context manager in which all methods are lowered.
 
         Args:
-            partitioners: Those of all methods, also of other backends and of a recipe.
+            partitioners: The partitioners of all methods, including those of other backends and of a recipe.
         """
         return nullcontext()
 
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
-        """Checks a lowered method for what its runtime would refuse.
+        """Checks whether the runtime would accept a lowered method.
 
         Args:
-            options: Of the method's partitioner.
+            options: The options of the method's partitioner.
             operators: The operators inside the method's delegates of this backend, such as `aten::convolution`.
 
         Returns:
-            What is wrong. The path of each problem is one in the options.
+            The problems. Their paths are relative to the options.
         """
         return []
 
@@ -294,11 +296,11 @@ class Backend:
         """Returns where a delegate keeps its weights.
 
         Args:
-            compiled: What the backend made of a partition (`processed_bytes`).
-            named_data: Its `NamedDataStoreOutput`. None: it has no named data.
+            compiled: The compiled partition (`processed_bytes`).
+            named_data: Its `NamedDataStoreOutput`. None if it has no named data.
 
         Returns:
-            None: in `compiled`, and in the blobs of its named data, each as a whole.
+            The weights. None means that all of `compiled` and all blobs of its named data count as weights.
         """
         return None
 
@@ -317,13 +319,15 @@ class Backend:
 
 
 class BuiltInBackend(Backend):
-    """A backend of the driver itself: its schemas have names, and it may say what nothing could check of a package.
+    """A backend of the driver itself. Its schemas are found by its name, and it can make claims that the driver could
+    not check for a package.
 
     Attributes:
-        loaded_marker: A module of ExecuTorch that is in `sys.modules` once anything has made a partitioner of this
-            backend. Then `lowering_context` is entered, also where the manifest does not name the backend.
+        loaded_marker: A module of ExecuTorch whose presence in `sys.modules` means that a partitioner of this backend
+            was created. Then `lowering_context` is entered, even if the manifest does not name the backend.
         named_data_is_weights: Whether each blob of a delegate's named data depends only on the weights that the
-            delegate reads, and never on its operators. Then a blob whose weights have one tag goes to that tag.
+            delegate reads, and never on its operators. Then a blob is stored under a tag if all its weights have that
+            tag.
     """
 
     loaded_marker: str | None = None
@@ -331,7 +335,7 @@ class BuiltInBackend(Backend):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if hasattr(cls, "name"):  # a base class of several has none
+        if hasattr(cls, "name"):  # a shared base class has no name
             cls.options_schema = json_schema.file(f"backend-{cls.name}")
             if cls.create_quantizer is not Backend.create_quantizer:
                 cls.quantizer_schema = json_schema.file(f"quantizer-{cls.name}")
@@ -358,8 +362,8 @@ def make(kind: type[_Made]) -> _Made:
     """Makes the instance of a backend's class, and checks it.
 
     Raises:
-        InterfaceError: An attribute is missing, has another type than `Backend` says, is none of `Backend`, or
-            contradicts another one.
+        InterfaceError: An attribute is missing, does not have the type that `Backend` declares, is not defined in
+            `Backend`, or contradicts another attribute.
     """
     for name in ("name", "separable", "options_schema"):
         if not hasattr(kind, name):
@@ -367,7 +371,7 @@ def make(kind: type[_Made]) -> _Made:
     backend = kind()
     _check_names(backend)
     _check_types(backend)
-    # Both look at all methods: one lowers them together, the other has one configuration for the whole program.
+    # These depend on all methods: pairing lowers them together. The edge configuration holds for the whole program.
     for method in ("edge_requirements", "pairs_partitions", "pairs_partitions_of"):
         if backend.separable and backend._defines(method):
             raise InterfaceError(f"`separable` contradicts `{method}`: write `separable = False`, or leave it out")
