@@ -1,10 +1,10 @@
 """Decides which partitioners of different methods are lowered in one call.
 
-ExecuTorch co-lowers partitioner lists by index: the first of every method together, then the second, and so on. Given
-`{prefill: [A, X], decode: [X]}` it would call backend X once for each method, and the two would share no weights.
+ExecuTorch lowers partitioner lists by index: the first of every method together, then the second, and so on. For
+`{prefill: [A, X], decode: [X]}` it would call backend X once for each method, and the methods would share no weights.
 
-The slots that are looked for are a shortest common supersequence of the lists: no order of a method changes, and each
-backend is in as few slots as the orders allow.
+The slots are a shortest common supersequence of the lists: each method keeps its order, and each backend is in as few
+slots as the orders allow.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ class Item:
     """A partitioner of a method.
 
     Attributes:
-        name: What an error calls it.
-        path: Where the manifest names it.
-        kind: Partitioners of one kind may be lowered in one call.
-        identity: The same for equal partitioners. Of one kind these meet first.
-        once: The same for those that have to be lowered in as few calls as one method alone needs, since the backend
-            may look at all methods of a call. None: several calls give what one call gives.
+        name: Its name in errors.
+        path: The document path that names it.
+        kind: A key. Partitioners with the same kind may be lowered in one call.
+        identity: A key that is equal for equal partitioners. Within a kind, equal partitioners are put into one slot
+            first.
+        once: A key. Partitioners with the same key must be lowered in as few calls as a single method needs, because
+            the backend may look at all methods of a call. None if several calls give the same result as one.
     """
 
     name: str
@@ -45,19 +46,19 @@ class Item:
 
 
 Slot = dict[str, Item]
-"""What is lowered at one index: for each method that takes part, its partitioner."""
+"""The partitioners that are lowered at one index, by method. Not every method takes part."""
 
 _Row = tuple[Item, ...]
 _Place = tuple[int, ...]
-"""How many partitioners of each row are in slots already."""
+"""For each row, the number of its partitioners that are already in slots."""
 _Step = frozenset[int]
 """The rows that take part in a slot."""
 _LOOKS = 2000
-"""After so many partial solutions the best one is kept. Lists that people write need a handful."""
+"""After this many partial solutions, only the best one is kept. Lists that people write need a handful."""
 
 
 def item(name: str, options: Options, path: DocumentPath) -> Item:
-    """The partitioner entry of a backend that stands at `path` of a manifest.
+    """Makes the `Item` for the partitioner entry at `path` of a manifest.
 
     Raises:
         InputError: A backend of a package raised an error.
@@ -67,7 +68,7 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
     identity = json.dumps([name, options], sort_keys=True)
     if backend.separable:
         return Item(name, path, kind, identity, None)
-    # What two calls of one factory make may be of two backends.
+    # Two calls of a factory may return partitioners of different backends.
     once = identity if backend.delegates_to_any else kind
     return Item(backends.shown_name(name, options), path, kind, identity, once)
 
@@ -94,7 +95,7 @@ def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:
 
 
 def check(lists: Mapping[str, Sequence[Item]]) -> None:
-    """Sees whether one order serves all methods.
+    """Checks that one order fits all methods.
 
     Raises:
         InputError: A backend that looks at all methods of a call would be called more often than one method needs.
@@ -105,7 +106,8 @@ def check(lists: Mapping[str, Sequence[Item]]) -> None:
 
 
 def _rows(lists: Mapping[str, Sequence[Item]]) -> tuple[list[_Row], dict[str, int]]:
-    """The different lists, by the first method that has each; and for each method the number of its own."""
+    """Returns the distinct lists, in the order of the first method that has each, and for each method the index of its
+    list."""
     rows: dict[Any, _Row] = {}
     keys = {method: tuple((each.kind, each.identity, each.once) for each in lists[method]) for method in sorted(lists)}
     for method, key in keys.items():
@@ -115,9 +117,11 @@ def _rows(lists: Mapping[str, Sequence[Item]]) -> tuple[list[_Row], dict[str, in
 
 
 def _search(rows: list[_Row]) -> list[_Step] | None:
-    """The fewest slots, and of equally few those in which most equal partitioners meet: the A* algorithm.
+    """Finds the fewest slots with the A* algorithm. Among equally few, it prefers those with more equal partitioners in
+    a slot.
 
-    None: there is no way in which each `once` is in as many slots as the row that has most of it, and in no more.
+    Returns:
+        The slots. None if some `once` would need more slots than the row that has it most often.
     """
     needs = [[_need(row[index:]) for index in range(len(row) + 1)] for row in rows]
     start, end = (0,) * len(rows), tuple(map(len, rows))
@@ -151,7 +155,7 @@ _ONCE, _KIND, _IDENTITY = range(3)
 
 
 def _need(row: _Row) -> Counter[tuple[int, str]]:
-    """How many slots a row needs of each thing that is counted."""
+    """Returns how many slots a row needs for each `once`, kind and identity."""
     found = Counter((_ONCE, each.once) for each in row if each.once is not None)
     found.update((_KIND, each.kind) for each in row)
     found.update((_IDENTITY, each.identity) for each in row)
@@ -159,7 +163,7 @@ def _need(row: _Row) -> Counter[tuple[int, str]]:
 
 
 def _total(needs: list[list[Counter[tuple[int, str]]]], place: _Place) -> tuple[int, int, int]:
-    """How many slots are needed at least by what is left: for all `once`, for all kinds, and for all identities."""
+    """Returns lower bounds for the slots that the rest needs: for all `once`, for all kinds, and for all identities."""
     left = (need[index] for need, index in zip(needs, place, strict=True))
     most: Counter[tuple[int, str]] = reduce(or_, left, Counter())
     totals = [0, 0, 0]
@@ -169,7 +173,7 @@ def _total(needs: list[list[Counter[tuple[int, str]]]], place: _Place) -> tuple[
 
 
 def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
-    """What the next slot may hold. A kind that no row has again, but at its head, can always be the next one."""
+    """Yields what the next slot may hold. A kind that rows have only as their next item can always be the next one."""
     heads: dict[str, list[int]] = {}
     later: set[str] = set()
     for number, (row, index) in enumerate(zip(rows, place, strict=True)):
@@ -180,14 +184,15 @@ def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
     settled = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
     for numbers in heads.values() if settled is None else [settled]:
         yield frozenset(numbers)
-        # Who would meet an equal one later may wait for it.
+        # A partitioner that could share a slot with an equal one later may wait for it.
         eager = [number for number in numbers if f"identity {rows[number][place[number]].identity}" not in later]
         if settled is None and 0 < len(eager) < len(numbers):
             yield frozenset(eager)
 
 
 def _contradiction(lists: Mapping[str, Sequence[Item]]) -> Problem:
-    """Names two methods with opposite orders, if there are two; else all that have several."""
+    """Returns a problem that names two methods with opposite orders, or, if there are none, all methods with several
+    partitioners."""
     methods = _opposite(lists) or [method for method, items in sorted(lists.items()) if len(items) > 1]
     orders = "; ".join(f"`{method}`: {', '.join(each.name for each in lists[method])}" for method in methods[:4])
     more = "; ..." if len(methods) > 4 else ""

@@ -1,4 +1,5 @@
-"""Cortex-M: microcontrollers, by kernels of CMSIS-NN. It delegates nothing: passes put its operators into the graph."""
+"""Cortex-M: microcontrollers, with CMSIS-NN's kernels. It delegates nothing: passes put its operators into the
+graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA: Nvidia's GPUs, by PyTorch's ahead-of-time Inductor."""
+"""CUDA: Nvidia's GPUs, through PyTorch's ahead-of-time Inductor."""
 
 from __future__ import annotations
 

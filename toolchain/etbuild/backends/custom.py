@@ -8,7 +8,7 @@ from etbuild.backends.backend import BuiltInBackend, Context, Options, Quantizer
 
 
 class Custom(BuiltInBackend):
-    """The backend `custom`: the manifest names a factory, and nothing else is known."""
+    """The backend `custom`. The manifest names a factory; the backend that its partitioner delegates to is unknown."""
 
     name = "custom"
     separable = False
@@ -16,11 +16,11 @@ class Custom(BuiltInBackend):
     delegates_to_any = True
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
-        """Returns what the factory in the options returns."""
+        """Calls the factory in the options, and returns its partitioner."""
         return context.load(options["factory"])(**options.get("kwargs", {}))
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
-        """Returns what the factory in the options returns."""
+        """Calls the factory in the options, and returns its quantizer."""
         return context.load(options["factory"])(**options.get("kwargs", {}))
 
     def callables(self, options: Options) -> tuple[str, ...]:
@@ -32,13 +32,13 @@ class Custom(BuiltInBackend):
         return (options["factory"],)
 
     def shown_name(self, options: Options) -> str:
-        """Returns the factory."""
+        """Returns the name of the factory."""
         return str(options["factory"])
 
     def pairs_partitions(self, options: Options) -> bool:
-        """Returns what the manifest says."""
+        """Returns the option `equal_partitions`."""
         return bool(options.get("equal_partitions", False))
 
     def grouping_key(self, options: Options) -> str:
-        """Returns the factory: its partitioners are taken for one backend's. Those of two factories need not be."""
+        """Returns the factory: the driver assumes that all its partitioners are of one backend."""
         return str(options["factory"])

@@ -1,4 +1,4 @@
-"""Backends of other packages: subclasses of `Backend`, by entry points of the group `etbuild.backends`."""
+"""Loads the backends of other packages: subclasses of `Backend` in entry points of the group `etbuild.backends`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ GROUP = "etbuild.backends"
 
 
 def names() -> set[str]:
-    """The names of them all."""
+    """Returns the names of all backends of other packages. Loads none of them."""
     return {entry.name for entry in _entries()}
 
 
 @functools.cache
 def _entries() -> importlib.metadata.EntryPoints:
-    """The entry points of the group. Looking for them reads a file of each installed distribution."""
+    """Returns the entry points of the group. Cached, because the search reads a file of each installed distribution."""
     return importlib.metadata.entry_points(group=GROUP)
 
 
 @functools.cache
 def load(name: str) -> Backend | None:
-    """The backend of this name of another package. No other entry point is loaded: what is not used may be broken.
+    """Loads the backend of this name from another package. Other entry points are not loaded, since they may be broken.
+
+    Returns:
+        The backend. None if no package has one of this name.
 
     Raises:
-        InputError: The package cannot be imported, or its class is not what `Backend` asks for.
+        InputError: The package cannot be imported, or its class does not fit the interface of `Backend`.
     """
     entries = _entries().select(name=name)
     if not entries:
@@ -43,7 +46,7 @@ def load(name: str) -> Backend | None:
         backend = _make(kind, name)
     except InterfaceError as error:
         raise InputError.of(f"{where}: {error}") from error
-    except Exception as error:  # whatever the package raises when it is imported
+    except Exception as error:  # importing the package may raise anything
         from etbuild.exception_text import summary
 
         raise InputError.of(f"{where} cannot be loaded: {summary(error)}") from error
@@ -51,10 +54,10 @@ def load(name: str) -> Backend | None:
 
 
 def _make(kind: object, name: str) -> Backend:
-    """The backend that an entry point of this name has for its class.
+    """Makes the backend from the object that the entry point of this name refers to.
 
     Raises:
-        InterfaceError: It is no such class, or a schema is missing.
+        InterfaceError: The object is not a subclass of `Backend`, or a schema is missing.
     """
     if not (isinstance(kind, type) and issubclass(kind, Backend)) or issubclass(kind, BuiltInBackend):
         raise InterfaceError("it has to be a subclass of `etbuild.backends.Backend`")
@@ -80,6 +83,6 @@ def _check_schema(path: object, attribute: str) -> None:
 
 @functools.cache
 def owner(name: str) -> str | None:
-    """The distribution that a backend of another package comes from."""
+    """Returns the distribution that a backend of another package comes from. None if it is unknown."""
     entries = _entries().select(name=name)
     return next((entry.dist.name for entry in entries if entry.dist is not None), None)

@@ -1,4 +1,4 @@
-"""Metal: Apple's GPUs, by PyTorch's ahead-of-time Inductor."""
+"""Metal: Apple's GPUs, through PyTorch's ahead-of-time Inductor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLX: Apple silicon, by Apple's array library."""
+"""MLX: Apple silicon, through Apple's array library."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Mlx(BuiltInBackend):
         return MLXPartitioner()
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
-        """Returns a configuration that takes MLX's operators: they are not those of the edge dialect."""
+        """Returns a configuration that accepts MLX's operators, which are not in the edge dialect."""
         return EdgeRequirements(config={"_check_ir_validity": False, "_skip_dim_order": True})

@@ -17,7 +17,7 @@ class Native(BuiltInBackend):
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's NativePartitioner, which has no options.
 
-        Its weights go where `named_data` of the manifest sends them, and not to a tag of its own.
+        `named_data` of the manifest decides where its weights are stored; the backend gets no tag of its own.
         """
         from executorch.backends.native.partitioner import NativePartitioner
 

@@ -1,4 +1,4 @@
-"""What backends need besides ExecuTorch's wheel, and how to see quickly whether it is there. Nothing is downloaded."""
+"""Defines what backends need in addition to ExecuTorch's wheel, with quick tests for it. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from etbuild.backends.backend import Need
 
 
 def package(module: str) -> Callable[[], bool]:
-    """Whether a top-level module, or a file of ExecuTorch's package below it, could be imported."""
+    """Returns a test for a top-level module, or for a module inside ExecuTorch's package. It imports nothing."""
     return lambda: _spec(module)
 
 
 def _spec(module: str) -> bool:
-    """Looks for the files of a module; only its top-level package is located, and nothing is imported."""
+    """Returns whether the files of a module exist. Only the top-level package is located, and nothing is imported."""
     top, *below = module.split(".")
     found = importlib.util.find_spec(top)
     if found is None or not below:
@@ -27,18 +27,18 @@ def _spec(module: str) -> bool:
 
 
 def extra(name: str, what: str, module: str) -> Need:
-    """A package that an extra of this distribution brings."""
+    """Returns the need for a package that an extra of this distribution installs."""
     return Need(what, f"install it so: pip install 'etbuild[{name}]'", package(module))
 
 
 def sdk(variable: str, what: str, holds: str, install: str) -> Need:
-    """A vendor's SDK, in the directory that an environment variable names.
+    """Returns the need for a vendor's SDK, in the directory that an environment variable names.
 
     Args:
-        variable: The variable.
-        what: The SDK's name.
-        holds: A file or directory that the SDK has.
-        install: Where it comes from.
+        variable: The name of the environment variable.
+        what: The name of the SDK.
+        holds: A file or directory in the SDK, relative to its directory.
+        install: How to get the SDK, for the hint.
     """
     return Need(
         f"{what} (in ${variable})",
@@ -48,6 +48,6 @@ def sdk(variable: str, what: str, holds: str, install: str) -> Need:
 
 
 def python(version: tuple[int, int]) -> Need:
-    """A version of Python, or a later one."""
+    """Returns the need for this version of Python or a later one."""
     shown = ".".join(map(str, version))
     return Need(f"Python {shown}", f"run the driver with Python {shown} or later", lambda: sys.version_info >= version)

@@ -49,7 +49,7 @@ class Nxp(BuiltInBackend):
         )
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
-        """Returns NXP's passes after the conversion to the edge dialect."""
+        """Returns the passes that NXP runs after the conversion to the edge dialect, and their configuration."""
         from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
         from executorch.backends.nxp.nxp_backend import core_aten_ops_exception_list
 

@@ -11,7 +11,7 @@ from typing import Any
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
 
-_FOR_THIS_MACHINE = "for_this_machine"  # an option, and ours among the compile specs of its delegates
+_FOR_THIS_MACHINE = "for_this_machine"  # an option of the manifest, and a compile spec that only the driver reads
 
 
 class OpenVino(BuiltInBackend):
@@ -22,7 +22,7 @@ class OpenVino(BuiltInBackend):
     delegate_id = "OpenvinoBackend"
     needs = (
         extra("openvino", "OpenVINO", "openvino"),
-        extra("openvino", "OpenVINO's nncf", "nncf"),  # ExecuTorch's backend imports it, and asks for it nowhere
+        extra("openvino", "OpenVINO's nncf", "nncf"),  # ExecuTorch imports it but does not require it
     )
     distributions = ("nncf", "openvino")
     loaded_marker = "executorch.backends.openvino.preprocess"
@@ -32,7 +32,7 @@ class OpenVino(BuiltInBackend):
         """Makes ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
         from etbuild.processes.library_output import native_messages_off
 
-        with native_messages_off():  # of the tokenizers that it imports
+        with native_messages_off():  # from the tokenizers that it imports
             from executorch.backends.openvino.partitioner import OpenvinoPartitioner
         from executorch.exir.backend.backend_details import CompileSpec
 
@@ -52,12 +52,12 @@ class OpenVino(BuiltInBackend):
         return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which each delegate is compiled in a child process of its own.
+        """Returns a context in which each delegate is compiled in its own child process.
 
-        OpenVINO numbers what it makes for as long as its process lives, and writes the numbers. A child that starts as
-        a copy of a process without OpenVINO begins at the same number each time. The child does not see how many
-        processors there are and which instructions they have, by which OpenVINO would divide and fuse operators,
-        unless the partitioner says `for_this_machine`.
+        OpenVINO numbers its objects, counts on for the lifetime of its process, and writes the numbers to the result. A
+        child that is forked from a process without OpenVINO always begins at the same number. OpenVINO also splits and
+        fuses operators depending on the number of processors and their instructions. Unless the partitioner says
+        `for_this_machine`, both are hidden from the child.
         """
         return _compiled_in_children()
 
@@ -83,10 +83,11 @@ def _compiled_in_children() -> Iterator[None]:
 
 
 def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:
-    """What OpenVINO makes of a delegate, or what it says. Changes this process."""
+    """Compiles a delegate. Returns the result and the text of the error, one of which is None. Changes the state of
+    this process."""
     import torch
 
-    torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+    torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
     own = [spec for spec in specs if spec.key != _FOR_THIS_MACHINE]
     if len(own) == len(specs):
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"

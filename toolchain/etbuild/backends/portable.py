@@ -1,4 +1,4 @@
-"""ExecuTorch's portable operators: what runs all that no backend took."""
+"""ExecuTorch's portable operators. They run everything that no backend takes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SPEC_OPTIONS = (
     "debug",
     "use_mha2sha",
 )
-_PREFIXES = {  # of the members of ExecuTorch's enumerations, by option
+_PREFIXES = {  # for each option, ExecuTorch's enumeration and the prefix of its members
     "htp_performance_mode": ("QnnExecuTorchHtpPerformanceMode", "kHtp"),
     "precision": ("QnnExecuTorchGpuPrecision", "kGpuPrecision"),
     "client_perf_type": ("QnnExecuTorchLpaiClientPerf", "k"),
@@ -46,7 +46,7 @@ class Qualcomm(BuiltInBackend):
         from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
 
         class Prepared(QnnPartitioner):  # type: ignore[misc]
-            """Runs Qualcomm's passes on the export, as ExecuTorch's own entry point for this backend does."""
+            """Also runs Qualcomm's passes on the export, as ExecuTorch's own entry point for this backend does."""
 
             def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
                 return _pass_manager(options).transform_for_export_pipeline(exported_program)
@@ -83,7 +83,7 @@ class Qualcomm(BuiltInBackend):
         return True
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
-        """Returns Qualcomm's passes after the conversion to the edge dialect."""
+        """Returns the passes that Qualcomm runs after the conversion to the edge dialect."""
         passes = _pass_manager(options).get_to_edge_transform_passes(
             program,
             compiler_specs=_compile_specs(options),
@@ -94,7 +94,7 @@ class Qualcomm(BuiltInBackend):
         return EdgeRequirements(tuple(passes), {"_check_ir_validity": False})
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which Qualcomm's compiler is started for all methods."""
+        """Returns a context that starts Qualcomm's compiler once for all methods."""
         from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
         from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
 

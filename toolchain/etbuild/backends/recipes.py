@@ -1,7 +1,7 @@
-"""ExecuTorch's export recipes by name: what a program starts from where the manifest says nothing else.
+"""Lists ExecuTorch's export recipes by name. A recipe supplies what the manifest does not say.
 
-The names, and the backends of each, are those of ExecuTorch 1.5.1; a test holds them against ExecuTorch. What a recipe
-is made of only ExecuTorch knows.
+The names and their backends are those of ExecuTorch 1.5.1; a test compares them with ExecuTorch. The driver does not
+know the content of a recipe; only ExecuTorch does.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     pass
 
 DECIDES = ("partitioners", "quantize", "strict")
-"""What a recipe decides for a method where neither the method nor `defaults` says it."""
+"""The keys that a recipe decides for a method if neither the method nor `defaults` has them."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Recipes that one module of ExecuTorch has.
+    """The recipes of one module of ExecuTorch.
 
     Attributes:
-        module: Registers them when it is imported.
-        type: ExecuTorch's enumeration of them, in that module.
-        names: Each with the backends that it lowers to.
+        module: The module that registers the recipes when it is imported.
+        type: The name of ExecuTorch's enumeration of the recipes, in that module.
+        names: For each recipe, the backends that it lowers to.
     """
 
     module: str
@@ -89,7 +89,8 @@ NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends 
 
 
 def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """The plan's `recipe`: with what of ExecuTorch's own configuration the manifest says itself."""
+    """Returns the plan's `recipe`. `said` lists the fields of ExecuTorch's configuration that the manifest sets itself.
+    None without a recipe."""
     recipe = manifest.get("recipe")
     if recipe is None:
         return None
@@ -101,7 +102,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def decided(manifest: dict[str, Any], name: str) -> list[str]:
-    """What a manifest leaves to its recipe for a method; empty without a recipe."""
+    """Returns the keys in `DECIDES` that a manifest leaves to its recipe for a method. Empty without a recipe."""
     method, defaults = manifest["methods"][name], manifest.get("defaults", {})
     if "recipe" not in manifest or "program" in method:
         return []
@@ -111,7 +112,7 @@ def decided(manifest: dict[str, Any], name: str) -> list[str]:
 
 
 def check(recipe: Any) -> Iterator[Problem]:
-    """What is wrong with a manifest's `recipe` that a schema cannot say."""
+    """Yields the problems of a manifest's `recipe` that a schema cannot express."""
     name = recipe.get("name") if isinstance(recipe, dict) else recipe
     if isinstance(name, str) and ":" not in name and name not in NAMES:
         path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)

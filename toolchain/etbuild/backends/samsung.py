@@ -1,4 +1,4 @@
-"""Samsung Exynos: NPUs, by the ENN compiler."""
+"""Samsung Exynos: NPUs, with the ENN compiler."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Samsung(BuiltInBackend):
         return EnnPartitioner([gen_samsung_backend_compile_spec(options["chipset"], mode)])
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
-        """Returns the configuration of ExecuTorch's own entry point for this backend."""
+        """Returns the configuration that ExecuTorch's own entry point for this backend uses."""
         from executorch.backends.samsung.utils.export_utils import get_edge_compile_config
 
         config, names = get_edge_compile_config(), ("_skip_dim_order", "_core_aten_ops_exception_list")

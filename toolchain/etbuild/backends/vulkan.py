@@ -13,7 +13,7 @@ class Vulkan(BuiltInBackend):
     """The backend `vulkan`."""
 
     name = "vulkan"
-    separable = False  # nobody has compared the bytes of merged methods with those of joint ones
+    separable = False  # not tested whether merged methods have the same bytes as methods lowered together
     delegate_id = "VulkanBackend"
     takes_weight_only_linear = True
 
@@ -35,10 +35,10 @@ class Vulkan(BuiltInBackend):
 
 
 def partitioner_arguments(options: Options) -> dict[str, Any]:
-    """Returns the arguments of ExecuTorch's VulkanPartitioner, and of those that are made like it.
+    """Returns the arguments of ExecuTorch's VulkanPartitioner, which WebGPU's partitioner takes too.
 
     Raises:
-        OptionError: There is no operator of a name.
+        OptionError: An option names an unknown operator.
     """
     from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkMemoryLayout, VkStorageType
 
@@ -54,10 +54,10 @@ def partitioner_arguments(options: Options) -> dict[str, Any]:
 
 
 def _operator(name: str, option: str, index: int) -> Any:
-    """Returns the edge operator that an option calls `aten.add.Tensor`, at this index.
+    """Returns the edge operator with a name such as `aten.add.Tensor`, which an option has at this index of its list.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is no such operator.
     """
     from executorch.exir.dialects._ops import ops
 

@@ -1,4 +1,4 @@
-"""WebGPU: GPUs in browsers, by graphs in Vulkan's format."""
+"""WebGPU: GPUs in browsers, with graphs in Vulkan's format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class WebGpu(BuiltInBackend):
     """The backend `webgpu`."""
 
     name = "webgpu"
-    separable = False  # nobody has compared the bytes of merged methods with those of joint ones
+    separable = False  # not tested whether merged methods have the same bytes as methods lowered together
     delegate_id = "VulkanBackend"
     takes_weight_only_linear = True
 

@@ -27,7 +27,7 @@ class Xnnpack(BuiltInBackend):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
         arguments = dict(options)
-        if "configs" in arguments:  # in ExecuTorch's order: the first that matches takes a node
+        if "configs" in arguments:  # in ExecuTorch's order: the first one that matches takes a node
             chosen = options["configs"]
             arguments["configs"] = [config for config in ALL_PARTITIONER_CONFIGS if config.__name__ in chosen]
         if "config_precisions" in arguments:
@@ -54,13 +54,14 @@ class Xnnpack(BuiltInBackend):
         chosen, left_out = options.get("modules"), options.get("leave_out", ())
 
         def quantized(node: Any) -> bool:
-            # ExecuTorch asks about the weights of convolutions too, which come from no module.
+            # ExecuTorch also asks about the weights of convolutions, which do not come from a module.
             return node.op == "get_attr" or ((chosen is None or _is_with(node, chosen)) and not _is_of(node, left_out))
 
         return quantizer.set_filter_function(quantized)
 
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
-        """Refuses a convolution under an option of linear layers: the runtime would not load it (ExecuTorch 1.5)."""
+        """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
+        1.5)."""
         if not options.get(_DYNAMIC_WEIGHTS) or "aten::convolution" not in operators:
             return []
         message = f"the program could not be loaded: `{_DYNAMIC_WEIGHTS}` and a convolution in one method"
@@ -68,13 +69,13 @@ class Xnnpack(BuiltInBackend):
 
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:
-    """Whether an operator comes from one of these submodules, or is the ReLU of one that does: of a convolution with a
-    ReLU ExecuTorch quantizes both or neither."""
+    """Returns whether an operator comes from one of these submodules, or is the ReLU after such an operator: ExecuTorch
+    quantizes a convolution and its ReLU together or not at all."""
     relu = getattr(node.target, "__name__", "").partition(".")[0] in ("relu", "relu_")
     return _is_of(node, modules) or (relu and _is_of(node.args[0], modules))
 
 
 def _is_of(node: Any, modules: Sequence[str]) -> bool:
-    """Whether an operator comes from one of these submodules, or from one inside of them."""
+    """Returns whether an operator comes from one of these submodules, or from a submodule inside them."""
     stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
     return any(path == name or path.startswith(f"{name}.") for path in stack for name in modules)

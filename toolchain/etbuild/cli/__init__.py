@@ -1,1 +1,2 @@
-"""The verbs of the command line, one a file: `add` registers its parser, `run` does it and returns the exit code."""
+"""The verbs of the command line, one in each module. `add` registers the parser; `run` runs the verb and returns the
+exit code."""

@@ -1,4 +1,4 @@
-"""`etbuild diff`: what differs between two programs."""
+"""`etbuild diff`: shows the differences between two programs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compares or writes."""
+    """Compares the build with the lockfile, or writes the lockfile."""
     from etbuild.analysis import find_index, lockfile
 
     content = lockfile.lock(find_index.read_index(options.build)[1])

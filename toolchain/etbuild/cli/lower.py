@@ -49,7 +49,8 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lowers, and writes the program, its named data and the facts about both, or one lowered method."""
+    """Lowers the methods and writes the program, its named data and the facts about both; or writes one lowered
+    method."""
     options.settle()
     run_part = _lower if options.method is None else _lower_method
     try:

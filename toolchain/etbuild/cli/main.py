@@ -102,7 +102,8 @@ def _tell(error: BaseException) -> int:
 
 
 def _removed_directory(error: OSError) -> InputError | None:
-    """What is wrong if a relative path has no meaning."""
+    """Returns the error for a current directory that was removed, in which relative paths have no meaning. Else
+    None."""
     try:
         if error.errno == errno.ENOENT and error.filename is None:
             check_current_directory()
@@ -112,7 +113,7 @@ def _removed_directory(error: OSError) -> InputError | None:
 
 
 def _lose_output(error: OSError) -> int:
-    if error.errno != errno.EPIPE:  # the reader has closed the pipe on purpose
+    if error.errno != errno.EPIPE:  # for EPIPE there is no message: the reader closed the pipe on purpose
         print(f"etbuild: cannot write to standard output: {error.strerror}", file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -1,4 +1,4 @@
-"""Options that several verbs have, and what they mean."""
+"""Adds options that several verbs share, and interprets their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see while they wait and when something is wrong: stages with their times, errors, tables."""
+"""Shows stages with their times, and errors, on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GREEN, RED, DIM, BOLD, RESET = "\033[32m", "\033[31m", "\033[2m", "\033[1m", "\0
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, on a terminal that wants colours."""
+    """Returns the text in a colour if the stream is a terminal and colours are not turned off, else unchanged."""
     if stream.closed or not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"{colour}{text}{RESET}"
@@ -37,7 +37,7 @@ class Progress:
     """Reports stages to a stream.
 
     Args:
-        stream: Where to; standard error by default.
+        stream: The stream to write to. Default: standard error.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -46,7 +46,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows that a stage runs, and at its end how long it took."""
+        """Shows that a stage is running, and when it ends, how long it took in seconds."""
         from etbuild.processes.build_status import in_stage
         from etbuild.processes.process_state import undone
 
@@ -55,7 +55,7 @@ class Progress:
         try:
             with in_stage(name), undone():
                 yield
-        except BaseException:  # an interrupt ends the stage as well; all of it goes on
+        except BaseException:  # an interrupt ends the stage too; every exception is raised again
             self._line(f"{paint('✗', RED, self.stream)} {name}")
             raise
         self._line(
@@ -64,6 +64,6 @@ class Progress:
 
     def _line(self, text: str, end: str = "\n") -> None:
         if self.live:
-            with suppress(OSError, ValueError):  # a model has closed it for now
+            with suppress(OSError, ValueError):  # a model has closed the stream temporarily
                 self.stream.write(f"\r\033[K{text}{end}")
                 self.stream.flush()

@@ -104,7 +104,8 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
 
 
 def _matters(name: str) -> bool:
-    """Whether a build may read the file. If it does not, the build that follows finds everything in the cache."""
+    """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
+    cache."""
     path = Path(name)
     made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
     return not made and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)

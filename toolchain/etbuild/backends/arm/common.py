@@ -1,4 +1,4 @@
-"""What Arm's three backends have in common: packages, passes of the partitioner, and the quantizer's options."""
+"""The parts that Arm's three backends share: packages, passes of the partitioner, and the quantizer's options."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _COMMON = ("passes", "preserve_io_quantization")
 
 
 def own_options(options: Options) -> Options:
-    """Returns the options that only one of the backends has: the arguments of its compile spec."""
+    """Returns the options that are not shared: the arguments of the backend's own compile spec."""
     return {name: value for name, value in options.items() if name not in _COMMON}
 
 
 def with_common_options(spec: Any, options: Options) -> Any:
-    """Sets the options that all three backends have.
+    """Sets the options that all three backends share.
 
     Args:
-        spec: One of ExecuTorch's compile specs for Arm.
-        options: Of the partitioner.
+        spec: One of ExecuTorch's compile specs for Arm. It is changed.
+        options: The options of the partitioner.
 
     Returns:
         The compile spec.
@@ -39,12 +39,12 @@ def with_common_options(spec: Any, options: Options) -> Any:
 
 
 def configured(quantizer: Any, options: Options, qat: bool) -> Any:
-    """Sets what a quantizer quantizes, and how.
+    """Sets which modules a quantizer quantizes, and how.
 
     Args:
-        quantizer: One of ExecuTorch's quantizers for Arm.
-        options: Of the quantizer.
-        qat: Whether the method is trained.
+        quantizer: One of ExecuTorch's quantizers for Arm. It is changed.
+        options: The options of the quantizer.
+        qat: Whether the method is trained with simulated quantization.
 
     Returns:
         The quantizer.

@@ -1,4 +1,4 @@
-"""Ethos-U: Arm's NPUs, by the compiler Vela."""
+"""Ethos-U: Arm's NPUs, with the compiler Vela."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EthosU(BuiltInBackend):
         return configured(EthosUQuantizer(EthosUCompileSpec(options["target"])), options, context.qat)
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which Vela's messages, thirty lines for each delegate, are shown only where it fails."""
+        """Returns a context that shows Vela's messages, thirty lines for each delegate, only if it fails."""
         return _messages_of_failures()
 
 

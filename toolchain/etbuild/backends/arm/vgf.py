@@ -11,11 +11,11 @@ from typing import Any
 from etbuild.backends.arm.common import DISTRIBUTIONS, TOSA_TOOLS, configured, own_options, with_common_options
 from etbuild.backends.backend import BuiltInBackend, Context, Need, Options, QuantizerContext
 
-_CONVERTER = "MODEL_CONVERTER_PATH"  # where ExecuTorch looks first
+_CONVERTER = "MODEL_CONVERTER_PATH"  # ExecuTorch looks there first
 
 
 def _converter() -> Path:
-    """The converter that a user names, or the one that the extra `vgf` brings."""
+    """Returns the path of the converter: the one that the user names, or the one that the extra `vgf` installs."""
     if os.environ.get(_CONVERTER):
         return Path(os.environ[_CONVERTER])
     found = importlib.util.find_spec("model_converter")
@@ -28,7 +28,7 @@ def _converter_runs() -> bool:
         return False
     try:
         return subprocess.run([_converter(), "--version"], capture_output=True, check=False).returncode == 0
-    except OSError:  # it is no program
+    except OSError:  # the file is not a program
         return False
 
 

@@ -32,8 +32,8 @@ _PARTITIONER_OPTIONS = (
 )
 _STRATEGY = "multimethod_weight_sharing_strategy"
 _TARGET = "minimum_deployment_target"
-_NEW = 18  # the release of iOS from which on models can have several functions, and weights of 4 bits
-# The defaults of what methods must agree on to be made one model: how it keeps weights, and where it runs.
+_NEW = 18  # since this release of iOS, models can have several functions, and weights of 4 bits
+# The options that must be equal for methods to become one model, with their defaults.
 _AGREED = {
     "compute_precision": "float16",
     _TARGET: None,
@@ -83,7 +83,7 @@ class CoreMl(BuiltInBackend):
         return CoreMLQuantizer(LinearQuantizerConfig.from_dict(config))
 
     def check_options(self, options: Options) -> list[Problem]:
-        """Finds options that need a later system than the one that is named, or another option."""
+        """Finds options that need a later system than the named one, or that need another option."""
         quantizer = options.get("op_linear_quantizer_config", {})
         new = {
             (_STRATEGY,): options.get(_STRATEGY) == "positional",
@@ -103,27 +103,27 @@ class CoreMl(BuiltInBackend):
         return found
 
     def needs_for(self, options: Options) -> tuple[Need, ...]:
-        """Returns what Apple's own compiler needs, where it is to be run."""
+        """Returns the need for macOS if Apple's own compiler has to run."""
         return (_MACOS,) if options.get("model_type") == "compiled_model" else ()
 
     def pairs_partitions(self, options: Options) -> bool:
-        """Returns whether partitions of methods become one model, the first with the first."""
+        """Returns whether partitions of methods become one model, paired by index."""
         return _pairs(options.get(_STRATEGY), options.get(_TARGET))
 
     def pairs_partitions_of(self, partitioner: Any) -> bool:
-        """Returns the same of a partitioner that is in no manifest."""
+        """Returns the same as `pairs_partitions` for a partitioner that is not from a manifest."""
         return _paired(partitioner.delegation_spec.compile_specs)
 
     def grouping_key(self, options: Options) -> list[Any]:
-        """Returns what methods must have in common to become one model."""
+        """Returns the options that must be equal for methods to become one model."""
         return [self.pairs_partitions(options), *(options.get(name, default) for name, default in _AGREED.items())]
 
     def grouping_key_of(self, partitioner: Any) -> list[Any]:
-        """Returns the same of a partitioner that is in no manifest."""
+        """Returns the same as `grouping_key` for a partitioner that is not from a manifest."""
         from executorch.backends.apple.coreml.compiler.coreml_preprocess import COMPILE_SPEC_KEYS, CoreMLBackend
 
         specs = partitioner.delegation_spec.compile_specs
-        written = {each.key: each.value for each in reversed(specs)}  # the first of a key is the one that counts
+        written = {each.key: each.value for each in reversed(specs)}  # the first spec of a key counts
         target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
         said = {
             "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
@@ -140,16 +140,17 @@ class CoreMl(BuiltInBackend):
         return [_paired(specs), *(said[name] for name in _AGREED)]
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which what Core ML's tools make depends only on the methods. No progress bars are drawn.
+        """Returns a context in which the results of Core ML's tools depend only on the methods. No progress bars are
+        drawn.
 
-        It keeps away two faults of ExecuTorch 1.5: `docs/upstream.md` has them.
+        It works around two faults of ExecuTorch 1.5, which `docs/upstream.md` describes.
         """
         return _reproducible()
 
     def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
-        """Returns what a function reads of the weights in its model's file. None: the delegate holds its own model.
+        """Returns the weights that a function reads from its model's file. None if the delegate contains its own model.
 
-        A model keeps most weights of 32 bits in 16. `blobs` has their size with 32, as in the module.
+        A model stores most 32-bit weights with 16 bits. `blobs` has their sizes with 32 bits, as in the module.
         """
         from etbuild.backends.coreml import model_files
 
@@ -166,7 +167,8 @@ class CoreMl(BuiltInBackend):
 
 
 def _pairs(strategy: str | None, target: str | None) -> bool:
-    """They are where it is said so, or nothing is said and they can be."""
+    """Returns whether partitions are paired: the strategy says so, or there is no strategy and the target supports
+    it."""
     return _is_new(target) if strategy is None else strategy == "positional"
 
 
@@ -175,10 +177,11 @@ def _is_new(target: str | None) -> bool:
 
 
 def _check_names(options: Options) -> None:
-    """ExecuTorch passes over the name of an operator that there is not; coremltools finds out about a pass later.
+    """Checks the names of operators and passes: ExecuTorch ignores unknown operators, and coremltools reports unknown
+    passes only later.
 
     Raises:
-        OptionError: There is no operator, or no pass, of a name.
+        OptionError: There is no operator or no pass of a name.
     """
     from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 
@@ -192,8 +195,8 @@ def _check_names(options: Options) -> None:
 
 
 def _operators() -> set[str]:
-    """The operators, as ExecuTorch compares their names: in lower case, and without a namespace until they are in the
-    edge dialect. Arithmetic on sizes is Python's."""
+    """Returns the names of operators as ExecuTorch compares them: in lower case, with a namespace and also without,
+    since only the edge dialect has namespaces. Includes Python's operators, which are used for arithmetic on sizes."""
     import torch
 
     every = torch._C._dispatch_get_all_op_names()
@@ -202,7 +205,7 @@ def _operators() -> set[str]:
 
 
 def _paired(specs: Sequence[Any]) -> bool:
-    """Whether partitions of these compile specs are made one model."""
+    """Returns whether partitions with these compile specs become one model."""
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
 
     said = any(spec.key == _STRATEGY for spec in specs)
@@ -234,10 +237,10 @@ def _compile_specs(options: Options) -> list[Any]:
 
 
 def _enumerated_shapes(options: Options, program: Any) -> list[Any]:
-    """The compile spec of that name, if the options have any.
+    """Returns the compile spec for `enumerated_shapes`, or an empty list if the options have none.
 
     Raises:
-        OptionError: They do not fit the method's inputs.
+        OptionError: The shapes do not fit the method's inputs.
     """
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
 
@@ -278,16 +281,16 @@ def _reproducible() -> Iterator[None]:
 
 
 def _without_bar(items: Iterable[Any], **_settings: Any) -> Iterable[Any]:
-    """Stands for `tqdm`, which draws a progress bar."""
+    """Replaces `tqdm`, which draws a progress bar."""
     return items
 
 
 @contextlib.contextmanager
 def _one_by_one() -> Iterator[None]:
-    """Inside, methods are made one model only where all of them can be.
+    """Returns a context manager in which methods become one model only if all of them can.
 
-    ExecuTorch asks the first method alone, and takes no deployment target for any: the model that it makes of methods
-    for older systems needs iOS18.
+    ExecuTorch checks only the first method, and treats a missing deployment target as any target. So it makes one
+    model of methods for older systems, and that model needs iOS18.
     """
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
     from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
@@ -303,7 +306,7 @@ def _one_by_one() -> Iterator[None]:
         del cls
         if all(_paired(each) for of_method in specs.values() for each in of_method):
             return preprocess(programs, specs)
-        # The first compile spec of a key is the one that counts.
+        # The first compile spec of a key counts.
         return preprocess(programs, {name: [[disabled, *each] for each in of] for name, of in specs.items()})
 
     with replaced(CoreMLBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
@@ -312,9 +315,10 @@ def _one_by_one() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_references() -> Iterator[None]:
-    """Inside, Core ML does not take the nodes that name another backend's delegate or a branch of control flow.
+    """Returns a context manager in which Core ML does not take nodes that name another backend's delegate or a branch.
 
-    Its partitioner takes every `get_attr`. ExecuTorch cannot part these from what they are an argument of.
+    Its partitioner takes every `get_attr`. ExecuTorch cannot separate such a node from the call that it is an argument
+    of.
     """
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 

@@ -1,9 +1,10 @@
-"""Identifiers of Core ML models, derived from their content.
+"""Derives the identifiers of Core ML models from their content.
 
 Core ML's tools and ExecuTorch's backend give each model random UUIDs: in its package's manifest, in its metadata, and
-as the key of its named data. They also write the date of the day, and protocol buffers whose maps have another order in
-each process. Devices cache compiled models by identifier, so that a constant one would not do: two models have the same
-identifier here if they are the same.
+as the key of its named data. They also write the current date, and protocol buffers whose maps have a different order
+in
+each process. Devices cache compiled models by identifier, so the identifier must not be constant: here, two models have
+the same identifier only if they are equal.
 
 Written against ExecuTorch 1.5 and coremltools 9.
 """
@@ -36,7 +37,7 @@ Results = dict[str, list[PreprocessResult]]
 
 @contextlib.contextmanager
 def derived_from_content() -> Iterator[None]:
-    """Inside, Core ML's backend makes the same bytes of the same methods."""
+    """Returns a context manager in which Core ML's backend makes the same bytes from the same methods."""
     flatten = coreml_preprocess.executorchcoreml.flatten_directory_contents
     preprocess = CoreMLBackend.preprocess_multimethod
     random: list[str] = []
@@ -67,7 +68,7 @@ def derived_from_content() -> Iterator[None]:
 
 
 def _in_order(flat: bytes) -> bytes:
-    """A flattened directory with its files in the order of their names, not in that of the file system."""
+    """Sorts the files of a flattened directory by name, since the order of the file system differs."""
     every = model_files.nodes(flat)
     contents, ordered = bytearray(), []
 
@@ -86,8 +87,8 @@ def _in_order(flat: bytes) -> bytes:
 
 
 def _settle_package(package: Path) -> None:
-    """Writes a package's protocol buffer and its manifest in one order and without the date of today, and names its
-    items after their content."""
+    """Rewrites a package's protocol buffer and its manifest in a fixed order and without the date, and names its items
+    after their content."""
     for path in sorted(package.rglob("*.mlmodel")):
         model = coremltools.proto.Model_pb2.Model()
         model.ParseFromString(path.read_bytes())
@@ -107,7 +108,7 @@ def _settle_package(package: Path) -> None:
 
 
 def _digest_of_item(item: dict[str, str], place: Path) -> bytes:
-    """Over what the manifest says of a file or directory, and what is in it."""
+    """Returns the digest of an item's entry in the manifest and of the content of its file or directory."""
     state = hashlib.sha256(json.dumps(item, sort_keys=True).encode())
     for path in [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file()):
         state.update(path.relative_to(place.parent).as_posix().encode() + b"\0")
@@ -120,9 +121,9 @@ def _from_digest(digest: bytes) -> uuid.UUID:
 
 
 def _rename(results: Results, random: list[str]) -> Results:
-    """Replaces each random identifier by one that is made of the model which holds it.
+    """Replaces each random identifier by one that is derived from the model that contains it.
 
-    Both have the same length, so that nothing else moves.
+    Both have the same length, so no offset changes.
     """
     every = [result for of_method in results.values() for result in of_method]
     stores = {id(result.data_store_output): result.data_store_output for result in every}

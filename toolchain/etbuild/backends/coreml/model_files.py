@@ -1,7 +1,8 @@
-"""What is inside Core ML's models, as ExecuTorch's backend writes them: directories in one piece.
+"""Reads Core ML's models as ExecuTorch's backend writes them: as flattened directories.
 
-Such a piece is what the files hold, one after the other, and then, with its bytes reversed, a JSON text of nodes: each
-with its region of those bytes, and the numbers of its children by name. The root comes last.
+A flattened directory consists of the contents of the files, one after the other, and a JSON text whose bytes are
+reversed. The text lists nodes. Each has its region of the contents, and the numbers of its children by name. The root
+is the last node.
 
 Written against ExecuTorch 1.5 and coremltools 9.
 """
@@ -14,19 +15,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_MOST_OF_NODES = 1 << 20  # bytes: a model has ten files
-_REFERENCE = b"CMJR"  # before a JSON text, in delegates that are functions of a model in named data
+_MOST_OF_NODES = 1 << 20  # bytes: enough, since a model has ten files
+_REFERENCE = b"CMJR"  # precedes a JSON text in delegates that refer to a function of a model in named data
 
 
 def nodes(flat: bytes) -> list[dict[str, Any]]:
-    """The nodes of a flattened directory."""
+    """Returns the nodes of a flattened directory."""
     tail = flat[: -_MOST_OF_NODES - 1 : -1].decode("latin-1")  # reversed
     found: list[dict[str, Any]] = json.JSONDecoder().raw_decode(tail)[0]["nodes"]
     return found
 
 
 def reference(compiled: bytes) -> tuple[str, str] | None:
-    """The key of the model and the function in it that a delegate names; None for one that holds its model."""
+    """Returns the key of the model, and the function in it, that a delegate refers to. None if the delegate contains
+    its model."""
     if compiled[: len(_REFERENCE)] != _REFERENCE:
         return None
     content = json.loads(compiled[len(_REFERENCE) :])
@@ -34,10 +36,10 @@ def reference(compiled: bytes) -> tuple[str, str] | None:
 
 
 def weights(flat: bytes, function: str) -> dict[str, tuple[str, int]]:
-    """The weights that a function of a model reads from the model's file.
+    """Finds the weights that a function of a model reads from the model's file.
 
     Returns:
-        By place in the file the type of each weight, such as `FLOAT16`, and the number of its elements.
+        For each location in the file, the type of the weight, such as `FLOAT16`, and the number of its elements.
     """
     from coremltools.proto import MIL_pb2, Model_pb2
 
@@ -54,13 +56,14 @@ def weights(flat: bytes, function: str) -> dict[str, tuple[str, int]]:
 
 
 def bits(kind: str) -> int:
-    """The size of an element by the name of its type: the first number in it, as 8 of `FLOAT8E4M3FN`; 8 of `BOOL`."""
+    """Returns the size of an element in bits: the first number in the name of its type, such as 8 for `FLOAT8E4M3FN`. 8
+    for a name without a number, such as `BOOL`."""
     size = re.search("[0-9]+", kind)
     return int(size[0]) if size else 8
 
 
 def _file(flat: bytes, suffix: str) -> bytes:
-    """The content of the only file with a name that ends so."""
+    """Returns the content of the only file whose name has this suffix."""
     every = nodes(flat)
     [number] = [number for node in every for name, number in node["children"].items() if name.endswith(suffix)]
     region = every[number]["dataRegion"]
@@ -68,7 +71,7 @@ def _file(flat: bytes, suffix: str) -> bytes:
 
 
 def _values(block: Any) -> Iterator[Any]:
-    """All values that are written out in a block, and in those inside it."""
+    """Yields all values that are written out in a block and in the blocks inside it."""
     for operation in block.operations:
         yield from operation.attributes.values()
         for argument in operation.inputs.values():
