@@ -1,16 +1,17 @@
-"""Builds the packages that the driver runs on: one PEX of pinned, hashed requirements, and the same unpacked.
+"""Builds the packages that the driver needs: one PEX from pinned requirements with hashes, and an unpacked copy.
 
     python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --cuda LOCK --build LOCK --out DIR
                                  [-- PIP_ARGUMENT...]
 
 writes
-    DIR/packages.pex   what actions take as their input: its digest stands for every package. Byte-reproducible: the
-                       same locks give the same file on every machine, whatever its Python 3.11 and its paths are, so
-                       it holds no bytecode, which differs between patch versions of Python.
-    DIR/venv           the same files as a virtual environment of this machine, with bytecode. Nothing but a PEX that
-                       lies beside it uses it: local actions then need not unpack the PEX.
+    DIR/packages.pex   the input of actions: its digest stands for every package. It is byte-reproducible: the same
+                       locks give the same file on every machine, with any Python 3.11 and any paths. So it contains
+                       no bytecode, which differs between patch versions of Python.
+    DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
+                       directory uses it, so that local actions do not unpack the PEX.
 
-Standard library only: it runs before anything is installed. pip's configuration holds, and PIP_ARGUMENT adds to it.
+Uses only the standard library, since it runs before anything is installed. pip's configuration applies; PIP_ARGUMENT
+adds to it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import sys
 import zipfile
 from pathlib import Path
 
-# Zip entries know no time before this one. setuptools takes it for what it builds.
+# The earliest time that a zip entry can have. setuptools uses it for the wheels that it builds.
 SOURCE_DATE_EPOCH = "315532800"
 
 
 def main(arguments: list[str]) -> None:
-    """Build both forms in a directory."""
+    """Builds both forms in a directory."""
     parser = argparse.ArgumentParser(description="Build the packages that the driver runs on.")
     parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
     parser.add_argument(
@@ -57,20 +58,21 @@ def main(arguments: list[str]) -> None:
     torch_lock.write_text(torch, encoding="utf-8")
     others_lock.write_text(others, encoding="utf-8")
 
-    # Of two builds with known hashes pip prefers the one whose link states its hash, which a plain directory of wheels
-    # cannot. So torch is chosen as pip always chooses, by version (2.13.0+cpu is above 2.13.0), and checked afterwards.
+    # If pip knows the hashes of two builds, it prefers the one whose link contains its hash. Links to a plain directory
+    # of wheels contain none. So pip first chooses torch by version as usual (2.13.0+cpu is above 2.13.0). The hash is
+    # checked afterwards.
     wheels = work / "wheels"
     run([*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels),
          *options.pip_arguments, torch.split()[0]])  # fmt: skip
     run([*into_site, "--no-index", "--find-links", str(wheels), "--requirement", str(torch_lock)])
     files = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
-    # No cache: pip would take what another version of setuptools built from the same source.
+    # No cache: pip would use a wheel that another version of setuptools built from the same source.
     run([*into_site, "--no-cache-dir", *(part for file in files for part in ("--requirement", str(file)))])
     shutil.rmtree(wheels)
     drop_scripts(site)
 
     sources = snapshot(site, work / "sources")
-    with compile_bytecode(site):  # meanwhile
+    with compile_bytecode(site):  # at the same time
         run([str(tools), "-m", "pex", "--sources-directory", str(sources), "--output-file", str(out / "packages.pex"),
              "--venv", "--include-tools", "--python-shebang", "/usr/bin/env python3.11",
              "--interpreter-constraint", "CPython==3.11.*", "--pex-root", str(work / "pex_root"),
@@ -79,25 +81,26 @@ def main(arguments: list[str]) -> None:
 
 
 def make_venv(path: Path, *, with_pip: bool) -> Path:
-    """Make a virtual environment and return its interpreter."""
+    """Creates a virtual environment and returns its interpreter."""
     run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(path)])
     return path / "bin" / "python"
 
 
 def site_packages(interpreter: Path) -> Path:
-    """Return where the packages of a virtual environment lie."""
+    """Returns the directory with the packages of a virtual environment."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return interpreter.parent.parent / "lib" / version / "site-packages"
 
 
 def unique_pins(locks: list[str]) -> list[str]:
-    """Return the pins of locks that fit together; two extras may need the same package."""
+    """Returns the pins of several locks, each once, since two extras may need the same package. The locks must not
+    conflict."""
     pins = [pin for lock in locks for pin in re.split(r"\n(?=\S)", lock.strip()) if not pin.startswith("#")]
     return list(dict.fromkeys(pins))
 
 
 def split_torch(pins: list[str]) -> tuple[str, str]:
-    """Split pins into torch's and all others."""
+    """Splits pins into torch's and all others. Exits if there is not exactly one pin of torch."""
     torch = [pin for pin in pins if pin.startswith("torch==")]
     if len(torch) != 1:
         sys.exit(f"the requirements must pin torch once, with `torch==`, and do it {len(torch)} times")
@@ -105,7 +108,7 @@ def split_torch(pins: list[str]) -> tuple[str, str]:
 
 
 def needs_cuda(wheels: Path) -> bool:
-    """Say whether the only wheel of a directory asks for NVIDIA's packages here."""
+    """Returns whether the only wheel in a directory requires NVIDIA's packages on this machine."""
     (wheel,) = wheels.iterdir()
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -116,7 +119,7 @@ def needs_cuda(wheels: Path) -> bool:
 
 
 def drop_scripts(site: Path) -> None:
-    """Remove the packages' commands: they name this machine's interpreter, and nothing runs them."""
+    """Removes the packages' commands, which contain the path of this machine's interpreter and are never run."""
     shutil.rmtree(site / "bin", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):
         lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -124,17 +127,17 @@ def drop_scripts(site: Path) -> None:
 
 
 def snapshot(site: Path, copy: Path) -> Path:
-    """Return a tree of the same files in which nothing appears that is written to the first one from now on.
+    """Makes a tree of the same files. Files that are later added to the original do not appear in it. Returns the copy.
 
-    PEX leaves bytecode out by its name, but not the temporary files that Python writes it to first: it fails where one
-    is gone before it is read, and takes in one that is still there.
+    PEX excludes bytecode by name, but not the temporary files that Python writes it to first. It fails if such a file
+    is removed before it is read, and otherwise includes it.
     """
     shutil.copytree(site, copy, symlinks=True, copy_function=link)
     return copy
 
 
 def link(source: str, target: str) -> None:
-    """Make a hard link, or a copy where the file system has no links."""
+    """Makes a hard link, or a copy if the file system has no hard links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -142,14 +145,14 @@ def link(source: str, target: str) -> None:
 
 
 def compile_bytecode(site: Path) -> subprocess.Popen[bytes]:
-    """Start writing bytecode that stays valid wherever the files are copied to: sandboxes cannot write their own."""
-    # Some packages carry files for other versions of Python, which do not compile: hence no output and no status.
+    """Starts to write bytecode that stays valid when the files are copied, since sandboxes cannot write their own."""
+    # Some packages contain files for other versions of Python, which do not compile. So output and status are ignored.
     command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "--invalidation-mode", "unchecked-hash", str(site)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
 def run(command: list[str]) -> None:
-    """Run a command whose failure ends this one."""
+    """Runs a command. Exits if it fails."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "PYTHONHASHSEED": "0"}
     status = subprocess.run(command, env=environment, check=False).returncode
     if status:

@@ -1,17 +1,17 @@
-"""Pins what the toolchain is made of: every package, its version, and the sha256 of each of its files.
+"""Pins every package of the toolchain: its version and the sha256 of each of its files.
 
     python toolchain/update_lock.py [PIP_ARGUMENT]...
 
-Needs Python 3.11, and `uv` and a `pip` on the PATH. Writes beside itself
-    requirements.lock        what the driver needs (its direct requirements are in pyproject.toml)
-    requirements-EXTRA.lock  what one of its extras needs on top of that
-    requirements-cuda.lock   what the registry's own Linux build of torch needs on top of that
-    requirements-build.lock  what builds the toolchain
+Needs Python 3.11, and `uv` and `pip` on the PATH. Writes to its own directory:
+    requirements.lock        packages that the driver needs (its direct requirements are in pyproject.toml)
+    requirements-EXTRA.lock  additional packages that an extra needs
+    requirements-cuda.lock   additional packages that the registry's own Linux build of torch needs
+    requirements-build.lock  packages that build the toolchain
 
-All extras are resolved together: a package has one version, whichever of them are asked for.
+All extras are resolved together, so a package has the same version for every choice of extras.
 
-PyTorch publishes its CPU builds on an index of their own, where uv does not look. Their hashes come from the wheel that
-`pip download` gets with the arguments of this command: name that index in them, or in pip's configuration.
+PyTorch publishes its CPU builds on a separate index, which uv does not search. Their hashes come from the wheel that
+`pip download` gets with the arguments of this command. Name that index in the arguments or in pip's configuration.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADER = f"""\
 
 
 def main(pip_arguments: list[str]) -> None:
-    """Write the lock files."""
+    """Writes the lock files."""
     project = HERE.parent / "pyproject.toml"
     extras = sorted(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"])
     with tempfile.TemporaryDirectory() as folder:
@@ -66,19 +66,19 @@ def main(pip_arguments: list[str]) -> None:
 
 
 def resolve(source: str, *options: str, stdin: str = "") -> str:
-    """Return uv's pins of everything that `source` needs."""
+    """Returns uv's pins of everything that `source` needs."""
     command = ["uv", "pip", "compile", source, *options, "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     command += ["--no-emit-index-url", "--python-version", PYTHON_VERSION, "--python-platform", PLATFORM]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout
 
 
 def split(lock: str) -> list[str]:
-    """Split a lock into its pins, each with the hashes on the lines after it."""
+    """Splits a lock into its pins. Each includes the lines with its hashes."""
     return re.split(r"\n(?=\S)", lock.strip())
 
 
 def cpu_build(torch: str, pip_arguments: list[str]) -> str:
-    """Return the sha256 of torch's CPU wheel."""
+    """Returns the sha256 of torch's CPU wheel."""
     requirement = torch.split(maxsplit=1)[0]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
@@ -91,13 +91,13 @@ def cpu_build(torch: str, pip_arguments: list[str]) -> str:
 
 
 def with_hash(pin: str, sha256: str) -> str:
-    """Add one more file to a pin."""
+    """Returns a pin with the hash of one more file."""
     first, *hashes = pin.split(" \\\n    ")
     return " \\\n    ".join([first, *sorted({*hashes, f"--hash=sha256:{sha256}"})])
 
 
 def write(name: str, purpose: str, pins: list[str]) -> None:
-    """Write one lock file."""
+    """Writes one lock file."""
     (HERE / name).write_text(HEADER.format(purpose=purpose) + "\n".join(pins) + "\n", encoding="utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Scripts of the project. None of them is a part of the driver."""
+"""Scripts of the project. They are not part of the driver."""

@@ -1,9 +1,10 @@
-"""Builds the driver's wheel: the same bytes for the same commit, in any directory, with any umask, on any day.
+"""Builds the driver's wheel. The same commit gives the same bytes in any directory, with any umask, on any day.
 
     python tools/build_wheel.py [DIR]        # default: dist
 
-A wheel holds the time and the mode of each file. The time is that of the commit, or `SOURCE_DATE_EPOCH`. Every file is
-copied with one mode before setuptools reads it. The release of setuptools is the one in the lock.
+A wheel contains the time and the mode of each file. The time is that of the commit, or `SOURCE_DATE_EPOCH`. Every file
+is
+copied with the same mode before setuptools reads it. The lock pins the release of setuptools.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _CONTENT = ("pyproject.toml", "README.md", "LICENSE", "schemas", "toolchain/etbu
 
 
 def build(directory: Path) -> Path:
-    """Builds the wheel of the checked-in files, as they are in the working tree.
+    """Builds the wheel from the checked-in files, with their contents in the working tree.
 
     Args:
-        directory: Where the wheel goes; made if it is not there.
+        directory: The directory for the wheel. It is created if it does not exist.
 
     Returns:
-        The wheel.
+        The path of the wheel.
     """
     directory.mkdir(parents=True, exist_ok=True)
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")

@@ -2,8 +2,8 @@
 
     python tools/list_licenses.py [--check]
 
-Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence is the one
-that a package's own metadata states.
+Run it in the developers' environment (`make licenses`), which has the packages of these locks. The licence comes from
+the metadata of the package.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ are missing, because the developers' environment does not install them.
 
 
 def locked(lock: str) -> Iterator[tuple[str, str]]:
-    """The packages of a lock, each with its version."""
+    """Returns the packages of a lock with their versions."""
     for line in (ROOT / "toolchain" / f"{lock}.lock").read_text("utf-8").splitlines():
         if found := re.match(r"([a-zA-Z0-9][a-zA-Z0-9._-]*)==([^ ;\\]+)", line):
             yield found[1], found[2]
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Returns the page that the file should contain."""
     rows: dict[str, str] = {}
     for lock in LOCKS:
         for name, version in locked(lock):

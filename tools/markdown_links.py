@@ -1,4 +1,4 @@
-"""Links and headings of Markdown files, as GitHub reads them."""
+"""Finds the links and headings of Markdown files as GitHub does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Link:
-    """A link to something in the repository.
+    """A link to a file or heading in the repository.
 
     Attributes:
-        target: What is between the parentheses, with the anchor.
-        start: Where the target starts in the text of the file, in characters.
-        line: Its line, from 1 on.
+        target: The text between the parentheses, with the anchor.
+        start: The position of the target in the text of the file, in characters.
+        line: Its line, from 1.
     """
 
     target: str
@@ -31,7 +31,7 @@ class Link:
 
     @property
     def path(self) -> str:
-        """The target without its anchor; empty for a link within a page."""
+        """The target without its anchor. Empty for a link within the page."""
         return self.target.partition("#")[0]
 
     @property
@@ -41,7 +41,7 @@ class Link:
 
 
 def slug(heading: str) -> str:
-    """Returns the anchor that GitHub gives to a heading, if no earlier heading of the page has the same."""
+    """Returns the anchor that GitHub gives to a heading if no earlier heading of the page has the same anchor."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
@@ -70,7 +70,7 @@ def anchors(text: str) -> set[str]:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """Each line with its place in the text. A line of a fenced block of code is empty."""
+    """Yields each line with its position in the text. The lines of fenced code blocks are empty."""
     fence = ""
     start = 0
     for line in text.splitlines(keepends=True):

@@ -1,7 +1,7 @@
-"""A hook of MkDocs that makes the documentation site of the files that GitHub shows.
+"""A hook of MkDocs that makes the documentation site from the same files that GitHub shows.
 
-The links of a page are those of its file in the repository. The hook adds every file that such a link leads to as a
-page of the site, and rewrites the links. So nothing is written twice, and the site works without a network.
+The links of a page point to files in the repository. The hook adds every such file to the site as a page, and rewrites
+the links. So nothing is written twice, and the site works without a network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGES = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
-_SOURCES = "source"  # the folder of the site with files of the repository that pages link to
+_SOURCES = "source"  # the folder of the site for files of the repository that pages link to
 _IMAGES = (".png", ".svg")
 _SCRIPTS = _ROOT / ".cache/docs/scripts"
 _JAVASCRIPTS = "assets/javascripts"
@@ -44,7 +44,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages outside of `docs/`, what they link to, and the scripts; fills in the `*` of the nav."""
+    """Adds the pages outside of `docs/`, the files that pages link to, and the scripts. Fills in the `*` of the nav."""
     for path, uri in _PAGES.items():
         files.append(File.generated(config, uri, content=(_ROOT / path).read_text("utf-8")))
     pending = [file for file in files if file.is_documentation_page()]
@@ -76,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Adds the script for diagrams to pages with diagrams. Without it the theme would load one from another server.
+    """Adds the script for diagrams to pages with diagrams. Without it, the theme would load one from another server.
 
     Raises:
         PluginError: The page would load something from another server.
@@ -91,11 +91,11 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def _repository_path(uri: str, target: str) -> str:
-    """The path in the repository of what a page of the site links to.
+    """Returns the path in the repository that a link on a page of the site refers to.
 
     Args:
         uri: The page's path in the site's sources.
-        target: The link as the page's file in the repository has it.
+        target: The link as it is written in the page's file in the repository.
     """
     inverse = {site: path for path, site in _PAGES.items()}
     inside = f"{_SOURCES}/"
@@ -104,7 +104,7 @@ def _repository_path(uri: str, target: str) -> str:
 
 
 def _site_uri(path: str) -> str:
-    """The path in the site's sources of a file or folder of the repository."""
+    """Returns the path in the site's sources for a file or folder of the repository."""
     if path in _PAGES:
         return _PAGES[path]
     if path.startswith(_DOCS):
@@ -116,7 +116,7 @@ def _site_uri(path: str) -> str:
 
 
 def _source(config: MkDocsConfig, path: str, uri: str) -> File:
-    """A page or an image of the site that shows a file or a folder of the repository."""
+    """Returns a page or an image of the site that shows a file or a folder of the repository."""
     place = _ROOT / path
     if path.endswith(_IMAGES):
         return File.generated(config, uri, abs_src_path=str(place))
@@ -132,7 +132,7 @@ def _source(config: MkDocsConfig, path: str, uri: str) -> File:
 
 
 def _shown(path: str, name: str) -> str:
-    """A file as a block of code with a heading."""
+    """Returns a file as a code block with a heading."""
     try:
         text = (_ROOT / path).read_text("utf-8")
     except UnicodeDecodeError:
@@ -143,7 +143,7 @@ def _shown(path: str, name: str) -> str:
 
 
 def _with_all_guides(nav: Any, files: Files) -> Any:
-    """The nav with the pages of `docs/` that it does not name in the place of `*`."""
+    """Returns the nav with `*` replaced by the pages of `docs/` that it does not name."""
     named = set(re.findall(r"[^'\" ]+\.md", str(nav)))
     guides = sorted(file.src_uri for file in files if "/" not in file.src_uri and file.is_documentation_page())
     rest = [uri for uri in guides if uri not in named]

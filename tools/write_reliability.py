@@ -24,7 +24,7 @@ def _result(name: str) -> Any:
 
 
 def page() -> str:
-    """The page."""
+    """Returns the page."""
     sys.path.insert(0, str(ROOT))
     from tests.faults import test_hostile_models, test_staleness
 

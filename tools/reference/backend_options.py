@@ -1,4 +1,4 @@
-"""The page of the options of backends and quantizers, from `schemas/backend-*.json` and `schemas/quantizer-*.json`."""
+"""Makes the page of the options of backends and quantizers from `backend-*` and `quantizer-*` in `schemas/`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _table(title: str, path: Path) -> str:
 
 
 def _rows(schema: Schema, words: Words, path: str) -> Iterator[tuple[str, ...]]:
-    """A row for each option and for each key of it."""
+    """Returns a row for each option and each of its keys."""
     for name, option in schema["properties"].items():
         required = name in schema.get("required", [])
         default = f"`{json.dumps(option['default'])}`" if "default" in option else "required" if required else ""

@@ -1,6 +1,7 @@
-"""The page of the command line, from the parsers of the driver.
+"""Makes the page of the command line from the parsers of the driver.
 
-argparse's own texts differ between versions of Python and depend on the width of the terminal, so that none is used.
+It uses none of argparse's own texts, since they differ between versions of Python and depend on the width of the
+terminal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from etbuild.cli import main
 from tools.reference.markdown import fence, link, table
 from tools.reference.markdown import page as markdown_page
 
-_LINE = 100  # of a usage, in characters
+_LINE = 100  # the maximum length of a line of a usage, in characters
 
 
 def page() -> str:
@@ -56,7 +57,7 @@ def _verb(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
 
 
 def _choices(parser: argparse.ArgumentParser) -> Iterable[argparse.Action]:
-    """The verbs that `--help` lists."""
+    """Returns the verbs that `--help` lists."""
     return [choice for action in _subparser_actions(parser) for choice in action._choices_actions]
 
 
@@ -69,7 +70,7 @@ def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def _groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
-    """The arguments by group: those of argparse's own groups together, without a title."""
+    """Returns the arguments by group. The groups that argparse makes itself are one group without a title."""
     own: list[argparse.Action] = []
     titled: list[tuple[str, list[argparse.Action]]] = []
     for group in parser._action_groups:
@@ -82,7 +83,7 @@ def _groups(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argpars
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """The usage on lines that are broken between arguments."""
+    """Returns the usage, with line breaks between arguments."""
     exclusive = [group._group_actions for group in parser._mutually_exclusive_groups]
     words, done = [], []
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
@@ -102,7 +103,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _name(action: argparse.Action) -> str:
-    """An argument as a user writes it, such as `--root DIR` or `MANIFEST [MANIFEST ...]`."""
+    """Returns an argument as a user writes it, such as `--root DIR` or `MANIFEST [MANIFEST ...]`."""
     value = str(action.metavar or action.dest)
     if action.option_strings:
         return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")

@@ -1,4 +1,4 @@
-"""The page of the manifest's keys, from `schemas/model.schema.json`."""
+"""Makes the page of the manifest's keys from `schemas/model.schema.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.reference.schema_words import Schema, Words, spaced
 
 _SOURCE = "schemas/model.schema.json"
 _NAME = "NAME"  # stands for a name that the user chooses
-_LONGEST = 100  # of an example, in characters; a longer one has several lines
+_LONGEST = 100  # the maximum length of an example on one line, in characters
 _INDEX = "[N]"  # stands for the number of an entry of a list
 
 
@@ -29,10 +29,11 @@ def page(root: Path) -> str:
 
 @dataclass(frozen=True)
 class _Key:
-    """A place in a manifest.
+    """A location in a manifest.
 
     Attributes:
-        path: As error messages write it, with `NAME` and `[N]` for names and numbers: `methods.NAME.partitioners[N]`.
+        path: The document path as error messages write it, with `NAME` and `[N]` for names and numbers:
+            `methods.NAME.partitioners[N]`.
         node: Its schema.
         required: Whether the mapping around it must have it.
     """
@@ -63,7 +64,7 @@ class _Page:
         self.words = Words(self.definitions, links)
 
     def blocks(self) -> Iterator[str]:
-        """The page without its title."""
+        """Returns the page without its title."""
         yield self.schema["description"]
         yield (
             f"A manifest is a YAML file. The path `methods.{_NAME}.partitioners{_INDEX}` means: any entry of the list "
@@ -112,12 +113,12 @@ class _Page:
         )
 
     def _resolved(self, node: Schema) -> Schema:
-        """A schema with the keywords of the definition that it refers to. Its own keywords override them."""
+        """Returns a schema with the keywords of the definition that it refers to. Its own keywords override them."""
         definition = _reference(node)
         return node if definition is None else {**self.definitions[definition], **node}
 
     def _elsewhere(self, node: Schema, path: str) -> bool:
-        """Whether the page describes the value at a path in another place."""
+        """Returns whether the page describes the value at this path in another section."""
         definition = _reference(node)
         return definition in self.strings or (definition in self.homes and self.homes[definition].path != path)
 
@@ -125,7 +126,7 @@ class _Page:
         return [] if self._elsewhere(key.node, key.path) else list(self._children(key.node, key.path))
 
     def _children(self, node: Schema, path: str) -> Iterator[_Key]:
-        """The places directly below one that the page describes there."""
+        """Returns the keys directly below a schema that the page describes in the same section."""
         definition = _reference(node)
         if definition:
             yield from self._children(self.definitions[definition], path)
@@ -144,7 +145,7 @@ class _Page:
                 yield _Key(path + suffix, below)
 
     def _has_keys(self, node: Any, seen: tuple[str, ...]) -> bool:
-        """Whether a value is, or holds, a mapping with keys that the schema names."""
+        """Returns whether a value is or contains a mapping with keys that the schema names."""
         if not isinstance(node, dict):
             return False
         definition = _reference(node)
@@ -154,9 +155,9 @@ class _Page:
         return "properties" in node or any(self._has_keys(part, seen) for part in parts)
 
     def _find_homes(self) -> None:
-        """Decides where the page describes each definition with keys.
+        """Decides where the page describes each definition that has keys.
 
-        That is below the first top-level key that uses it, at the place that is least deep.
+        That is below the first top-level key that uses it, at the shortest path.
         """
         for top in self.top:
             waiting = [top]

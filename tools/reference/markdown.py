@@ -1,4 +1,4 @@
-"""Small parts of Markdown, as GitHub and the documentation site both read it."""
+"""Writes small parts of Markdown in a form that GitHub and the documentation site both read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FENCE = "```"
 
 
 def page(title: str, source: str, blocks: Iterable[str]) -> str:
-    """Returns a page with a title, a comment that names its source, and blocks with an empty line between them."""
+    """Returns a page with a title, a comment that names its source, and blocks separated by empty lines."""
     note = f"<!-- Generated from {source} by `make reference`. Do not edit this page. -->"
     return "\n\n".join([f"# {title}", note, *(block for block in blocks if block)]) + "\n"
 
@@ -39,13 +39,13 @@ def fence(language: str, code: str) -> str:
 
 
 def fence_indented(text: str, language: str) -> str:
-    """Returns the text with its indented blocks of code, which have no language, as fenced ones.
+    """Replaces indented code blocks, which have no language, by fenced ones.
 
     Args:
-        text: Markdown. Blocks of code in it are indented by four spaces and follow an empty line, or are fenced.
+        text: Markdown. Its code blocks are fenced, or are indented by four spaces and follow an empty line.
         language: The language of the indented blocks.
     """
-    blocks: list[list[str]] = []  # paragraphs, each a list of lines; code keeps its empty lines
+    blocks: list[list[str]] = []  # paragraphs as lists of lines; code keeps its empty lines
     inside_fence = False
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):
         lines = paragraph.split("\n")
@@ -101,7 +101,7 @@ def sections(text: str) -> dict[str, dict[str, str]]:
 
 
 def items(body: str) -> dict[str, str]:
-    """Returns the entries `name: text` of a section, in which further lines of an entry are indented."""
+    """Returns the entries `name: text` of a section. Further lines of an entry are indented in the section."""
     entries: dict[str, str] = {}
     for entry in re.split(r"\n(?! )", body):
         name, _, said = entry.partition(":")

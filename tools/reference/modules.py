@@ -1,6 +1,6 @@
-"""The page of the driver's packages and modules, from their docstrings and from the order that lint checks.
+"""Makes the page of the driver's packages and modules from their docstrings and from the order that lint checks.
 
-ARCHITECTURE.md shows a part of it: the packages in their order, each with its modules.
+ARCHITECTURE.md shows a part of it: the packages in order, with their modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def page(root: Path) -> str:
 
 
 def with_packages(architecture: str, root: Path) -> str:
-    """Returns the text of ARCHITECTURE.md with the table of packages as it has to be."""
+    """Returns the text of ARCHITECTURE.md with an updated table of packages."""
     rows = []
     for layer in _layers(root):
         for name in reversed(layer):
@@ -49,7 +49,7 @@ def _blocks(root: Path) -> Iterator[str]:
 
 
 def _layers(root: Path) -> list[list[str]]:
-    """The packages of each layer in pyproject.toml, the lowest layer first."""
+    """Returns the packages of each layer in pyproject.toml, from the lowest layer up."""
     found = _LAYERS.search((root / "pyproject.toml").read_text("utf-8"))
     assert found is not None, "pyproject.toml has no layers"
     layers: list[str] = ast.literal_eval(f"[{found[1]}]")
@@ -74,6 +74,6 @@ def _modules(root: Path, name: str) -> list[str]:
 
 
 def _summary(file: Path) -> str:
-    """The first sentence of a module's docstring."""
+    """Returns the first sentence of a module's docstring."""
     text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
     return re.split(r"(?<=[.!?])\s", " ".join(text.split("\n\n")[0].split()))[0]

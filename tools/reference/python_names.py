@@ -1,4 +1,4 @@
-"""The page of the Python names that other packages may use, from their docstrings. No module is imported."""
+"""Makes the page of the Python names that other packages may use from their docstrings. Imports no module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUBLIC = {
     "etbuild.backends.needs": ("package", "sdk", "python"),
     "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
 }
-"""The names by module: what a package with a backend of its own imports. Everything else may change at any time."""
+"""The names by module that a package with its own backend imports. Everything else may change at any time."""
 
 _PACKAGES = "toolchain"  # the folder with the package `etbuild`
 _Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
@@ -57,7 +57,7 @@ def _blocks(packages: Path) -> Iterator[str]:
 
 @dataclass
 class _Found:
-    """A definition, the statement after it, and the source that both stand in."""
+    """A definition, the statement after it, and the source that contains both."""
 
     node: _Definition
     following: ast.stmt | None
@@ -112,7 +112,7 @@ class _Found:
                 yield from self._function(method, shown)
 
     def _fields(self, node: ast.ClassDef, said: dict[str, str]) -> str:
-        """A table of the fields of a class: those with a type, and those that are only assigned."""
+        """Returns a table of the fields of a class, with and without type annotations."""
         rows = []
         for field, following in zip(node.body, [*node.body[1:], None], strict=True):
             if isinstance(field, ast.AnnAssign):
@@ -128,7 +128,7 @@ class _Found:
 
 
 def _find(packages: Path, module: str, name: str) -> _Found:
-    """The definition of a name, in the module or in the one of the same package that it is imported from."""
+    """Finds the definition of a name in the module, or in the module of the same package that it is imported from."""
     path = packages.joinpath(*module.split("."))
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
     body = ast.parse(source).body
@@ -150,7 +150,7 @@ def _names(statement: _Definition) -> list[str]:
 
 
 def _string(statement: ast.stmt | None) -> str | None:
-    """The text of a statement that is only a string: what documents the assignment before it."""
+    """Returns the text of a statement that is only a string. It documents the assignment before it."""
     constant = statement.value if isinstance(statement, ast.Expr) else None
     text = constant.value if isinstance(constant, ast.Constant) else None
     return inspect.cleandoc(text) if isinstance(text, str) else None

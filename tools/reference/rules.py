@@ -1,4 +1,4 @@
-"""The page of the rules, macros and providers, from the `.bzl` files in `rules/` that users load."""
+"""Makes the page of the rules, macros and providers from the `.bzl` files in `rules/` that users load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.reference.markdown import docstring, fence, fence_indented, table
 from tools.reference.markdown import page as markdown_page
 from tools.reference.starlark import Call, Loader
 
-_MAIN = "defs.bzl"  # what stands in several files is described where this one has it
+_MAIN = "defs.bzl"  # a name in several files is described as part of this one
 _DEFAULTS: dict[str, Any] = {"bool": False, "int": 0, "string": ""}
 _KINDS = {"rule": "Rule", "repository_rule": "Repository rule", "provider": "Provider", "aspect": "Aspect"}
 

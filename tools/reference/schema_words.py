@@ -1,4 +1,4 @@
-"""What a JSON Schema says of one value, in words."""
+"""Describes a value in a JSON Schema in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-_LARGEST = 9223372036854775807  # of 64 bits: no limit that a reader has to know
+_LARGEST = 9223372036854775807  # the largest 64-bit integer: readers need not know this limit
 _PLURALS = {
     "string": "strings",
     "integer": "integers",
@@ -24,11 +24,11 @@ def spaced(name: str) -> str:
 
 
 class Words:
-    """Puts the types of a schema into words.
+    """Describes the types of a schema in words.
 
     Args:
         definitions: The `$defs` of the schema.
-        links: For definitions that have a place of their own on the page: the text of a link to it.
+        links: For each definition with its own section on the page, the text of a link to it.
     """
 
     def __init__(self, definitions: dict[str, Schema], links: dict[str, str]) -> None:

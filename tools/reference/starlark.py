@@ -1,7 +1,7 @@
 """Loads `.bzl` files without Bazel.
 
-The syntax of Starlark is a part of Python's, so Python runs the files. Functions of Bazel that a file calls while it is
-loaded are replaced by functions that only record their arguments. Nothing runs the implementation of a rule.
+Starlark's syntax is a subset of Python's, so Python runs the files. Functions of Bazel that a file calls while it is
+loaded are replaced by functions that only record their arguments. Implementations of rules are never run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 @dataclass
 class Call:
-    """A call of a function of Bazel's, such as `rule` or `attr.label`."""
+    """A call of a function of Bazel, such as `rule` or `attr.label`."""
 
     function: str
     arguments: dict[str, Any]
 
     @property
     def doc(self) -> str:
-        """What it says under `doc`."""
+        """The value of the argument `doc`."""
         return str(self.arguments.get("doc") or "")
 
 
@@ -33,7 +33,7 @@ class Module:
 
     Attributes:
         doc: Its docstring.
-        names: Its global values by name, without those that it loads from other files.
+        names: Its global values by name, without the values that it loads from other files.
         comments: The comment above the assignment of a name, for names that have one.
     """
 
@@ -64,7 +64,7 @@ def _comments(source: str) -> dict[str, str]:
 
 
 def _bazel() -> dict[str, Any]:
-    """The global names of Bazel that are used while a file is loaded."""
+    """Returns the global names of Bazel that are used while a file is loaded."""
     attributes = {name: _record(name) for name in _ATTRIBUTES + _ATTRIBUTES_OF_STRINGS}
     return {
         **{name: _record(name) for name in _RECORDED},
@@ -75,7 +75,7 @@ def _bazel() -> dict[str, Any]:
 
 
 class Loader:
-    """Loads files of one repository, each of them once."""
+    """Loads the files of a repository, each one once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -106,6 +106,6 @@ class Loader:
         return self.loaded[path]
 
     def _path(self, label: str, where: Path) -> Path:
-        """The file that a label means which stands in the file `where`."""
+        """Returns the file that a label in the file `where` refers to."""
         package, _, name = label.partition(":")
         return (self.root / package.removeprefix("//") if package else where.parent) / name
