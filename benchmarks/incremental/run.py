@@ -2,9 +2,10 @@
 
     python benchmarks/incremental/run.py [--runs 5] [--no-bazel] [--write docs/incremental.md]
 
-Prints which steps ran and how long the command took, and the ratio of the plain ExecuTorch script of
-benchmarks/overhead, which rebuilds everything, to a build from the cache: wall seconds of whole processes, the two in
-turn. It fails if the plain script's program is not the cached one, byte for byte.
+Prints which steps ran and how long each command took. It also prints the ratio of the plain ExecuTorch script of
+benchmarks/overhead, which rebuilds everything, to a build from the cache, in wall seconds of whole processes that run
+in
+turn. It fails if the program of the plain script differs from the cached one.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ PLAIN = ROOT / "benchmarks/overhead/plain.py"
 
 @dataclass(frozen=True)
 class Edit:
-    """One kind of edit, which is made in a checkout's directory and then undone."""
+    """One kind of edit. It is made in a checkout's directory and then undone."""
 
     name: str
     apply: Callable[[Path], object]
 
 
 def replacing(path: str, old: str, new: str) -> Callable[[Path], object]:
-    """An edit that replaces the first occurrence of a text."""
+    """Returns an edit that replaces the first occurrence of a text."""
 
     def apply(checkout: Path) -> object:
         text = (checkout / path).read_text("utf-8")
@@ -62,7 +63,8 @@ save_file(tensors, sys.argv[1])
 
 
 def scale_one_weight(checkout: Path) -> object:
-    """Changes one tensor of the weights, in another process: this process's memory would count for its children."""
+    """Changes one tensor of the weights in another process, since memory of this process would count for its
+    children."""
     return subprocess.run([sys.executable, "-c", SCALE, str(checkout / EXAMPLE / "tiny_lm.safetensors")], check=True)
 
 
@@ -87,7 +89,7 @@ EDITS = [
 
 
 def prepared(directory: Path) -> Path:
-    """A checkout to edit, with the files that a build reads."""
+    """Makes a checkout to edit, with the files that a build reads."""
     sys.path.insert(0, str(ROOT))
     from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED
 
@@ -161,7 +163,7 @@ def etbuild(checkout: Path, scratch: Path) -> Run:
 
 
 def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
-    """The steps and seconds of each edit on the command line."""
+    """Returns the steps and seconds of each edit on the command line."""
     etbuild(checkout, scratch)
     found = {}
     for edit in EDITS:
@@ -174,7 +176,7 @@ def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
 
 
 def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
-    """The actions and seconds of each edit in Bazel, with a warm server."""
+    """Returns the actions and seconds of each edit in Bazel, with a warm server."""
     from tests.helpers.workspaces import BAZEL, Workspace, packages_repository
 
     def developers(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -228,7 +230,7 @@ def against_plain(checkout: Path, scratch: Path, runs: int) -> list[str]:
 
 
 def table(ours: dict[str, tuple[str, float]], bazels: dict[str, tuple[str, float]]) -> list[str]:
-    """The edits as a table in Markdown."""
+    """Returns the edits as a table in Markdown."""
     lines = ["| edit | `etbuild build` runs | s | Bazel runs | s |", "|---|---|---:|---|---:|"]
     for edit in EDITS:
         steps, seconds = ours[edit.name]

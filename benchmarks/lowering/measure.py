@@ -16,19 +16,19 @@ from tests.helpers.worker_client import descendants
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Wall seconds of some work."""
+    """Runs a function and returns its wall seconds."""
     start = time.monotonic()
     work()
     return time.monotonic() - start
 
 
 def command(*arguments: object, **environment: str) -> None:
-    """Runs a command that has to succeed."""
+    """Runs a command, which must succeed."""
     commands([arguments], **environment)
 
 
 def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
-    """Runs commands at the same time. All of them have to succeed."""
+    """Runs commands at the same time. All must succeed."""
     started = []
     for arguments in several:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the command has ended
@@ -50,7 +50,7 @@ class Scale:
 
 @contextlib.contextmanager
 def weighing(but: int | None = None) -> Iterator[Scale]:
-    """Measures ten times a second all descendants of this process, except the process `but` and its descendants."""
+    """Measures the descendants of this process ten times a second, except the process `but` and its descendants."""
     scale, ended = Scale(), threading.Event()
 
     def weigh() -> None:
@@ -68,7 +68,7 @@ def weighing(but: int | None = None) -> Iterator[Scale]:
 
 
 def _megabytes(pid: int) -> float:
-    """The proportional set size of a process; 0 for a process that has ended."""
+    """Returns the proportional set size of a process in megabytes. 0 for a process that has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""A transformer like GPT, of any size: 12 layers of width 128 have 2.5 million parameters."""
+"""A transformer like GPT, of any size. With 12 layers of width 128 it has 2.5 million parameters."""
 
 import torch
 import torch.nn.functional as F

@@ -24,7 +24,7 @@ from model import create  # noqa: E402
 
 
 def export_methods() -> dict[str, ExportedProgram]:
-    """Each method's graph, with its weights marked for the file beside the program."""
+    """Returns each method's graph, with its weights marked for the file beside the program."""
     manifest = json.loads(MANIFEST.read_text("utf-8"))
     module = create(**manifest["model"]["kwargs"]).eval().requires_grad_(False)
     module.load_state_dict(load_file(MANIFEST.with_name(manifest["model"]["weights"])))

@@ -32,7 +32,8 @@ class Size:
     dim: int = 128
 
     def entries(self) -> dict[str, tuple[str, int]]:
-        """Entry and length of the text, by method: `logits` and `embed` in turn, each pair for longer texts."""
+        """The entry and the length of the text of each method: `logits` and `embed` in turn, with longer texts for each
+        pair."""
         return {f"m{i}": (("logits", "embed")[i % 2], 16 * (1 + i // 2)) for i in range(self.methods)}
 
 
@@ -54,7 +55,7 @@ def perceptron(directory: Path) -> Path:
 def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
     directory.mkdir(parents=True)
     shutil.copyfile(model, directory / "model.py")
-    # In another process: this one's memory would count as that of its children.
+    # In another process, since memory of this process would count for its children.
     arguments = [str(directory), json.dumps(kwargs), str(directory / "model.safetensors")]
     subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, *arguments], check=True)
     manifest = {

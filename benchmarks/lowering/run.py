@@ -2,9 +2,9 @@
 
     python benchmarks/lowering/run.py [--runs 5] [--only SECTION...] [--write benchmarks/results]
 
-It measures wall seconds of whole processes, and for a warm worker those of one request for a whole build. Every ratio
-compares two figures of the same turn. Every program is compared with the plain script's, byte for byte: a difference
-ends the benchmark.
+It measures wall seconds of whole processes; for a warm worker, those of one request for a whole build. Every ratio
+compares two figures of the same turn. Every program is compared with the plain script's, and the benchmark fails if a
+byte differs.
 
     bars      12 layers with 2 methods, and the smallest example: cold, with a warm worker, from the cache
     methods   12 layers, 1 to 8 methods
@@ -72,7 +72,7 @@ class Bench:
         self.warm(perceptron(self.new()))
 
     def new(self) -> Path:
-        """A path that does not exist yet."""
+        """Returns a path that does not exist yet."""
         self.names += 1
         return self.scratch / f"{self.names:04}"
 
@@ -131,7 +131,7 @@ class Bench:
 
 
 def bars(bench: Bench) -> None:
-    """The figures that the project promises."""
+    """Measures the figures that the project promises."""
     for program, manifest in (
         ("12 layers, 2 methods", transformer(bench.new(), Size())),
         ("the smallest", perceptron(bench.new())),
@@ -164,17 +164,17 @@ def _growth(bench: Bench, section: str, sizes: dict[int, Size]) -> None:
 
 
 def methods(bench: Bench) -> None:
-    """The cost of one more method."""
+    """Measures the cost of one more method."""
     _growth(bench, "methods", {number: Size(methods=number) for number in (1, 2, 4, 8)})
 
 
 def layers(bench: Bench) -> None:
-    """The cost of one more layer."""
+    """Measures the cost of one more layer."""
     _growth(bench, "layers", {number: Size(layers=number) for number in (6, 12, 24)})
 
 
 def edit(bench: Bench) -> None:
-    """The cost of a rebuild after an edit to one of eight methods. The bytes must equal those of a clean build."""
+    """Measures a rebuild after an edit to one of eight methods. The bytes must equal those of a clean build."""
     manifest, cache = transformer(bench.new(), Size(methods=8)), bench.new()
     bench.cached(manifest, cache)
 
@@ -189,7 +189,7 @@ def edit(bench: Bench) -> None:
 
 
 def switches(bench: Bench) -> None:
-    """The gain of each switch: the time without it, divided by the time with all switches."""
+    """Measures the gain of each switch: the time without it, divided by the time with all switches."""
     manifest = transformer(bench.new(), Size(layers=6, methods=1))
 
     def without(name: str) -> Path:
@@ -206,7 +206,7 @@ def switches(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Peak memory in megabytes: of one large model, and of four programs at once in one worker."""
+    """Measures peak memory in megabytes: for one large model, and for four programs at once in one worker."""
     manifest = transformer(bench.new(), LARGE)
     weights = (manifest.parent / "model.safetensors").stat().st_size / 1e6
     peaks = {}
@@ -268,7 +268,7 @@ def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
 
 
 def _tables(results: dict[str, Any]) -> str:
-    """The sections as tables in Markdown: seconds, megabytes in `memory`, and ratios."""
+    """Returns the sections as tables in Markdown: seconds (in `memory`, megabytes) and ratios."""
     lines = [*_HEAD, ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     for section, rows in results["sections"].items():
         if not rows:

@@ -1,7 +1,7 @@
-"""What a user of ExecuTorch writes by hand for examples/tiny_lm: `python benchmarks/overhead/plain.py OUT`.
+"""The script that a user of ExecuTorch would write for examples/tiny_lm: `python benchmarks/overhead/plain.py OUT`.
 
-The driver's own cost is measured against this script. It makes the same program: both methods lowered together by
-XNNPACK, and all weights in one file beside the .pte.
+The driver's own cost is measured against this script, which makes the same program: XNNPACK lowers both methods
+together, and all weights are in one file beside the .pte.
 """
 
 import sys
@@ -22,7 +22,7 @@ from model import create  # noqa: E402
 
 
 def load_module() -> torch.nn.Module:
-    """The module with its weights, ready to export."""
+    """Returns the module with its weights, ready to export."""
     torch.manual_seed(0)
     module = create(vocab_size=256, max_seq_len=128).eval().requires_grad_(False)
     module.load_state_dict(load_file(TINY_LM / "tiny_lm.safetensors"))
@@ -30,7 +30,7 @@ def load_module() -> torch.nn.Module:
 
 
 def export_methods(module: torch.nn.Module) -> dict[str, ExportedProgram]:
-    """Each method's graph, in the order of their names."""
+    """Returns each method's graph, in the order of their names."""
     long = torch.int64
     inputs = {
         "decode": (torch.zeros(1, 1, dtype=long), torch.zeros(1, dtype=long)),

@@ -1,9 +1,10 @@
-"""The driver's own cost: `etbuild build` of examples/tiny_lm against the plain ExecuTorch script of this folder.
+"""Measures the driver's own cost: `etbuild build` of examples/tiny_lm against the plain ExecuTorch script of this
+folder.
 
     python benchmarks/overhead/run.py [--runs 5]
 
-Prints the ratio of user + system time of whole processes, children included. The two run in turn, after one run of each
-that is not counted. It fails if the two programs are not the same, byte for byte.
+Prints the ratio of user + system time of whole processes, including their children. The two run in turn, after one run
+of each that is not counted. It fails if a byte of the two programs differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MANIFEST = HERE.parents[1] / "examples" / "tiny_lm" / "model.yaml"
 
 
 def measure(command: list[str]) -> tuple[float, float]:
-    """CPU and wall seconds of one run of a command and its children."""
+    """Runs a command and returns the CPU and wall seconds of it and its children."""
     start, before = time.monotonic(), os.times()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = os.times()

@@ -1,9 +1,10 @@
-"""Compares two installations of etbuild in what needs no torch: `--version`, `validate`, and a build from the cache.
+"""Compares two installations of etbuild on commands that need no torch: `--version`, `validate`, a build from the
+cache.
 
     python benchmarks/startup/run.py --against OTHER/.venv/bin/etbuild [--runs 20]
 
-The two run in turn, after one run of each that is not counted. Prints the medians of wall time and the median of the
-ratios, pair by pair. `large` is a program with a weight of 100 MB.
+The two run in turn, after one run of each that is not counted. Prints the medians of wall time, and the median of the
+ratios of all pairs. `large` is a program with a weight of 100 MB.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def create():
 
 
 def wall_seconds(command: list[str]) -> float:
-    """Wall seconds of one run of a command, which has to succeed."""
+    """Runs a command, which must succeed, and returns its wall seconds."""
     start = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.monotonic() - start
 
 
 def commands(etbuild: str, scratch: Path, large: Path) -> dict[str, list[str]]:
-    """The measured commands of one installation, which keeps its cache and its outputs in `scratch`."""
+    """Returns the measured commands of one installation. Its cache and outputs are in `scratch`."""
     small = str(ROOT / "examples" / "tiny_lm" / "model.yaml")
     build = [etbuild, "build", "--cache-dir", str(scratch / "cache"), "-o", str(scratch / "out")]
     return {
