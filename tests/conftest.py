@@ -16,7 +16,7 @@ from tests.helpers.once import made_once
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
 
-os.environ.update(ARITHMETIC)  # as the command line does, before a test imports torch
+os.environ.update(ARITHMETIC)  # as the command line does; must come before a test imports torch
 
 pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote
 
@@ -76,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests leave the user's cache alone."""
+    """Gives the tests their own cache, so that they do not use the user's."""
     os.environ["ETBUILD_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -107,9 +107,9 @@ def cli_built(shared_directory: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def etbuild_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker for tests that need a command in a process of its own, but not the start of that process.
+    """A worker for tests that run a command in its own process and do not test the start of that process.
 
-    Each request runs in a fork that holds nothing of another request. The test leaves the worker alive.
+    Each request runs in its own fork, without state of other requests. Tests must not end the worker.
     """
     worker = Worker(tmp_path_factory.mktemp("etbuild_worker"))
     yield worker

@@ -1,4 +1,4 @@
-"""The project's Starlark, read without Bazel: its syntax is a part of Python's."""
+"""Reads the project's Starlark without Bazel: its syntax is a subset of Python's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PACKAGES = ("rules", "rules/private", "toolchain")
 
 
 def bzl_files() -> list[str]:
-    """All .bzl files of the rules, as paths in the repository."""
+    """Returns all .bzl files of the rules, as paths in the repository."""
     return sorted(str(path.relative_to(REPOSITORY)) for name in PACKAGES for path in (REPOSITORY / name).glob("*.bzl"))
 
 
 def calls(path: str, function: str) -> Iterator[ast.Call]:
-    """The calls of a function that are statements of a file."""
+    """Returns the calls of a function that are statements at the top level of a file."""
     for statement in ast.parse((REPOSITORY / path).read_text("utf-8")).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             name = statement.value.func
@@ -27,7 +27,7 @@ def calls(path: str, function: str) -> Iterator[ast.Call]:
 
 
 def examples() -> dict[str, str]:
-    """The example in the documentation of each .bzl file that has one, by the path of that file."""
+    """Returns the examples in the documentation of .bzl files, by the path of the file. Not every file has one."""
     found = {}
     for path in bzl_files():
         text = (REPOSITORY / path).read_text("utf-8")

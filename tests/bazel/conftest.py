@@ -1,4 +1,4 @@
-"""Checkouts of this repository, and what was built in them."""
+"""Checkouts of this repository, and the outputs of builds in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MADE = REPOSITORY / ".cache/bazel"
 def checkout(
     snapshot: Path, tmp_path_factory: pytest.TempPathFactory, output_root: Path, packages: Path
 ) -> Iterator[Workspace]:
-    """One checkout for all tests that need no second one. Its tests undo what they edit."""
+    """One checkout for all tests that need only one. Tests undo their edits."""
     directory = shutil.copytree(snapshot, tmp_path_factory.mktemp("one") / "checkout", symlinks=True)
     workspace = Workspace(directory, output_root, packages)
     yield workspace
@@ -43,7 +43,7 @@ def other_checkout(
 
 @pytest.fixture(scope="session")
 def built(checkout: Workspace, disk_cache: Path) -> Result:
-    """All examples, built or taken from what `make build` built, without network in either case."""
+    """All examples, built now or taken from the results of `make build`. Neither uses the network."""
     return checkout.build("//examples/...", f"--disk_cache={disk_cache}")
 
 
@@ -51,8 +51,7 @@ def built(checkout: Workspace, disk_cache: Path) -> Result:
 def disk_cache(shared_directory: Path) -> Path:
     """A disk cache with all examples if `make build` ran before, else an empty one.
 
-    It is a copy. What the tests add to it ends with this run, so that no later run finds an action that only a test
-    ran.
+    It is a copy, which is removed after this run, so that no later run finds an action that only a test ran.
     """
 
     def copy(directory: Path) -> None:
@@ -70,7 +69,7 @@ def bazel7(packages: Path, tmp_path: Path) -> Callable[[Path, str, str], Path]:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
 
     def run(workspace: Path, verb: str, target: str) -> Path:
-        # BAZEL7_BIND: what such a command has to make visible, where it runs Bazel in a root of its own.
+        # BAZEL7_BIND: the directories that such a command must make visible if it runs Bazel in its own root.
         binds = f"{packages} {workspace} {workspace.parents[1]}"
         environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(tmp_path)}
 

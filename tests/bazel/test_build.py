@@ -1,4 +1,4 @@
-"""What `bazel build` makes of the examples, what it runs again, and that a second checkout agrees."""
+"""`bazel build` builds the examples, runs only what changed again, and gives the same in a second checkout."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def sha256(path: Path) -> str:
 
 
 def names(directory: Path) -> set[str]:
-    """The digests of a disk cache: under `ac` of actions, under `cas` of contents."""
+    """Returns the digests in a disk cache: those of actions are in `ac`, those of contents in `cas`."""
     return {path.name for path in directory.rglob("*") if path.is_file()}
 
 
 def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
-    actions = built.mnemonics + built.hits  # hits, where `make build` ran them before
+    actions = built.mnemonics + built.hits  # hits if `make build` ran them before
     for step in ("Plan", "Export", "Report"):
         assert actions.count(f"Executorch{step}") == len(PROGRAMS)
     assert actions.count("ExecutorchLower") == len(PROGRAMS) + 2 * 7  # seven of them list two methods
@@ -83,7 +83,7 @@ def test_another_checkout_makes_the_same_bytes(
     other_checkout.run("clean")
     targets = ["//examples/mlp", "//examples/tiny_lm"]
     result = other_checkout.build(*targets, f"--disk_cache={tmp_path}")
-    assert result.mnemonics.count("ExecutorchLower") == 1 + 3  # tiny_lm's two methods, and what merges them
+    assert result.mnemonics.count("ExecutorchLower") == 1 + 3  # tiny_lm's two methods, and the merge
     keys, contents = names(tmp_path / "ac"), names(tmp_path / "cas")
     assert len(keys) >= 2 * len(targets)
     assert keys <= names(disk_cache / "ac")
@@ -131,7 +131,7 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
 
 
 def test_providers_and_output_groups(checkout: Workspace) -> None:
-    checkout.run("test", "//tests/bazel/starlark/...")  # checks while it analyses
+    checkout.run("test", "//tests/bazel/starlark/...")  # the analysis makes the checks
     for group, files in {
         "pte": ["net.pte"],
         "named_data": ["net.down.ptd", "net.up.ptd"],
@@ -145,7 +145,7 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
 def test_the_command_line_makes_the_same_bytes(
     checkout: Workspace, built: Result, disk_cache: Path, cli_built: Callable[[str], Path]
 ) -> None:
-    checkout.build("//examples/...", f"--disk_cache={disk_cache}")  # the tests before have edited what was built
+    checkout.build("//examples/...", f"--disk_cache={disk_cache}")  # earlier tests edited the outputs
     for program, tags in PROGRAMS.items():
         ours = cli_built(program.rpartition("/")[2])
         for suffix in ("pte", "index.json", "report.json", *(f"{tag}.ptd" for tag in tags)):

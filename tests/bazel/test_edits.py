@@ -1,4 +1,4 @@
-"""Which actions an edit runs again, and no others."""
+"""After an edit, exactly the actions that depend on it run again."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def write_weights(path: Path, value: float) -> None:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The options of a disk cache, which gives back what an edit changed when it is undone, and of workers.
+    """Options for a disk cache, which restores results when an edit is undone, and for workers.
 
-    They run the same actions in less time than a sandbox: test_worker.py compares what the two make.
+    Workers run the same actions faster than sandboxes; test_worker.py compares their results.
     """
     return [f"--disk_cache={tmp_path_factory.mktemp('edits')}", *WORKERS]
 
 
 @pytest.fixture(scope="module")
 def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
-    """A package `edits` with one program, built."""
+    """A package `edits` with one program that is already built."""
     directory = checkout.directory / "edits"
     for name, text in {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "unused.py": ""}.items():
         checkout.write(f"edits/{name}", text)
@@ -88,7 +88,7 @@ def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
 
 
 def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> list[str]:
-    """What an edit runs. It is undone."""
+    """Makes an edit, builds, and undoes the edit. Returns the actions that ran."""
     net.edit(f"edits/{path}", old, new)
     try:
         return net.build("//edits:net", *options).mnemonics

@@ -1,4 +1,4 @@
-"""What a user sees who got something wrong."""
+"""Error messages for mistakes of users."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ executorch_program(
 
 @pytest.fixture
 def package(checkout: Workspace) -> Iterator[Workspace]:
-    """A package `wrong` with one program, to be broken by the test."""
+    """A package `wrong` with one program, which each test breaks."""
     checkout.write("wrong/BUILD", LOAD + PROGRAM)
     checkout.write("wrong/net.yaml", MANIFEST)
     checkout.write("wrong/model.py", MODEL)
@@ -121,7 +121,7 @@ def test_an_undeclared_source_is_not_found(package: Workspace) -> None:
     package.write("wrong/model.py", "import helper\n" + MODEL + "\ndef create():\n    return Net()\n")
     message = errors(package)
     assert "helper" in message
-    assert Path(package.directory / "wrong/helper.py").exists()  # it lies beside, and is not seen
+    assert Path(package.directory / "wrong/helper.py").exists()  # it is in the same directory, but not declared
 
 
 def test_an_action_has_no_network(package: Workspace) -> None:
@@ -156,7 +156,7 @@ def create():
 def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
     checkout.edit("WORKSPACE", '"huggingface"', '"hugingface"')
     try:
-        done = checkout.bazel("build", "--nobuild", "//toolchain:etbuild")  # not with the packages that are lent
+        done = checkout.bazel("build", "--nobuild", "//toolchain:etbuild")  # without the built packages
     finally:
         checkout.edit("WORKSPACE", '"hugingface"', '"huggingface"')
     assert done.returncode != 0

@@ -1,4 +1,5 @@
-"""The examples in the documentation of the rules, as a user would copy them, and the libraries of the .bzl files."""
+"""Tests the examples in the documentation of the rules as a user would copy them, and the libraries of the .bzl
+files."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ name: net
 model: {factory: "model:create"}
 methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
 """
-# Targets of the rules that examples define.
+# Targets that the examples of the rules define.
 TARGETS = {
     "program_plan": 'program_plan(name = "net", manifest = "net.yaml")',
     "programs": 'programs(name = "net", deps = ["//documented/program:mlp"])',

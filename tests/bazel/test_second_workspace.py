@@ -1,4 +1,4 @@
-"""The rules from outside, as a user has them: examples/monorepo names them as an external repository."""
+"""The rules in another workspace, as users have them: examples/monorepo uses them as an external repository."""
 
 from __future__ import annotations
 

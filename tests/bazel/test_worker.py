@@ -1,4 +1,4 @@
-"""Actions in persistent workers: what they make, what they see, and what a failure leaves behind."""
+"""Actions in persistent workers: their outputs, the files that they see, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ executorch_program(
     manifest = "net.yaml",
 )
 """
-# A toolchain that does not say that its driver is a worker.
+# A toolchain without the declaration that its driver is a worker.
 TOOLCHAIN = """\
 load("@rules_executorch//rules:defs.bzl", "executorch_toolchain")
 
@@ -50,7 +50,7 @@ def names(directory: Path) -> set[str]:
 def served(
     snapshot: Path, tmp_path_factory: pytest.TempPathFactory, output_root: Path, packages: Path
 ) -> Iterator[Workspace]:
-    """A checkout whose Bazel server has workers, with a package of its own."""
+    """A checkout with its own package, whose Bazel server uses workers."""
     directory = shutil.copytree(snapshot, tmp_path_factory.mktemp("served") / "checkout", symlinks=True)
     workspace = Workspace(directory, output_root, packages)
     for name, text in {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "undeclared.txt": "1"}.items():

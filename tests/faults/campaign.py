@@ -1,7 +1,7 @@
-"""Real builds that are killed or meet a fault, and what is looked at afterwards.
+"""Runs real builds that are killed or meet a fault, and checks the result.
 
-Whatever happens to a build: it says so, no file under an artifact's name is wrong or cut, an index stands beside what
-it lists, the next build gives the right bytes, and it leaves nothing behind.
+After every fault, the build reports it, no artifact is wrong or cut off, an index exists only with the files that it
+lists, the next build gives the right bytes, and no other files are left.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Ended:
     """A build that has ended.
 
     Attributes:
-        code: Its exit code, or minus a signal.
-        said: What it wrote to standard error.
-        stages: How many stages it began, and when the signal was sent, if one was.
+        code: Its exit code, or the negative number of a signal.
+        said: Its standard error.
+        stages: The number of stages that it began, and when the signal was sent, if there was one.
     """
 
     code: int
@@ -73,23 +73,23 @@ class Ended:
 
 
 def published(out: Path) -> dict[str, bytes]:
-    """What stands in an output directory under the names of artifacts."""
+    """Returns the files in an output directory that have names of artifacts."""
     shards = {f"net.weights/{name}": content for name, content in artifacts(out / "net.weights").items()}
     return {**artifacts(out), **shards}
 
 
 def places(uses: list[str], error: int) -> list[int]:
-    """The numbers of the uses in which the system may give this error."""
+    """Returns the numbers of the uses in which the system may return this error."""
     locks_alone = error == errno.ENOLCK
     return [number for number, use in enumerate(uses, 1) if not locks_alone or use.startswith("fcntl.flock")]
 
 
 class Campaign:
-    """Builds of one program into one directory, with one cache and one directory of temporary files.
+    """Runs builds of one program into one directory, with one cache and one directory for temporary files.
 
     Args:
         root: An empty directory.
-        seed: Of where and when faults happen.
+        seed: The random seed for where and when faults happen.
     """
 
     def __init__(self, root: Path, seed: int = 0) -> None:
@@ -111,11 +111,11 @@ class Campaign:
         shutil.copytree(self.cache, self.filled)
 
     def run(self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None) -> Ended:
-        """Builds, with a terminal for standard error, on which stages are seen to begin.
+        """Builds with a terminal as standard error, which shows when stages begin.
 
         Args:
-            options: Of the build.
-            kill_at: The number of a stage, seconds after its begin, and the signal that is sent then.
+            options: The options of the build.
+            kill_at: The number of a stage, seconds after its begin, and the signal to send then.
         """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -127,7 +127,7 @@ class Campaign:
         )
         os.close(theirs)
         said, stages, pending = b"", 0, kill_at
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+        with contextlib.suppress(OSError):  # EIO: no process has the terminal open any more
             while block := os.read(ours, 4096):
                 said += block
                 stages = len(_STARTED.findall(said))
@@ -148,7 +148,7 @@ class Campaign:
         return {**os.environ, **FIXED, "NO_COLOR": "1", "TMPDIR": str(self.tmp)}
 
     def prepare(self, mode: str) -> None:
-        """An output directory of nothing or of an earlier build, and a cache with nothing or with the program."""
+        """Prepares the output directory, empty or with an earlier build, and the cache, empty or with the program."""
         shutil.rmtree(self.cache)
         if mode == "hit":
             shutil.copytree(self.filled, self.cache)
@@ -159,7 +159,7 @@ class Campaign:
             self.out.mkdir()
 
     def kill(self, mode: str, number: signal.Signals, stages: int = 12) -> None:
-        """Kills a build at some moment of some stage, and looks at what is left."""
+        """Kills a build at a random moment of a stage, and checks the files that are left."""
         self.prepare(mode)
         stage = 1 if mode == "hit" else self.chance.randint(1, stages)
         delay = self.chance.random() * (0.05 if mode == "hit" else 1.0)
@@ -172,12 +172,12 @@ class Campaign:
         self.look(mode, f"{number.name} in stage {stage}")
 
     def inject(self, mode: str, place: int, error: int) -> list[str]:
-        """Has one use of a file fail in a build, and looks at what is left.
+        """Makes one use of a file fail during a build, and checks the files that are left.
 
         Args:
-            mode: Of the build.
-            place: The number of the use, from 1, among those of all processes of the build. 0: nothing fails.
-            error: Of the system.
+            mode: The mode of the build.
+            place: The number of the use, from 1, counted over all processes of the build. 0: nothing fails.
+            error: The system's error number.
 
         Returns:
             The uses, each with its file.
@@ -205,7 +205,8 @@ class Campaign:
         return all((self.cache / path).exists() for path in kept if path.parts[0] in ("blobs", "records"))
 
     def look(self, mode: str, what: str) -> None:
-        """What stands under the names of artifacts is right; and the next build is, and leaves nothing else."""
+        """Checks that the artifacts are right, that the next build gives the right bytes, and that no other files are
+        left."""
         found = published(self.out)
         if not found.items() <= self.right.items():
             self._note(
@@ -227,11 +228,11 @@ class Campaign:
         self.unclear.append(f"{kind}: {line}")
 
     def result(self) -> dict[str, object]:
-        """Counts, those that have to be 0 among them, and what was found."""
+        """Returns the counts, including those that must be 0, and the findings."""
         none = dict.fromkeys(("wrong artifacts", "unclear errors", "lost entries", "damaged entries", "leftovers"), 0)
         return {**none, **self.counts, "findings": self.unclear}
 
 
 def dump(result: dict[str, object]) -> str:
-    """For people and programs."""
+    """Formats the result as indented JSON."""
     return json.dumps(result, indent=2)

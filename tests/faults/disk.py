@@ -9,14 +9,14 @@ import pytest
 
 
 class Disk:
-    """A file system of its own."""
+    """A separate file system."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         place.mkdir()
 
     def mount(self, size: int, *, inodes: int = 0) -> None:
-        """Has room for so many bytes and, unless that is 0, for so many files."""
+        """Mounts it with this size in bytes and, unless it is 0, this maximum number of files."""
         self.unmount()
         options = f"size={size},nr_inodes={inodes}"
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.place], capture_output=True)
@@ -24,7 +24,7 @@ class Disk:
             pytest.skip("file systems cannot be mounted here")
 
     def make_read_only(self) -> None:
-        """From now on nothing can be written."""
+        """Makes the file system read-only."""
         subprocess.run(["mount", "-o", "remount,ro", self.place], check=True)
 
     def unmount(self) -> None:

@@ -1,7 +1,7 @@
-"""Work in a fork of this process, in which one use of the file system fails, or during which the process is killed.
+"""Runs work in a fork of this process, and makes one use of the file system fail or kills the process there.
 
-Python tells an audit hook of each call that touches files, before it is made: so every one of them is a place where a
-disk may be full, and between any two of them a process may be killed.
+Python calls an audit hook before each call that uses files. So each of these calls can be made to fail, as if the disk
+were full, and the process can be killed between any two of them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 _CALLS = frozenset(
     ["open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "os.scandir", "os.listdir", "fcntl.flock"]
 )
-_PYTHON = (".py", ".pyc", ".so")  # what an import reads is no place of ours
-_USE_BYTES = 256  # all of one length, so that the length of the log counts them
+_PYTHON = (".py", ".pyc", ".so")  # the files that an import reads do not count
+_USE_BYTES = 256  # all entries have this length, so that the length of the log gives their number
 LOG = "uses"
-"""How the log of a build is called in the directory of its campaign."""
+"""The name of a build's log in the directory of its campaign."""
 
 Act = Callable[[], None]
 
 
 def kill() -> None:
-    """Ends this process as the kernel does that has no memory left."""
+    """Kills this process as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fail(number: int) -> Act:
-    """Makes the call fail with an error of the system."""
+    """Returns an action that makes the call fail with a system error."""
 
     def act() -> None:
         raise OSError(number, os.strerror(number))
@@ -39,18 +39,18 @@ def fail(number: int) -> Act:
 
 
 def log(root: str) -> int:
-    """The descriptor of the list of uses that all processes of a build have in common."""
+    """Opens the list of uses that all processes of a build share. Returns its file descriptor."""
     return os.open(Path(root, LOG), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
 
 
 def install(place: int, act: Act, log: int, root: str = "/") -> None:
-    """From now on the call at this place does something else, in this process or a fork of it.
+    """Installs a hook that acts at one call that uses files, in this process or a fork of it.
 
     Args:
         place: The number of the call, from 1.
-        act: What it does.
-        log: The descriptor of a file, to which each call is added.
-        root: Calls for files elsewhere do not count.
+        act: Called before that call.
+        log: The descriptor of a file to which each call is appended.
+        root: Calls for files outside of this directory do not count.
     """
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -63,7 +63,7 @@ def install(place: int, act: Act, log: int, root: str = "/") -> None:
 
 
 def uses(logged: bytes) -> list[str]:
-    """What a log says: the calls, each with its file."""
+    """Reads a log. Returns the calls, each with its file."""
     starts = range(0, len(logged), _USE_BYTES)
     return [logged[start : start + _USE_BYTES].decode(errors="replace").strip() for start in starts]
 
@@ -73,7 +73,8 @@ def _counts(path: str, root: str) -> bool:
 
 
 def run(work: Callable[[], object], place: int, act: Act) -> tuple[int, str]:
-    """What becomes of the work: the number of calls that it made, or minus a signal; and its error in words."""
+    """Runs the work in a fork. Returns the number of calls that it made or the negative number of a signal, and the
+    text of its error."""
     reading, writing = os.pipe()
     log = os.memfd_create("uses")
     child = os.fork()
@@ -96,7 +97,7 @@ def run(work: Callable[[], object], place: int, act: Act) -> tuple[int, str]:
 
 
 def places(work: Callable[[], object]) -> Iterator[int]:
-    """Every call that the work makes."""
+    """Returns the number of each call that the work makes."""
     calls, said = run(work, 0, kill)
     assert said == "", said
     assert calls > 0
@@ -104,7 +105,7 @@ def places(work: Callable[[], object]) -> Iterator[int]:
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All files, by their path."""
+    """Returns the contents of all files by path."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }

@@ -24,7 +24,7 @@ named_data: {{weights: {{parameters: ["*"]}}}}
 
 
 def write_project(root: Path, width: int) -> Path:
-    """A manifest with its model."""
+    """Writes a manifest and its model."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "model.py").write_text(MODEL)
     manifest = root / f"net{width}.yaml"
@@ -33,16 +33,16 @@ def write_project(root: Path, width: int) -> Path:
 
 
 def command(manifest: Path, out: Path, *options: str) -> list[str]:
-    """The command that builds it."""
+    """Returns the command that builds a manifest."""
     return commands.command("build", manifest, "-o", out, "--json", *options)
 
 
 def build(manifest: Path, out: Path, *options: str) -> dict[str, bytes]:
-    """The artifacts of a build that has to end well."""
+    """Builds a manifest, which must succeed, and returns the artifacts."""
     commands.build(manifest, out, *options)
     return artifacts(out)
 
 
 def artifacts(out: Path) -> dict[str, bytes]:
-    """The files that were published."""
+    """Returns the published files."""
     return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} if out.is_dir() else {}

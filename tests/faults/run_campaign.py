@@ -1,4 +1,4 @@
-"""Kills builds and has their files fail, for as long as is asked for, and prints what came of it as JSON.
+"""Kills builds and makes their uses of files fail, for a given time, and prints the result as JSON.
 
 python -m tests.faults.run_campaign --kills 40 --faults 40 --seconds 600
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from .campaign import ERRORS, MODES, SIGNALS, Campaign, dump, places
 
-_ORDER = ("hit", "cold", "hit", "hit", "joint", "hit")  # a hit is over in a moment, most of which is our own
+_ORDER = ("hit", "cold", "hit", "hit", "joint", "hit")  # a hit is short, and the driver itself takes most of its time
 
 
 def main() -> int:
-    """Runs the campaign: exit code 1 where something was found."""
+    """Runs the campaign. The exit code is 1 if it found a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=40, help="builds to kill")
     parser.add_argument("--faults", type=int, default=40, help="builds in which one use of a file fails")
@@ -29,7 +29,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         campaign = Campaign(Path(name), options.seed)
         uses = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
-        campaign.counts.clear()  # nothing has failed yet
+        campaign.counts.clear()  # the first build was not a test of a fault
         ways = itertools.cycle(itertools.product(_ORDER, SIGNALS))
         kinds = itertools.cycle(itertools.product(_ORDER, ERRORS))
         kills, faults = options.kills, options.faults

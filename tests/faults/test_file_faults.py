@@ -1,4 +1,5 @@
-"""Files and the cache, with each of their uses of the file system failing once, and killed before each of them."""
+"""Makes each use of the file system by published files and by the cache fail once, and kills the process before
+each."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ CLEAR = ("BuildError: ", "InputError: ")
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory, where there is one: a disk takes its time to write down what is lost at once."""
+    """A directory in memory if the machine has one: a disk would take time to write files that are removed at once."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
         yield Path(name)
 
 
 def build(directory: Path, content: bytes, names: list[str]) -> None:
-    """Publishes files of a content, and an index of them."""
+    """Publishes files with this content, and an index of them."""
     with artifacts.staging(directory) as staged:
         made = [artifacts.write(staged, name, "file", lambda file: file.write(content)) for name in names]
         index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
@@ -42,7 +43,7 @@ def build(directory: Path, content: bytes, names: list[str]) -> None:
 
 
 def check_published(directory: Path) -> None:
-    """Each file is whole, and what the index lists is there."""
+    """Checks that each file is complete, and that the files in the index exist."""
     found = {name: content for name, content in tree(directory).items() if not name.startswith(".etbuild-")}
     index = found.pop("net.index.json", None)
     assert set(found.values()) <= {b"old" * 1000, b"new" * 1000}
@@ -91,11 +92,11 @@ def test_a_directory_is_replaced_whole_despite_an_error_or_a_kill_at_each_file_o
 
 
 class Missed(Exception):
-    """A cache had nothing."""
+    """The cache had no entry."""
 
 
 class Kept:
-    """A cache with one entry, and what it reports."""
+    """A cache with one entry, and its reports."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -111,7 +112,7 @@ class Kept:
         """Fetches into an empty directory.
 
         Raises:
-            Missed: There was nothing to be had, and why.
+            Missed: The cache returned nothing. The message is the cache's report.
         """
         said: list[str] = []
         if Cache(self.root / "cache", said.append).fetch("program", KEY, self.target) is None:
@@ -122,7 +123,7 @@ class Kept:
         self.target.mkdir()
 
     def is_whole(self) -> bool:
-        """Whether the entry is as it was stored."""
+        """Returns whether the entry is unchanged."""
         return self.entry.items() <= tree(self.root / "cache").items()
 
 
@@ -177,4 +178,4 @@ def test_a_killed_collector_leaves_a_valid_cache(kept: Kept) -> None:
         for key in (KEY, OTHER):
             kept.cache.store("program", key, kept.source, list(FILES))
         run(lambda: kept.cache.gc(0), place, kill)
-        assert kept.cache.verify() == []  # a record goes before its blobs
+        assert kept.cache.verify() == []  # a record is removed before its blobs

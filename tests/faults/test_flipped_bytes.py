@@ -1,4 +1,4 @@
-"""A real program's entries in the cache, with every byte of a record and many bytes of the blobs turned."""
+"""Flips every byte of a record and many bytes of the blobs in the cache entries of a real program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .projects import artifacts, build, write_project
 
 
 class Filled:
-    """A cache with one program, and the content of each of its entries."""
+    """A cache with one program, and the content of each entry."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,7 +99,7 @@ def test_a_build_replaces_damaged_cache_entries_and_reports_them(
 def test_a_build_does_not_use_a_damaged_file_of_an_export(filled: Filled, tmp_path: Path) -> None:
     export, _, program = filled.records
     for entry in json.loads(export.read_bytes().partition(b"\n")[2])["files"]:
-        program.unlink()  # so that the export is asked for
+        program.unlink()  # so that the build looks for the export
         blob = filled.root / "cache" / "blobs" / entry["sha256"][:2] / entry["sha256"]
         blob.write_bytes(flip(filled.blobs[blob], 0))
         where = ["-o", str(tmp_path / entry["sha256"]), "--cache-dir", str(filled.root / "cache")]
@@ -110,7 +110,7 @@ def test_a_build_does_not_use_a_damaged_file_of_an_export(filled: Filled, tmp_pa
 
 @pytest.mark.parametrize("name", ["../model.yaml", "model.yaml", "other.pte"])
 def test_an_index_in_the_cache_moves_no_other_file(filled: Filled, tmp_path: Path, name: str) -> None:
-    """Who may write to a cache can store an entry of their own, with digests that are right."""
+    """Anyone who can write to a cache can store their own entry with correct digests."""
     key = next(path.name for path in filled.records if path.parent.parent.name == "program")
     staged, out = tmp_path / "staged", tmp_path / "out"
     staged.mkdir()

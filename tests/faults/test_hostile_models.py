@@ -1,5 +1,5 @@
-"""Models that do to their process what no model should: a build ends with the right program, or with an error that
-names what happened. It never ends well without a program, hangs, or leaves a process behind."""
+"""Models that harm their process: a build ends with the right program, or with an error that names the cause. It never
+succeeds without a program, hangs, or leaves a process behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def create():
 """
 MANIFEST = one_method()
 
-# What a model may do and have built all the same, by where it does so.
+# Actions of a model that do not prevent a build, by where it does them.
 HARMLESS = {
     "changes the directory": "import os; os.chdir('/')",
     "removes its directory": "import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)",
@@ -70,7 +70,7 @@ HARMLESS = {
     "has a umask": "import os; os.umask(0o777)",
     "empties the environment": "import os; os.environ.clear()",
 }
-# What no build can go on after, and what it says.
+# Actions that make a build fail, and its message.
 DEADLY = {
     "os._exit(0)": "ended with exit code 0 {where}, before its work was complete",
     "os._exit(9)": "ended with exit code 9 {where}, before its work was complete",
@@ -124,7 +124,7 @@ def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
     response = worker.ask(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert response.exit_code == 0, response.output
     assert (tmp_path / "out/net.pte").read_bytes() == expected
-    assert "net.pte" in response.output  # the table of results was heard
+    assert "net.pte" in response.output  # the table of results was printed
     assert (tmp_path / "out/net.pte").stat().st_mode & 0o777 == 0o644
     assert sorted(artifacts(tmp_path / "out")) == ["net.index.json", "net.pte", "net.report.json"]
 
@@ -179,7 +179,7 @@ def test_a_model_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> N
     stage = re.search(said, done.stderr)
     assert stage, done.stderr
     assert "Traceback" not in done.stderr
-    if pid.exists():  # else this machine takes as long for the imports
+    if pid.exists():  # otherwise the imports take that long on this machine
         assert stage[1] == "create the module"
         assert not alive(int(pid.read_text()))
 
@@ -216,7 +216,7 @@ def test_a_signal_to_a_build_ends_the_process_that_builds(number: signal.Signals
     wait_until(lambda: started.exists() and started.read_text(), 60)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    killed = number == signal.SIGKILL  # then nobody is left to say so
+    killed = number == signal.SIGKILL  # then no process is left to print a message
     assert (process.returncode, said) == ((-number, "") if killed else (130, "etbuild: interrupted\n"))
     wait_until(lambda: not alive(int(started.read_text())))
     assert list((tmp_path / "out").iterdir()) == []

@@ -1,4 +1,4 @@
-"""One cache, very many builds at once, and some of them killed.
+"""Many builds at once with one cache. Some of the builds are killed.
 
 `make test` runs 40 builds, 20 at once; `make test-soak` runs 200, 64 at once.
 """
@@ -24,7 +24,7 @@ KILLED = 0.2
 
 @dataclass
 class Running:
-    """One build, in a directory of its own."""
+    """One build in its own directory."""
 
     width: int
     out: Path
@@ -37,7 +37,8 @@ class Running:
 
 
 def finished(running: Running, reference: dict[str, bytes]) -> bool:
-    """Looks at a build that has ended: whether it ended well. What it published is right, whole or not there."""
+    """Checks that the artifacts of a finished build are complete and right, or missing. Returns whether it
+    succeeded."""
     _, said = running.process.communicate()
     made = artifacts(running.out)
     if running.process.returncode == 0:
@@ -68,7 +69,7 @@ def test_builds_that_share_a_cache_publish_the_right_bytes_or_nothing(
             process = subprocess.Popen(
                 command(manifests[width], out, *cache), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             )
-            # Most of a build from the cache, and some moment of one that lowers.
+            # A range that covers most of a build from the cache, and a moment of a build that lowers.
             killed_at = chance.choice([0.1, 0.5, 2.0, 5.0, 9.0]) * chance.random() if chance.random() < KILLED else None
             running.append(Running(width, out, process, killed_at))
         for one in list(running):

@@ -1,6 +1,6 @@
-"""A real program that is killed while it is built, and is built without room, descriptors and turns.
+"""Kills builds of a real program, and builds it without disk space or file descriptors, or with failing calls.
 
-`run_campaign.py` does the same for as long as one likes.
+`run_campaign.py` does the same for any length of time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 
 @pytest.fixture
 def hit(campaign: Campaign) -> list[str]:
-    """The options of a build that finds the program in the cache."""
+    """Options of a build that finds the program in the cache."""
     shutil.rmtree(campaign.cache)
     shutil.copytree(campaign.filled, campaign.cache)
     return ["--cache-dir", str(campaign.cache)]
@@ -50,14 +50,14 @@ def test_a_killed_build_leaves_right_files_and_no_leftovers(
 
 @pytest.fixture(scope="module")
 def uses(campaign: Campaign) -> dict[str, list[str]]:
-    """Where a file can fail, by the mode of a build."""
+    """The uses of files that can fail, by the mode of a build."""
     return {mode: campaign.inject(mode, 0, errno.ENOSPC) for mode in ("hit", "cold")}
 
 
 def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> None:
     for mode, found in uses.items():
         assert any(use.endswith("/net.pte") for use in found) == (mode == "cold")
-        assert "os.rename net.pte" in found  # published, by the process that builds or the one that finds
+        assert "os.rename net.pte" in found  # published by the process that builds or finds it
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Every way in which a model can read something: build, change what it reads, build again.
+"""Tests each way in which a model can read something: builds, changes what the model reads, and builds again.
 
-`docs/staleness.md` says what happens, in the same words and for the same rows.
+`docs/staleness.md` describes the results in the same words and for the same rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Project:
             (self.root / name).write_text(text)
 
     def build(self, *options: str) -> tuple[int, bytes]:
-        """The exit code, and the program that was made."""
+        """Builds, and returns the exit code and the program."""
         out = self.root / "out"
         shutil.rmtree(out, ignore_errors=True)
         cache = self.root / "cache"
@@ -70,14 +70,14 @@ class Row:
     """A way to read something.
 
     Attributes:
-        happens: What happens, as the document says it.
-        model: The code that sets VALUE, in front of `NET`; or with `NET`'s own names the whole model.
-        files: Besides `model.py` and the manifest, which may be among them too.
-        edit: What is written after the first build.
+        happens: The result, in the words of the document.
+        model: The code that sets VALUE, in front of `NET`; or the whole model, if it defines the names of `NET` itself.
+        files: Additional files. They may replace `model.py` and the manifest.
+        edit: The files to write after the first build.
         prepare: Called before the first build, with the project's directory.
         change: Called before the second build, with the project's directory.
-        options: Of `etbuild build`.
-        says: Of the refusal.
+        options: Options of `etbuild build`.
+        says: Text in the error, if the build is refused.
     """
 
     happens: str
@@ -91,7 +91,7 @@ class Row:
 
 
 def rebuilt(model: str, files: Mapping[str, str], edited: str, **others: object) -> Row:
-    """A row in which 2 becomes 3 in one of the files."""
+    """Returns a row in which 2 becomes 3 in one of the files."""
     return Row(REBUILT, model, files, {edited: files[edited].replace("2", "3")}, **others)  # type: ignore[arg-type]
 
 
@@ -104,7 +104,7 @@ def unnoticed(model: str, **others: object) -> Row:
 
 
 def keep_stale_bytecode(root: Path) -> None:
-    """As `compileall --invalidation-mode unchecked-hash` leaves it."""
+    """Writes bytecode as `compileall --invalidation-mode unchecked-hash` does."""
     py_compile.compile(str(root / "helper.py"), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
@@ -115,7 +115,7 @@ def edit_within_the_second(root: Path) -> None:
 
 
 def install(root: Path, value: object = 2) -> None:
-    """A package, with the list of its files, in a directory that packages are looked for in."""
+    """Installs a package, with the list of its files, in a directory on Python's path."""
     content, information = f"VALUE = {value}\n", root / "site/stale_package-1.0.dist-info"
     information.mkdir(parents=True, exist_ok=True)
     (root / "site/stale_package.py").write_text(content)
@@ -559,7 +559,7 @@ TWO_METHODS = MANIFEST.replace(ONE, f"{ONE}, {ONE.replace('forward', 'other')}")
 
 
 def test_what_lowering_reads_in_processes_of_its_own_is_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods are lowered one by one there. An operator that lowering takes apart reads a variable."""
+    """Methods are lowered one by one in these processes. An operator that lowering decomposes reads a variable."""
     project.write({"net.yaml": TWO_METHODS, "model.py": OPERATOR})
     programs = []
     for value in ("2", "3"):

@@ -27,7 +27,7 @@ FILES = {"net.pte": b"p" * 50_000, "net.weights.ptd": b"w" * 90_000, "net.index.
 
 
 class Kept:
-    """A cache with one entry that is not small."""
+    """A cache with one large entry."""
 
     def __init__(self, root: Path, place: Path) -> None:
         self.source = root / "source"
@@ -108,12 +108,12 @@ def test_a_full_cache_keeps_what_it_has(disk: Disk, tmp_path: Path) -> None:
         assert kept.fetch(tmp_path / "out") == (None if kept.said else FILES)
         assert kept.cache.verify() == []
         assert list((disk.place / "tmp").iterdir()) == []
-        assert kept.cache.gc(0).size == 0  # the way out of it needs no room
+        assert kept.cache.gc(0).size == 0  # freeing space needs no space itself
     assert kept.said == []
 
 
 def test_a_full_cache_lets_a_build_go_on_without_a_lock(disk: Disk, tmp_path: Path) -> None:
-    disk.mount(1 << 20, inodes=6)  # for the directories and the collector's lock
+    disk.mount(1 << 20, inodes=6)  # for the directories and the lock of garbage collection
     kept = Kept(tmp_path, disk.place)
     with kept.cache.building("program", KEY):
         pass
@@ -130,7 +130,7 @@ def test_a_read_only_cache_is_refused_in_words(disk: Disk, tmp_path: Path) -> No
 def test_a_blob_that_cannot_be_read_stays(kept: Kept, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     blob = max((tmp_path / "cache/blobs").rglob("?" * 64), key=lambda path: path.stat().st_size)
-    # Nothing is mapped at the beginning of a process's memory: a real file that answers EIO.
+    # A real file that returns EIO, since nothing is mapped at the beginning of a process's memory.
     if subprocess.run(["mount", "--bind", f"/proc/{os.getpid()}/mem", blob], capture_output=True).returncode:
         pytest.skip("files cannot be mounted here")
     try:
@@ -198,7 +198,7 @@ def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
         assert {one["sha256"] for one in listed} == {
             hashlib.sha256(found.pop(one["file"])).hexdigest() for one in listed
         }
-    assert found == {}  # what no index lists
+    assert found == {}  # files that no index lists
 
 
 SWALLOW = """\

@@ -1,4 +1,4 @@
-"""One worker and very many requests: some fail, some are cancelled, and none leaves anything behind.
+"""One worker and many requests. Some fail, some are cancelled, and none leaves anything behind.
 
 `make test` sends 100 requests, `make test-soak` 500.
 """
@@ -22,7 +22,7 @@ from .projects import MODEL, write_project
 AT_ONCE, CANCELLED = 4, 0.05
 WIDTHS = (4, 7)
 KINDS = {"export": 0.7, "build": 0.2, "failing": 0.1}
-SETTLED = 50  # after this many requests, the worker has the size that it keeps
+SETTLED = 50  # after this many requests, the worker's memory no longer grows
 
 
 class Project:
@@ -38,13 +38,13 @@ class Project:
         self.right = {(kind, width): self.run(kind, width) for kind in ("export", "build") for width in WIDTHS}
 
     def run(self, kind: str, width: int) -> dict[str, bytes]:
-        """What a process of its own makes."""
+        """Runs the command in its own process, and returns the files that it makes."""
         out = self.root / f"reference_{kind}{width}"
         one_shot(*self.arguments(kind, width, out))
         return files(out)
 
     def arguments(self, kind: str, width: int, out: Path) -> list[str]:
-        """The command that makes it."""
+        """Returns the arguments of the command."""
         if kind == "build":
             return ["build", str(self.manifests[width]), "--no-cache", "-o", str(out / "artifacts")]
         source = self.root / ("failing.py" if kind == "failing" else "in/model.py")
@@ -54,7 +54,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, in a directory of its own."""
+    """One request in its own directory."""
 
     kind: str
     width: int
@@ -72,7 +72,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory."""
+    """Returns the resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
@@ -85,7 +85,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def check(response: Any, asked: Asked, project: Project) -> None:
-    """A request has made what its kind makes, or nothing; or, if it was cancelled, some whole files of that."""
+    """Checks that a request made its expected files or none; a cancelled one may have made some of them, each
+    complete."""
     made = files(asked.out)
     if asked.kind == "failing":
         assert made == {}

@@ -1,4 +1,4 @@
-"""Writes the seeds that a build makes: `python -m tests.fuzz.make_seeds`, after a change of a format."""
+"""Writes the seeds that come from a build. Run `python -m tests.fuzz.make_seeds` after a format changed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _write_seeds(scratch: Path) -> None:
         "pt2-net": scratch / "net.pt2",
     }.items():
         shutil.copyfile(path, DIRECTORY / name)
-    # A response has the form of a request: numbers, and bytes behind their length.
+    # A response has the form of a request: numbers, and bytes with their length in front.
     (DIRECTORY / "work_protocol-response").write_bytes(encode_response(WorkResponse(1, "output", 7, True)))
     (DIRECTORY / "work_protocol-request").write_bytes(bytes([14, 10, 1, 97, 18, 4, 10, 2, 98, 99, 24, 5, 50, 1, 100]))
 
@@ -82,7 +82,7 @@ def _write_seeds(scratch: Path) -> None:
 def _exported() -> bytes:
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # it holds paths of this machine
+        node.meta.pop("stack_trace", None)  # it contains paths of this machine
     saved = io.BytesIO()
     torch.export.save(program, saved)
     return canonical_archive(saved.getvalue())

@@ -1,8 +1,8 @@
-"""The long run of the targets, by atheris: `python -m tests.fuzz.run --seconds 1200 -j 2 [TARGET ...]`.
+"""Fuzzes the targets with atheris for a long time: `python -m tests.fuzz.run --seconds 1200 -j 2 [TARGET ...]`.
 
-Each target goes on from the inputs that earlier runs kept in `.cache/fuzz`. An input with which a reader does what it
-should not is written to `findings/`, where `test_fuzz.py` takes it for a seed. The result is a table. With
-`--results FILE` a long run can be stopped and started again: the figures are added up in the file.
+Each target continues from the inputs that earlier runs kept in `.cache/fuzz`. An input that makes a reader misbehave is
+written to `findings/`, where `test_fuzz.py` uses it as a seed. The result is a table. With `--results FILE`, a long run
+can be stopped and started again: the figures are added up in the file.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORPUS, FINDINGS = ROOT / ".cache/fuzz", Path(__file__).with_name("findings")
-SLICE = 300  # seconds of one process: what a reader leaves in memory ends with it
-MOST_BYTES, MOST_FINDINGS = 50 << 20, 20  # of what is kept of a target
-INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 300, 4096  # seconds on a clock, which other load makes longer
+SLICE = 300  # seconds of one process: its end frees the memory that a reader leaks
+MOST_BYTES, MOST_FINDINGS = 50 << 20, 20  # limits for the inputs that are kept for a target
+INPUT_BYTES, INPUT_SECONDS, MEMORY_MB = 1 << 16, 300, 4096  # wall seconds, which increase with other load
 
 
 @dataclass
 class Result:
-    """What came of a target.
+    """The result of a target.
 
     Attributes:
-        target: Its name.
-        executions: How many inputs were tried.
-        seconds: Of processor time.
-        findings: How many kinds of wrong behaviour are open.
-        broken: It could not be run to its end.
+        target: The name of the target.
+        executions: The number of inputs that were tried.
+        seconds: Processor time in seconds.
+        findings: The number of kinds of wrong behaviour that are not fixed yet.
+        broken: Whether the run could not be completed.
     """
 
     target: str
@@ -48,10 +48,10 @@ class Result:
 
 
 class Results:
-    """The results of all targets, in a file if there is one: of this run, and of those before.
+    """The results of all targets, of this run and of earlier runs in the file.
 
     Args:
-        file: JSON, a list of results. None: the results are kept in memory only.
+        file: A JSON file with a list of results. None: the results are only in memory.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -70,12 +70,12 @@ class Results:
                 self._file.write_text(self.json() + "\n", "utf-8")
 
     def json(self) -> str:
-        """All results, in the order of the targets."""
+        """Returns all results in the order of the targets."""
         return json.dumps([asdict(result) for result in self.of.values()], indent=2)
 
 
 def main() -> int:
-    """Runs the targets, prints the table, and ends with 1 where there are findings."""
+    """Runs the targets and prints the table. The exit code is 1 if there are findings."""
     options = _options()
     if options.child:
         _fuzz(options.targets[0], options.seconds)
@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(target: str, seconds: int, results: Results) -> None:
-    """A target in processes of its own, one after the other, until it has had its time."""
+    """Runs a target in separate processes, one after the other, until its time is over."""
     corpus = CORPUS / target
     corpus.mkdir(parents=True, exist_ok=True)
     FINDINGS.mkdir(exist_ok=True)
@@ -130,7 +130,7 @@ def _run(target: str, seconds: int, results: Results) -> None:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How one process ended. `seconds` are of processor time."""
+    """The result of one process. `seconds` is processor time."""
 
     code: int
     said: str
@@ -139,12 +139,12 @@ class _Ended:
 
 
 def _slice(target: str, seconds: int) -> _Ended:
-    """Fuzzes a target in one process, for so many seconds on the clock."""
+    """Fuzzes a target in one process for a number of wall seconds."""
     command = [sys.executable, "-m", "tests.fuzz.run", "--child", target, "--seconds", str(seconds)]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
         _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for already
+        process.returncode = os.waitstatus_to_exitcode(status)  # the process was already waited for
         said.seek(0)
         text = said.read()
     return _Ended(process.returncode, text, _executions(text), max(1, round(used.ru_utime + used.ru_stime)))
@@ -155,7 +155,7 @@ def _found(target: str) -> int:
 
 
 def _executions(said: str) -> int:
-    """How many, of what libFuzzer says at its end, or at the last input before one that it ended with."""
+    """Returns the number of executions from libFuzzer's output: the final figure, or the last one before a crash."""
     units = (
         re.findall(r"Done (\d+) runs? in \d+ second", said)
         or re.findall(r"stat::number_of_executed_units:\s*(\d+)", said)
@@ -165,7 +165,7 @@ def _executions(said: str) -> int:
 
 
 def _shrink(corpus: Path) -> None:
-    """Keeps the disk free: the largest inputs go first."""
+    """Limits the size of a corpus on the disk. Removes the largest inputs first."""
     files = sorted(corpus.iterdir(), key=lambda path: path.stat().st_size)
     kept = 0
     for path in files:
@@ -175,7 +175,7 @@ def _shrink(corpus: Path) -> None:
 
 
 def _fuzz(target: str, seconds: int) -> None:
-    """Fuzzes in this process, which libFuzzer ends."""
+    """Fuzzes in this process. libFuzzer ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["etbuild", "yaml", "flatbuffers"], enable_loader_override=False):
@@ -184,13 +184,13 @@ def _fuzz(target: str, seconds: int) -> None:
 
         for data in seeds(target):
             (CORPUS / target / hashlib.sha1(data).hexdigest()).write_bytes(data)
-            targets.TARGETS[target](data)  # what it imports is instrumented, and none of its time counts
+            targets.TARGETS[target](data)  # instruments the imports, whose time does not count
     known: set[str] = set()
 
     def run(data: bytes) -> None:
         try:
             targets.TARGETS[target](data)
-        except Exception as error:  # whatever it is, it is a finding
+        except Exception as error:  # every exception is a finding
             _keep(target, data, error, known)
 
     limits = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES}"]
@@ -201,7 +201,7 @@ def _fuzz(target: str, seconds: int) -> None:
 
 
 def _keep(target: str, data: bytes, error: Exception, known: set[str]) -> None:
-    """Writes the first input of each kind of finding, and goes on."""
+    """Writes the first input of each kind of finding, and continues."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/tests/fuzz/run" not in frame.filename]
     kind = f"{type(error).__name__}-{Path(frames[-1].filename).stem}-{frames[-1].lineno}"
     path = FINDINGS / f"{target}-{kind}"

@@ -1,4 +1,4 @@
-"""What fuzzing starts from, for each target: files that are sound, and inputs that once were findings."""
+"""The inputs from which fuzzing starts, for each target: valid files, and inputs that were findings once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _GOLDEN = Path(__file__).parents[1] / "golden/manifests"
 
 
 def seeds(target: str) -> list[bytes]:
-    """The inputs that a target starts from, always in one order."""
+    """Returns the inputs that a target starts from, always in the same order."""
     files = [*DIRECTORY.glob(f"{target}-*"), *FINDINGS.glob(f"{target}-*")]
     return [*_made(target), *(path.read_bytes() for path in sorted(files))]
 
 
 def _made(target: str) -> list[bytes]:
-    """Those that are made here, so that they keep to the formats of today."""
+    """Returns the inputs that are made here, so that they always have the current format."""
     match target:
         case "manifest":
             paths = [*MANIFESTS.values(), *sorted(_GOLDEN.glob("*.yaml"))]

@@ -1,4 +1,4 @@
-"""What fuzzing draws: data that fits a JSON Schema or nearly does, and bytes that once were sound."""
+"""Hypothesis strategies for fuzzing: data that fits a JSON Schema or nearly does, and changed bytes of valid files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from etbuild import json_schema
 
-_MOST = 3  # so many entries has a list or a mapping that is drawn
+_MOST = 3  # the maximum number of entries of a drawn list or mapping
 
-# Words that readers treat in a way of their own.
+# Words that readers treat specially.
 WORDS = [
     *(
         "",
@@ -47,7 +47,7 @@ ANYTHING = st.recursive(
     max_leaves=6,
 )
 
-# What YAML has and JSON has not, and what JSON has and strict readers have not.
+# Syntax of YAML that JSON does not have, and syntax of JSON that strict readers reject.
 TOKENS = [
     *(b"!!bool ", b"!!int ", b"!!float ", b"!!null ", b"!!str ", b"!!binary ", b"!!timestamp ", b"!!set ", b"!!omap "),
     *(b"!!python/name:os.system ", b"! ", b"!x ", b"!<tag:yaml.org,2002:int> ", b"&a ", b"*a", b"<<: ", b"? ", b"- "),
@@ -86,7 +86,7 @@ TOKENS = [
 
 
 class _FromSchema:
-    """Draws data of a schema. Now and then it draws something else."""
+    """Draws data that fits a schema, and sometimes other data."""
 
     def __init__(self, root: dict[str, Any], draw: st.DrawFn, odd: int) -> None:
         self.root = root
@@ -163,7 +163,7 @@ def _merged(part: Any, other: Any) -> Any:
 
 @st.composite
 def documents(draw: st.DrawFn, schema_name: str) -> bytes:
-    """JSON, which is YAML too, that fits a schema, or nearly does."""
+    """Draws JSON, which is also YAML, that fits a schema or nearly does."""
     root: Any = json_schema.validator(schema_name).schema
     data = _FromSchema(root, draw, draw(st.sampled_from([0, 30, 8]))).value(root)
     text = json.dumps(data, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
@@ -172,7 +172,7 @@ def documents(draw: st.DrawFn, schema_name: str) -> bytes:
 
 @st.composite
 def mutated_trees(draw: st.DrawFn, sound: list[bytes]) -> bytes:
-    """JSON in which a few values are others."""
+    """Draws valid JSON with a few values changed."""
     data = json.loads(draw(st.sampled_from(sound)))
     for _ in range(draw(st.integers(1, 3))):
         parent, key = None, None
@@ -191,7 +191,7 @@ def mutated_trees(draw: st.DrawFn, sound: list[bytes]) -> bytes:
 
 @st.composite
 def mutated_bytes(draw: st.DrawFn, sound: list[bytes]) -> bytes:
-    """Sound bytes of which a few were changed, lost, doubled or put in."""
+    """Draws valid bytes, of which a few are changed, removed, doubled or inserted."""
     data = bytearray(draw(st.sampled_from(sound)))
     for _ in range(draw(st.integers(1, 6))):
         at = draw(st.integers(0, len(data)))

@@ -1,7 +1,8 @@
-"""What reads files of others, one function for each reader. Whatever the bytes are, only our errors come out.
+"""Calls the readers of untrusted files, one function for each reader. For any bytes, a reader may raise only our
+errors.
 
-`test_fuzz.py` and `run.py` both call them. A target raises nothing where the reader takes the bytes or says what is
-wrong with them; anything else that comes out is a finding.
+`test_fuzz.py` and `run.py` both call these functions. A target returns if the reader accepts the bytes or reports the
+problem with one of our errors. Any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NO_MODEL = {"sources": {}, "data": {}, "packages": []}
 
 @functools.cache
 def _directory() -> Path:
-    """A directory of this process, in memory where the machine has such a place."""
+    """Returns a directory for this process, in memory if the machine has such a directory."""
     memory = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="etbuild-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -59,7 +60,7 @@ def _sound_facts() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _only_our_errors() -> Iterator[None]:
-    """Our errors end here, once they are worded."""
+    """Returns a context manager that formats our errors and then ignores them."""
     try:
         yield
     except EtbuildError as error:
@@ -72,7 +73,7 @@ def _check(error: EtbuildError) -> None:
 
 
 def _check_places(error: InputError, data: bytes) -> None:
-    """Each problem has a place in the manifest, and one line."""
+    """Checks that each problem has a position in the manifest, and one line."""
     lines = 1 + sum(data.count(end) for end in (b"\n", b"\r", b"\xc2\x85", b"\xe2\x80"))
     for problem in error.problems:
         assert problem.position is not None, problem
@@ -82,7 +83,7 @@ def _check_places(error: InputError, data: bytes) -> None:
 
 
 def fuzz_manifest(data: bytes) -> None:
-    """A manifest, up to its plan. Each problem has a place in the file."""
+    """A manifest, up to its plan. Each problem has a position in the file."""
     from etbuild.files import digests
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
@@ -145,7 +146,7 @@ def fuzz_plan(data: bytes) -> None:
 
 
 def fuzz_positions(data: bytes) -> None:
-    """The places of a manifest's values, beside a plan."""
+    """The positions of a manifest's values, which are stored beside a plan."""
     from etbuild.cli.options import positions_beside
 
     _file("beside.positions.json", data)
@@ -202,7 +203,7 @@ def fuzz_lowering(data: bytes) -> None:
 
 
 def fuzz_export(data: bytes) -> None:
-    """What the methods of an export have in common."""
+    """The file of an export that describes what its methods share."""
     from etbuild.export import archive
     from etbuild.export.layout import ExportFiles
 
@@ -235,7 +236,7 @@ def fuzz_record(data: bytes) -> None:
 
 
 def fuzz_work_protocol(data: bytes) -> None:
-    """Requests of Bazel, in two pieces."""
+    """Requests of Bazel that arrive in two pieces."""
     from etbuild.worker.protocol import Messages, ProtocolError, decode_request
 
     messages, cut = Messages(), len(data) // 2
@@ -273,7 +274,7 @@ def _describe(name: str, data: bytes) -> None:
 
 
 def fuzz_safetensors(data: bytes) -> None:
-    """A file of weights, by our reader and by that of safetensors."""
+    """A file of weights, read by our reader and by that of safetensors."""
     from etbuild.model import tensor_digests, weights_files
 
     path = _file("net.safetensors", data)

@@ -1,4 +1,4 @@
-"""A short run of every target, always with the same inputs. `run.py` goes on where this ends."""
+"""Runs every target for a short time, always with the same inputs. `run.py` continues where this ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMAS = {
     "lowered_method": ["step#loweredMethod"],
 }
 EXAMPLES = {"manifest": 250, "pte": 40, "ptd": 40}
-SECONDS = 20  # of one input: on the slowest machine a hundred times what it should take
+SECONDS = 20  # limit for one input: a hundred times what it should take on the slowest machine
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def inputs(target: str) -> st.SearchStrategy[bytes]:
-    """What a target is called with."""
+    """Draws the bytes to call a target with."""
     sound = seeds(target) or [b"{}"]
     drawn: list[st.SearchStrategy[bytes]] = [documents(name) for name in SCHEMAS.get(target, ())]
     trees = [data for data in sound if is_json(data)]

@@ -1,4 +1,4 @@
-"""The command `etbuild`, in a process of its own."""
+"""Runs the command `etbuild` in its own process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ LIMIT_SECONDS = 300.0
 
 
 def command(*arguments: object) -> list[str]:
-    """The words that run `etbuild` with these arguments."""
+    """Returns the command line that runs `etbuild` with these arguments."""
     return [sys.executable, "-m", "etbuild", *map(str, arguments)]
 
 
 def etbuild(
     *arguments: object, directory: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `etbuild`. The caller looks at the exit code.
+    """Runs `etbuild`. The caller checks the exit code.
 
     Args:
-        arguments: Of the command.
-        directory: Where it runs; by default where the test runs.
-        environment: All variables that it has; by default those of the test.
+        arguments: The arguments of the command.
+        directory: Its current directory. Default: that of the test.
+        environment: All its environment variables. Default: those of the test.
     """
     return subprocess.run(
         command(*arguments),
@@ -37,13 +37,13 @@ def etbuild(
 
 
 def build(manifest: Path, out: Path, *options: object, environment: Mapping[str, str] | None = None) -> None:
-    """Runs `etbuild build`, which has to succeed.
+    """Runs `etbuild build`, which must succeed.
 
     Args:
-        manifest: What to build.
-        out: The directory of the artifacts.
-        options: Of `build`. Without `--cache-dir`, nothing is cached.
-        environment: All variables that it has; by default those of the test.
+        manifest: The manifest to build.
+        out: The directory for the artifacts.
+        options: Options of `build`. Without `--cache-dir`, nothing is cached.
+        environment: All its environment variables. Default: those of the test.
     """
     cache = () if "--cache-dir" in options else ("--no-cache",)
     done = etbuild("build", manifest, "-o", out, *cache, *options, environment=environment)

@@ -1,4 +1,4 @@
-"""How many examples a property test draws: few in CI, more in a campaign.
+"""Settings for the number of examples that a property test draws: few in CI, more in a campaign.
 
 HYPOTHESIS_EXAMPLES=5000 python -m pytest tests/unit/test_alignment.py
 """
@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def examples(usual: int) -> settings:
-    """Settings with a number of examples, without a limit on time, and without files that are kept.
+    """Returns settings with a number of examples, without a time limit, and without a database of examples.
 
-    In CI the examples are the same each time; a campaign draws others in each run.
+    In CI the examples are always the same. A campaign draws different ones in each run.
     """
     campaign = os.environ.get("HYPOTHESIS_EXAMPLES")
     return settings(
@@ -21,7 +21,7 @@ def examples(usual: int) -> settings:
         derandomize=campaign is None,
         deadline=None,
         database=None,
-        # Shrinking lowers a model hundreds of times: the example that fails is small enough to read.
+        # No shrinking, which lowers a model hundreds of times: a failing example is small enough to read.
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

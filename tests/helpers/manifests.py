@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 HEAD = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
-"""What most manifests of tests begin with. It has no method."""
+"""The beginning of most manifests in tests, without methods."""
 
 
 def one_method(shape: str = "[1, 8]", partitioners: str = "[xnnpack]") -> str:
-    """A manifest with the method `forward`.
+    """Returns a manifest with the method `forward`.
 
     Args:
-        shape: Of its one input, in YAML.
-        partitioners: In YAML.
+        shape: The shape of its only input, in YAML.
+        partitioners: The partitioners, in YAML.
     """
     return (
         f"{HEAD}defaults: {{partitioners: {partitioners}}}\n"

@@ -1,4 +1,4 @@
-"""Things that are expensive to make and that all processes of a test run share."""
+"""Makes expensive directories once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def made_once(directory: Path, make: Callable[[Path], object]) -> Path:
-    """Makes a directory unless another process of this run has made it.
+    """Makes a directory unless another process of this run has already made it.
 
     Args:
-        directory: Where it stands afterwards.
+        directory: The path of the directory.
         make: Fills an empty directory. If it raises, nothing is kept, and the next process tries again.
 
     Returns:

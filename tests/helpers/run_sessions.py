@@ -1,7 +1,8 @@
-"""Runs programs in ExecuTorch's runtime, each in a process of its own: a program can take the runtime down.
+"""Runs programs in ExecuTorch's runtime, each in its own process, since a program can crash the runtime.
 
-`python -m tests.helpers.run_sessions` reads one request a line, a JSON list of four paths, and answers each with the
-exit code of the process that ran it. The process is a fork, so that PyTorch is imported once for all of them.
+`python -m tests.helpers.run_sessions` reads one request a line, which is a JSON list of four paths. It answers each
+with
+the exit code of the process that ran it. The processes are forks, so PyTorch is imported only once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def run(program: Path, sessions: Path, outputs: Path) -> None:
 
     Args:
         program: The `.pte`. Its `.ptd` files are those that the index beside it lists.
-        sessions: What `torch.save` made of a list of sessions. A session is a list of calls: a method and its inputs.
-        outputs: Receives the outputs of each call, from `torch.save`.
+        sessions: A file that `torch.save` wrote, with a list of sessions. A session is a list of calls: a method and
+            its inputs.
+        outputs: The file for the outputs of each call. `torch.save` writes it.
     """
     results = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -51,7 +53,7 @@ def main() -> None:
                 os.dup2(descriptor, 2)
                 run(program, sessions, outputs)
                 code = 0
-            except BaseException:  # goes to the messages
+            except BaseException:  # printed with the messages
                 traceback.print_exc()
             finally:
                 sys.stderr.flush()

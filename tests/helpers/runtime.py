@@ -1,4 +1,4 @@
-"""ExecuTorch's runtime for tests."""
+"""Runs programs in ExecuTorch's runtime for tests."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def _server() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    atexit.register(server.communicate)  # ends it, because it reads the end of its input
+    atexit.register(server.communicate)  # ends the server, because it reads the end of its input
     return server
 
 
 def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[torch.Tensor]]]:
-    """Runs a program in a process that holds nothing of another program.
+    """Runs a program in a process without state of other programs.
 
     Args:
         program: The `.pte`, with its index and its `.ptd` files beside it.
-        sessions: State of the program lasts within a session and no longer.
+        sessions: The calls of each session. The program keeps its state only within a session.
         scratch: A directory for files that the caller does not need.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs which tests, and in which order."""
+"""Decides which worker of pytest-xdist runs which tests, and in which order."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SECONDS = Path(__file__).parents[1] / "seconds.json"
-"""Seconds by test file, as `pytest --update-seconds` measured them. Only their order matters."""
-_UNKNOWN = math.inf  # a file that was never measured may be long: it starts first
+"""Seconds by test file, measured by `pytest --update-seconds`. Only their order matters."""
+_UNKNOWN = math.inf  # an unmeasured file may be long, so it starts first
 
 
 class LongestFirst(LoadScopeScheduling):
-    """A worker takes a whole file, because its tests share fixtures. The order is that of the collection."""
+    """Gives whole files to workers, because the tests of a file share fixtures. Keeps the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return file_of(nodeid)
 
 
 def file_of(nodeid: str) -> str:
-    """The file of a test, relative to the repository."""
+    """Returns the file of a test, relative to the repository."""
     return nodeid.partition("::")[0]
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
-    """Sorts tests by the seconds of their file. Within a file they keep their order.
+    """Sorts tests by the seconds of their file, longest first. Within a file they keep their order.
 
-    The last files to start are then the shortest, so that no worker is left with a long one at the end.
+    The shortest files start last, so that no worker runs a long file at the end.
     """
     seconds: dict[str, float] = json.loads(SECONDS.read_text("utf-8"))
     items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), _UNKNOWN))
 
 
 class Stopwatch:
-    """Adds up the seconds of each file, and writes those that it saw to `SECONDS`."""
+    """Adds up the seconds of each file, and writes them to `SECONDS` for the files that ran."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

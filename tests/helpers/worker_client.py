@@ -1,4 +1,4 @@
-"""The other end of Bazel's worker protocol, with Google's own implementation of its format."""
+"""The client side of Bazel's worker protocol, with Google's own implementation of its format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TYPES = _types()
 
 
 def varint(value: int) -> bytes:
-    """A length as it stands before a message."""
+    """Encodes the length that precedes a message."""
     encoded = b""
     while value > 0x7F:
         encoded, value = encoded + bytes([value & 0x7F | 0x80]), value >> 7
@@ -62,13 +62,14 @@ def varint(value: int) -> bytes:
 
 
 def framed(message: Any) -> bytes:
-    """A message behind its length."""
+    """Returns a message with its length in front."""
     data: bytes = message.SerializeToString()
     return varint(len(data)) + data
 
 
 def request(*arguments: object, request_id: int = 0, inputs: Iterable[str] = (), **fields: Any) -> bytes:
-    """A request, ready to be sent. A worker without inputs runs where it was started."""
+    """Returns an encoded request. Without inputs, the worker runs it in the directory in which the worker was
+    started."""
     message = TYPES["WorkRequest"](arguments=map(str, arguments), request_id=request_id, verbosity=1, **fields)
     for path in inputs:
         message.inputs.add(path=path, digest=b"0123")
@@ -79,8 +80,8 @@ class Worker:
     """A worker process.
 
     Args:
-        directory: Where it runs.
-        environment: What its environment has besides this process's.
+        directory: The directory in which it starts.
+        environment: Environment variables in addition to those of this process.
     """
 
     def __init__(self, directory: Path, **environment: str) -> None:
@@ -102,12 +103,12 @@ class Worker:
         self.send_bytes(request(*arguments, **fields))
 
     def send_bytes(self, data: bytes) -> None:
-        """Sends what may be no request."""
+        """Sends bytes, which may not be a valid request."""
         while data:
             data = data[os.write(self.requests, data) :]
 
     def receive(self, seconds: float = WAIT_SECONDS) -> Any:
-        """The next response."""
+        """Returns the next response."""
         until = time.monotonic() + seconds
         while (response := self._take()) is None:
             ready, _, _ = select.select([self.responses], [], [], max(0.0, until - time.monotonic()))
@@ -118,7 +119,7 @@ class Worker:
         return response
 
     def ask(self, *arguments: object, **fields: Any) -> Any:
-        """The response to a request."""
+        """Sends a request and returns the response."""
         self.send(*arguments, **fields)
         return self.receive()
 
@@ -137,23 +138,23 @@ class Worker:
         return None
 
     def close(self) -> int:
-        """Ends the requests, and returns the worker's exit code."""
+        """Closes the worker's input and returns its exit code."""
         if self.process.stdin:
             self.process.stdin.close()
         return self.process.wait(WAIT_SECONDS)
 
     def end(self) -> None:
-        """Ends the worker, whatever state it is in."""
+        """Ends the worker in any state."""
         self.process.kill()
         self.process.wait()
 
     def children(self) -> list[int]:
-        """The processes that it has started and that live, with all of theirs."""
+        """Returns the living descendants of the worker."""
         return descendants(self.process.pid)
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes below one."""
+    """Returns the living descendants of a process."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -162,7 +163,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Returns whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -170,7 +171,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until(condition: Any, seconds: float = 20.0) -> None:
-    """Waits for a condition that has to come true."""
+    """Waits until a condition is true. Fails after a number of seconds."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "not in time"

@@ -1,4 +1,4 @@
-"""Copies of this repository, built with a real Bazel. The packages are built once and lent to every copy."""
+"""Copies of this repository, built with a real Bazel. The packages are built once, and all copies use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 BAZEL = shlex.split(os.environ.get("BAZEL", "bazel"))
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What a build reads. The copies hold nothing else, so they also show that nothing else is needed.
+# The files that a build reads. The copies contain only these, which also shows that nothing else is needed.
 BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
 BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
 NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_*.py", "conftest.py")
@@ -27,13 +27,13 @@ WORKERS = ("--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=wor
 
 @dataclass
 class Result:
-    """What one Bazel command said."""
+    """The output of one Bazel command."""
 
     code: int
     out: str
     err: str
     mnemonics: list[str]
-    """Of the actions that were run, not taken from a cache."""
+    """Mnemonics of the actions that were run and did not come from a cache."""
     hits: list[str]
     """Mnemonics of the actions whose outputs came from a cache."""
 
@@ -47,20 +47,20 @@ class Workspace:
     packages: Path
 
     def command(self, *arguments: str) -> list[str]:
-        """A Bazel command, to be run in the workspace's directory."""
+        """Returns a Bazel command to run in the workspace's directory."""
         return [*BAZEL, f"--output_user_root={self.output_root}", *arguments]
 
     def bazel(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs Bazel, whose exit code the caller looks at."""
+        """Runs Bazel. The caller checks the exit code."""
         return subprocess.run(self.command(*arguments), cwd=self.directory, capture_output=True, text=True, check=False)
 
     @cached_property
     def override(self) -> str:
-        """The option that lends the packages."""
+        """The option that makes the workspace use the packages that are already built."""
         return f"--override_repository={packages_repository(self.bazel)}={self.packages}"
 
     def options(self, log: Path) -> list[str]:
-        """What every command of the tests is given. Bazel logs to `log` what it runs."""
+        """Returns the options of every command in tests. Bazel logs the actions that it runs to `log`."""
         return [
             self.override,
             f"--execution_log_json_file={log}",
@@ -82,7 +82,7 @@ class Workspace:
         return self.run("build", *arguments, expect=expect)
 
     def output(self, path: str) -> Path:
-        """A file of the last build."""
+        """Returns the path of a file that the last build made."""
         return self.directory / "bazel-bin" / path
 
     def write(self, path: str, text: str) -> None:
@@ -91,18 +91,19 @@ class Workspace:
         (self.directory / path).write_text(text, encoding="utf-8")
 
     def edit(self, path: str, old: str, new: str) -> None:
-        """Replaces text that stands once in a file."""
+        """Replaces text that occurs exactly once in a file."""
         text = (self.directory / path).read_text("utf-8")
         assert text.count(old) == 1, f"{path} has {old!r} {text.count(old)} times"
         self.write(path, text.replace(old, new))
 
     def stop(self) -> None:
-        """Ends the workspace's Bazel server, which would live for hours."""
+        """Ends the workspace's Bazel server, which would otherwise live for hours."""
         self.bazel("shutdown")
 
 
 def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) -> str:
-    """The name of the packages' repository in a workspace: up to Bazel 6 as WORKSPACE says, later the canonical one."""
+    """Returns the name of the packages' repository in a workspace: that in WORKSPACE up to Bazel 6, the canonical name
+    later."""
     apparent = "rules_executorch_packages"
     module = ""
     for name in ("rules_executorch", apparent):
@@ -114,7 +115,8 @@ def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) 
 
 
 def executed(log: Path) -> tuple[list[str], list[str]]:
-    """The mnemonics of an execution log, one JSON object after another: of what was run, and of cache hits."""
+    """Reads an execution log, a sequence of JSON objects. Returns the mnemonics of actions that ran, and of cache
+    hits."""
     text, position = log.read_text("utf-8") if log.exists() else "", 0
     run: list[str] = []
     hits: list[str] = []
@@ -130,7 +132,7 @@ def executed(log: Path) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """The packages that the driver runs on, as the repository rule builds them in the developer's own output base."""
+    """The packages that the driver needs, built by the repository rule in the developer's own output base."""
 
     def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*BAZEL, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -142,13 +144,13 @@ def packages() -> Path:
 
 @pytest.fixture(scope="session")
 def output_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Bazel writes; each workspace has a directory of its own in it."""
+    """The directory that Bazel writes to. Each workspace has its own directory in it."""
     return tmp_path_factory.mktemp("bazel")
 
 
 @pytest.fixture(scope="session")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a build reads, as it was when the tests began."""
+    """A copy of the files that a build reads, made when the tests begin."""
     directory = tmp_path_factory.mktemp("snapshot")
     for name in BUILD_FILES:
         shutil.copy2(REPOSITORY / name, directory / name)

@@ -1,4 +1,4 @@
-"""A cache that one checkout has filled, and a second checkout that has built nothing yet."""
+"""A cache that one checkout filled, and a second checkout that has built nothing yet."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ARTIFACTS = [f"{program}.{suffix}" for program in PROGRAMS for suffix in ("pte",
 
 
 def artifacts(workspace: Workspace, names: list[str] = ARTIFACTS) -> dict[str, bytes]:
-    """What the last build made, by name."""
+    """Returns the artifacts of the last build by name."""
     return {name: workspace.output(f"examples/shared_weights/{name}").read_bytes() for name in names}
 
 
 @dataclass
 class Filled:
-    """A cache, and what the builds that filled it ran and made."""
+    """A cache, and the actions and artifacts of the builds that filled it."""
 
     server: CacheServer
     results: list[Result]
@@ -43,7 +43,7 @@ def server_type(request: pytest.FixtureRequest) -> type[CacheServer]:
 def new_workspace(
     snapshot: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Workspace]]:
-    """Makes a checkout with an output root of its own."""
+    """Makes a checkout with its own output root."""
     made: list[Workspace] = []
 
     def new(name: str) -> Workspace:
@@ -63,12 +63,12 @@ def filled(
     new_workspace: Callable[[str], Workspace],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Filled]:
-    """A cache with two programs over one backbone, built by the first checkout."""
+    """A cache with two programs that share a backbone, built by the first checkout."""
     server = server_type(tmp_path_factory.mktemp("server"))
     workspace = new_workspace("first")
     try:
         server.start()
-        # One after the other where the cache can say what it has: at once, both may hear that the backbone is missing.
+        # One by one if the cache can list missing blobs: at once, both may learn that the backbone is missing.
         commands = [[target] for target in TARGETS] if server.asks_first else [TARGETS]
         results = [workspace.build(server.option, *targets) for targets in commands]
         workspace.stop()
@@ -79,13 +79,13 @@ def filled(
 
 @pytest.fixture(scope="module")
 def second(filled: Filled, new_workspace: Callable[[str], Workspace]) -> Workspace:
-    """The second checkout. It does not see the first, and has an output root of its own."""
+    """The second checkout. It cannot see the first, and has its own output root."""
     return new_workspace("second")
 
 
 @pytest.fixture(autouse=True)
 def log_of_server(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Prints the end of the server's log, which pytest shows where a test failed."""
+    """Prints the end of the server's log, which pytest shows if a test failed."""
     yield
     if "filled" in request.fixturenames:
         print(request.getfixturevalue("filled").server.text()[-5000:])

@@ -1,4 +1,4 @@
-"""Remote caches as others run them, on this machine's loopback interface alone."""
+"""Real remote caches, only on this machine's loopback interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_SECONDS = 60
 
 
 class CacheServer(ABC):
-    """A remote cache with a store and a log in a directory of its own."""
+    """A remote cache with a store and a log in its own directory."""
 
     scheme: str
     asks_first: bool
@@ -43,15 +43,15 @@ class CacheServer(ABC):
 
     @abstractmethod
     def blob(self, digest: str) -> Path:
-        """Where the store keeps a blob."""
+        """Returns the path of a blob in the store."""
 
     @abstractmethod
     def uploads(self, digest: str) -> int:
-        """How often a blob was sent."""
+        """Returns how often a blob was sent."""
 
     @abstractmethod
     def lookups(self) -> int:
-        """How many actions were asked for."""
+        """Returns how many actions were looked up."""
 
     def start(self) -> None:
         """Starts the server and waits until it answers."""
@@ -74,19 +74,20 @@ class CacheServer(ABC):
         return True
 
     def kill(self) -> None:
-        """Ends the server at once, with all its processes, as a crash would."""
+        """Kills the server and all its processes, as a crash would."""
         if self.process is not None:
-            with suppress(ProcessLookupError):  # it had ended by itself
+            with suppress(ProcessLookupError):  # it had already ended
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
 
     def text(self) -> str:
-        """The log."""
+        """Returns the log."""
         return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
 
     def results_naming(self, digest: str) -> list[Path]:
-        """The stored results of the actions that made a blob: they name its digest, and its path in Bazel's output."""
+        """Returns the stored results of the actions that made a blob. They name its digest and its path in Bazel's
+        output."""
         files = [path for path in self.store.rglob("*") if path.is_file()]
         return [
             path for path in files if digest.encode() in (content := path.read_bytes()) and b"bazel-out/" in content
@@ -94,7 +95,7 @@ class CacheServer(ABC):
 
 
 class BuildGrid(CacheServer):
-    """The remote execution API's cache over gRPC, by BuildGrid."""
+    """BuildGrid: the cache of the remote execution API over gRPC."""
 
     scheme = "grpc"
     asks_first = True
@@ -131,7 +132,7 @@ instances:
 
 
 class Nginx(CacheServer):
-    """A cache over HTTP: files below `ac` and `cas`, by nginx."""
+    """nginx: a cache over HTTP, with files in `ac` and `cas`."""
 
     scheme = "http"
     asks_first = False

@@ -1,4 +1,4 @@
-"""Real remote caches: what a second checkout gets from them, what they keep, and what happens where they fail."""
+"""Real remote caches: what a second checkout gets from them, what they store, and what happens when they fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_SECONDS = 120
 
 
 def ours(mnemonics: list[str]) -> list[str]:
-    """The actions of the rules, in an order of their own."""
+    """Returns the actions of the rules, sorted."""
     return sorted(name for name in mnemonics if name.startswith("Executorch"))
 
 
@@ -27,14 +27,14 @@ def sha256(content: bytes) -> str:
 
 
 def rebuild(workspace: Workspace, option: str) -> Result:
-    """Builds anew, with nothing but the cache to start from."""
+    """Builds again with only the cache: all other results are removed."""
     workspace.run("clean")
     return workspace.build(option, *TARGETS)
 
 
 @contextmanager
 def replaced(path: Path, content: bytes) -> Iterator[None]:
-    """Writes a file of a store, and later what it held before."""
+    """Returns a context manager that replaces a file of a store, and restores it at the end."""
     before = path.read_bytes()
     path.write_bytes(content)
     try:
@@ -44,7 +44,7 @@ def replaced(path: Path, content: bytes) -> Iterator[None]:
 
 
 def flipped(content: bytes) -> bytes:
-    """The content with one bit changed, in the middle."""
+    """Returns the content with one bit in the middle changed."""
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
@@ -97,14 +97,14 @@ def test_a_server_killed_in_the_middle_of_a_build(
         with log.open("wb") as stream:
             build = subprocess.Popen(command, cwd=second.directory, stdout=stream, stderr=stream)
         until = time.monotonic() + WAIT_SECONDS
-        while server.lookups() < 2:  # the plan is made; what comes next was asked for, is not there, and is being made
+        while server.lookups() < 2:  # the plan is made; the next action was looked up, was not found, and is running
             assert build.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
             time.sleep(0.02)
     finally:
         server.kill()
     assert build.wait() == 0, log.read_text()
-    assert "Writing to Remote Cache" in log.read_text(), log.read_text()  # Bazel has met the dead server
+    assert "Writing to Remote Cache" in log.read_text(), log.read_text()  # Bazel has noticed that the server is dead
     names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
     assert artifacts(second, names) == {name: filled.made[name] for name in names}
 
@@ -112,7 +112,7 @@ def test_a_server_killed_in_the_middle_of_a_build(
 def test_a_server_that_is_not_there(
     server_type: type[CacheServer], filled: Filled, second: Workspace, tmp_path: Path
 ) -> None:
-    # Over gRPC Bazel asks first what the server can do, and builds without it only if told to.
+    # Over gRPC, Bazel first asks for the server's capabilities, and builds without the server only with an option.
     second.run("clean")
     result = second.build(server_type(tmp_path).option, "--remote_local_fallback", TARGETS[0])
     assert result.mnemonics.count("ExecutorchLower") == 1

@@ -1,4 +1,4 @@
-"""What mypy refuses of plans: with `warn_unused_ignores` each comment below is an error where it stops doing so.
+"""Uses of plans that mypy must reject. If it accepts one, `warn_unused_ignores` reports the comment on that line.
 
 Nothing runs this file. `make lint` checks it.
 """
@@ -10,11 +10,11 @@ from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan
 
 
 def lowers(plan: MethodPlan) -> None:
-    """Stands for a step that lowers a method, or several."""
+    """Represents a step that lowers one or several methods."""
 
 
 def emits(plan: LowerPlan) -> None:
-    """Stands for a step that emits the program."""
+    """Represents a step that emits the program."""
 
 
 def a_step_takes_its_own_plan(whole: Plan, export: ExportPlan, lower: LowerPlan, method: MethodPlan) -> None:

@@ -1,4 +1,4 @@
-"""Two methods, each with weights of its own."""
+"""Two methods, each with its own weights."""
 
 from torch import nn
 
@@ -6,5 +6,5 @@ from torch import nn
 def create() -> nn.Module:
     net = nn.ModuleDict({"up": nn.Linear(2, 4), "down": nn.Linear(4, 2)})
     for value, parameter in enumerate(net.parameters(), start=1):
-        nn.init.constant_(parameter, value)  # no two alike: two tags cannot hold one blob
+        nn.init.constant_(parameter, value)  # all different: two tags cannot contain the same blob
     return net
