@@ -1,4 +1,4 @@
-"""Projects whose methods go to the demo backend, and what it recorded of its calls."""
+"""Projects whose methods go to the demo backends, and the calls that the backends recorded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Lower = Callable[..., tuple[Outcome, list[dict[str, Any]]]]
 
 
 def take(operators: str, backend: str, spec: str = "") -> str:
-    """A partitioner entry: the demo partitioner that takes some operators for a backend."""
+    """Returns a partitioner entry for the demo partitioner, which takes some operators for a backend."""
     kwargs = f"{{operators: [{operators}], backend: {backend}" + (f", spec: {spec}}}" if spec else "}")
     return f'{{backend: custom, options: {{factory: "demo_backend:take", kwargs: {kwargs}}}}}'
 
 
 @pytest.fixture
 def lower(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lower:
-    """Builds a manifest's tail (from `methods` on) of a model, and returns the recorded calls too."""
+    """Builds a model with the end of a manifest (from `methods` on). Also returns the recorded calls."""
 
     def run(tail: str, model: str, *options: str, **sources: str) -> tuple[Outcome, list[dict[str, Any]]]:
         record = tmp_path / "calls"

@@ -1,6 +1,6 @@
-"""Demo backends and a partitioner: what they compile describes what they were given, as JSON.
+"""Demo backends and partitioners. The compiled result of a backend is JSON that describes its input.
 
-Projects of these tests have this file among their sources. The environment names the file that records calls.
+Projects of these tests have this file as a source. An environment variable names the file that records calls.
 """
 
 import json
@@ -35,14 +35,14 @@ def weights(program):
 
 
 def compiled(program, specs):
-    """What a backend makes of a partition: readable, and with the debug handles of its operators."""
+    """Returns the compiled result of a partition: readable, with the debug handles of its operators."""
     handles = [node.meta["debug_handle"] for node in program.graph.nodes if node.op == "call_function"]
     facts = {"operators": operators(program), "specs": specs_as_text(specs), "weights": weights(program)}
     return json.dumps(facts).encode(), {number: (handle,) for number, handle in enumerate(handles)}
 
 
 class JointBackend(BackendDetails):
-    """Looks at all methods at once."""
+    """Compiles all methods in one call."""
 
     @classmethod
     def preprocess_multimethod(cls, programs, specs):
@@ -73,7 +73,7 @@ class OtherJointBackend(BackendDetails):
 
 
 class SingleBackend(BackendDetails):
-    """Knows of one partition at a time."""
+    """Compiles one partition at a time."""
 
     @staticmethod
     def preprocess(program, specs):
@@ -93,7 +93,7 @@ class SharingBackend(BackendDetails):
 
 
 class ClashingBackend(BackendDetails):
-    """Has one key for whatever it compiles."""
+    """Uses the same key for everything that it compiles."""
 
     @staticmethod
     def preprocess(program, specs):
@@ -109,7 +109,7 @@ class OtherClashingBackend(BackendDetails):
 
 
 class AligningBackend(BackendDetails):
-    """Wants one blob for all that it compiles, under one key or several, at the alignments that its spec has."""
+    """Stores one blob for everything that it compiles, under one or several keys, with the alignments in its spec."""
 
     @staticmethod
     def preprocess(program, specs):
@@ -122,7 +122,7 @@ class AligningBackend(BackendDetails):
 
 
 class AddingBackend(BackendDetails):
-    """Has one store for all methods, and adds one blob for each, at the alignment that its spec has."""
+    """Uses one store for all methods, and adds one blob for each, with the alignment in its spec."""
 
     @classmethod
     def preprocess_multimethod(cls, programs, specs):
@@ -138,7 +138,7 @@ class AddingBackend(BackendDetails):
 
 
 class DamagedBackend(BackendDetails):
-    """Returns other results than it should, as its spec says."""
+    """Returns wrong results, as its spec says."""
 
     @classmethod
     def preprocess_multimethod(cls, programs, specs):
@@ -169,7 +169,7 @@ class DamagedBackend(BackendDetails):
 
 
 class HoldingBackend(BackendDetails):
-    """Keeps its weights inside what it compiles."""
+    """Stores its weights in the compiled result."""
 
     @staticmethod
     def preprocess(program, specs):
@@ -178,7 +178,7 @@ class HoldingBackend(BackendDetails):
 
 
 class PairingBackend(BackendDetails):
-    """Pairs the partitions of methods, as CoreML and Qualcomm do."""
+    """Pairs the partitions of methods, as Core ML and Qualcomm do."""
 
     @classmethod
     def preprocess_multimethod(cls, programs, specs):
@@ -192,7 +192,8 @@ class PairingBackend(BackendDetails):
 
 
 class Taker(Partitioner):
-    """Makes partitions of the operators that it takes: of neighbours one, or of each `alone`; in control flow too."""
+    """Partitions the operators that it takes: neighbours together, or with `alone` each by itself. Also in control
+    flow."""
 
     def __init__(self, operators, backend, spec, alone):
         super().__init__()
@@ -221,7 +222,7 @@ class Taker(Partitioner):
 
 
 class StateTaker(Taker):
-    """Takes the buffers over that its operators write to."""
+    """Also takes the buffers that its operators write to."""
 
     def partition(self, program):
         result = super().partition(program)
@@ -230,7 +231,7 @@ class StateTaker(Taker):
 
 
 class Sayer(Taker):
-    """Says which backend it is for, as ExecuTorch's own partitioners do."""
+    """Declares the backend that it delegates to, as ExecuTorch's own partitioners do."""
 
     def __init__(self, operators, backend, spec, alone):
         super().__init__(operators, backend, spec, alone)
@@ -238,7 +239,7 @@ class Sayer(Taker):
 
 
 class Changer(Taker):
-    """Breaks the promise to leave the graph as it is."""
+    """Changes the graph, which a partitioner must not do."""
 
     def partition(self, program):
         for node in list(program.graph.nodes):
@@ -261,7 +262,8 @@ def say(operators, backend):
 
 
 def recipe(partitioners):
-    """A recipe with partitioners for all methods, or by method: pairs of operators and a backend, or `xnnpack`."""
+    """Returns a recipe with partitioners for all methods or by method. Each is a pair of operators and a backend, or
+    `xnnpack`."""
     from executorch.export import ExportRecipe, LoweringRecipe
 
     def each(listed):

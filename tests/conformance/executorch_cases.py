@@ -1,8 +1,9 @@
-"""The cases of ExecuTorch's own `test_to_backend_multi_method.py`, taken from the installed package as it is.
+"""Collects the cases of ExecuTorch's own `test_to_backend_multi_method.py` from the installed package.
 
-Each case there defines modules inside its function, exports them and has partitioners for them. Here the functions run
-with an `export` and a `to_edge` that keep the module, up to the point where ExecuTorch would lower: so the modules, the
-partitioners and the expected payloads are theirs. Projects of these tests have this file among their sources.
+Each case is a function that defines modules, exports them, and makes partitioners for them. Here the functions run with
+replacements of `export` and `to_edge` that keep the module, up to the point where ExecuTorch would lower. So the
+modules,
+the partitioners and the expected payloads are ExecuTorch's. Projects of these tests have this file as a source.
 """
 
 import contextlib
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from executorch.exir.backend.test import test_to_backend_multi_method as theirs
 
-_ROOT = "part_"  # a module of several methods has each method's module under this and the method's name
+_ROOT = "part_"  # a module for several methods has the module of each method under this prefix and the method's name
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method of a case: its module, its partitioner, and what its delegates are expected to hold, if that is said."""
+    """A method of a case: its module, its partitioner, and the expected content of its delegates, if the case has
+    it."""
 
     module: torch.nn.Module
     inputs: tuple[Any, ...]
@@ -39,14 +41,14 @@ class _Collected(Exception):
 
 
 def names() -> list[str]:
-    """All cases of the file."""
+    """Returns the names of all cases in the file."""
     prefix = "test_multi_method_"
     cases = vars(theirs.TestToBackendMultiMethod)
     return [name.removeprefix(prefix) for name in cases if name.startswith(prefix)]
 
 
 def collect(case: str) -> dict[str, Case]:
-    """The methods of a case."""
+    """Returns the methods of a case."""
     found: dict[str, Case] = {}
 
     class Collecting(theirs.TestToBackendMultiMethod):
@@ -75,12 +77,12 @@ def _in_place_of_theirs(to_backend: Any) -> Any:
 
 
 def entry(case: str, method: str) -> str:
-    """Where the manifest finds a method in what `create` returns."""
+    """Returns the path to a method in the result of `create`, for the manifest."""
     return "forward" if len(collect(case)) == 1 else _ROOT + method
 
 
 def create(case: str) -> torch.nn.Module:
-    """The factory: a case's only module, or one that has all of them."""
+    """The factory. Returns the only module of a case, or a module that contains all of them."""
     methods = collect(case)
     if len(methods) == 1:
         return next(iter(methods.values())).module

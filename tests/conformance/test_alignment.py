@@ -1,5 +1,5 @@
-"""Each backend is called once for all methods, whether a recipe, `defaults` or a method names it; and the delegates
-are those that ExecuTorch makes of the lists as they are written."""
+"""Each backend is called once for all methods, whether a recipe, `defaults` or a method names it. The delegates are
+those that ExecuTorch makes from the lists as written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEMO = Path(__file__).with_name("demo_backend.py")
 
 
 def with_recipe(recipe: str, decode: str) -> str:
-    """One method has its partitioners from a recipe, the other its own."""
+    """Returns a manifest in which one method gets its partitioners from a recipe, and the other has its own."""
     methods = f"methods:\n  prefill: {{{INPUT}}}\n  decode: {{{INPUT}, partitioners: {decode}}}\n"
     return f"recipe: {recipe}\n{methods}"
 
@@ -50,20 +50,20 @@ def test_xnnpack_of_a_recipe_and_of_the_manifest_shares(lower: Lower) -> None:
 
 
 def test_coreml_of_a_recipe_and_of_the_manifest_is_one_model(lower: Lower, tmp_path: Path) -> None:
-    """ExecuTorch 1.5 alone makes two models, each with its weights."""
+    """Without the driver, ExecuTorch 1.5 makes two models, each with its own weights."""
     recipe = "{name: coreml_fp16, kwargs: {minimum_deployment_target: iOS18}}"
     outcome, _ = lower(with_recipe(recipe, coreml(NEW)), MODEL)
     assert [functions for _, functions in models(outcome, tmp_path)] == [["decode", "prefill"]]
 
 
 def together(calls: list[dict[str, Any]]) -> list[list[str]]:
-    """The methods of each call of the backend that gets linear layers."""
+    """Returns the methods of each call of the backend that gets linear layers."""
     return [sorted(call["operators"]) for call in calls if call["backend"] == "JointBackend"]
 
 
 @pytest.mark.parametrize("factory", ["say", "take"])
 def test_a_backend_of_a_recipe_and_of_the_manifest_is_called_once(lower: Lower, factory: str) -> None:
-    """Whether its partitioner says which backend it is for, or is only one of the same class."""
+    """The partitioner declares its backend, or only has the same class as another one."""
     own = take("addmm, permute_copy", "JointBackend").replace(":take", f":{factory}")
     recipe = demo_recipe([["sin"], "SingleBackend", "say"], [ADDMM, "JointBackend", factory])
     _, calls = lower(with_recipe(recipe, f"[{own}]"), MODEL)
@@ -87,7 +87,7 @@ def test_a_recipe_that_contradicts_the_manifest_is_refused(lower: Lower) -> None
 
 
 def test_a_recipe_may_have_another_order_where_backends_look_at_one_method(lower: Lower) -> None:
-    """Of the two, XNNPACK is called twice, and shares nevertheless."""
+    """XNNPACK is called twice here, and still shares weights."""
     own = take("sinh", "JointBackend").replace(":take", ":say")
     model = MODEL.replace("self.linear(x)", "self.linear(x).sinh()")
     outcome, calls = lower(with_recipe(demo_recipe([["sinh"], "JointBackend"], "xnnpack"), f"[xnnpack, {own}]"), model)
@@ -103,8 +103,8 @@ def test_opposite_orders_are_lowered_where_one_of_the_backends_looks_at_one_meth
     assert outcome.code == 0, outcome.err
 
 
-# What a partitioner takes, by the letter of its backend and its number: each method has all of these operators, and
-# XNNPACK has none.
+# The operators that a partitioner takes, by the letter of its backend and its number. Each method has all of these
+# operators. XNNPACK takes none of them.
 TAKES = {"J1": ["sinh"], "J2": ["tan"], "O1": ["cosh"], "O2": ["atan"], "s1": ["erf"], "s2": ["expm1"]}
 BACKENDS = {"J": "JointBackend", "O": "OtherJointBackend", "s": "SingleBackend"}
 NET = """\
@@ -129,12 +129,12 @@ class Net(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Layout:
-    """Partitioners, as `J1`, or `x` for XNNPACK.
+    """Partitioners, written as `J1`, or `x` for XNNPACK.
 
     Attributes:
-        recipe: Of the recipe: for all methods, or by method.
-        defaults: The same of `defaults`; None: there are none.
-        own: Of methods.
+        recipe: The recipe's partitioners, for all methods or by method.
+        defaults: The same for `defaults`. None: there are no defaults.
+        own: The partitioners that methods have themselves.
     """
 
     recipe: list[str] | dict[str, list[str]]
@@ -142,7 +142,7 @@ class Layout:
     own: dict[str, list[str]]
 
     def lists(self) -> dict[str, list[str]]:
-        """What each method is lowered with, in order."""
+        """Returns the partitioners that each method is lowered with, in order."""
         return {name: self._list(name) for name in "fgh"}
 
     def _list(self, name: str) -> list[str]:
@@ -196,7 +196,7 @@ def layouts() -> st.SearchStrategy[Layout]:
     by_method = st.dictionaries(st.sampled_from("fgh"), listed)
 
     def layout(recipe: Any, defaults: Any, own: dict[str, list[str]]) -> Layout:
-        if isinstance(defaults, dict):  # a manifest may not say it twice
+        if isinstance(defaults, dict):  # a manifest must not repeat a key
             defaults = {name: each for name, each in defaults.items() if name not in own}
         return Layout(recipe, defaults, own)
 
@@ -204,7 +204,7 @@ def layouts() -> st.SearchStrategy[Layout]:
 
 
 class Project:
-    """The exported methods of the model, and both ways of lowering them."""
+    """The exported methods of the model, with both ways to lower them."""
 
     def __init__(self, root: Path, finder: SourceFinder) -> None:
         import torch
@@ -221,7 +221,7 @@ class Project:
             self.programs[name] = torch.export.export(net, (self.input,))
 
     def lower(self, layout: Layout) -> Any:
-        """As a build does, from the manifest on.
+        """Lowers as a build does, from the manifest.
 
         Raises:
             InputError: The manifest is refused.
@@ -235,7 +235,7 @@ class Project:
             return lower.lower(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
 
     def lower_as_written(self, layout: Layout) -> Any:
-        """By ExecuTorch alone."""
+        """Lowers with ExecuTorch only."""
         import demo_backend
         from executorch.exir import to_edge_transform_and_lower
 
@@ -246,7 +246,7 @@ class Project:
         return to_edge_transform_and_lower(copy.deepcopy(self.programs), partitioner=lists)
 
     def calls(self) -> Counter[str]:
-        """How often each backend was called since the last time."""
+        """Returns how often each backend was called since the last call of this method."""
         record = self.root / "calls"
         found = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
         record.unlink(missing_ok=True)
@@ -262,7 +262,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def described(edge: Any) -> dict[str, Any]:
-    """By method: the operators of its graph, and of each delegate its backend and what that compiled, in order."""
+    """Returns, by method, the operators of its graph and the backend and compiled result of each delegate, in order."""
     from etbuild.lower import named_data
 
     found = {}
@@ -288,7 +288,7 @@ def test_any_layout_gives_what_executorch_makes_of_it_in_the_fewest_calls(projec
         refused = str(error)
     else:
         refused = None
-    # Without torch, what two calls of one factory make are two backends, each of which may look at all methods.
+    # Without torch, two calls of a factory count as two backends, and each may look at all methods.
     written = tuple(tuple((each.upper() if each != "x" else each, each) for each in row) for row in said(layout))
     assert (refused is None) == (None not in (fewest(rows), fewest(written)))
     if refused is not None:
@@ -304,7 +304,7 @@ def test_any_layout_gives_what_executorch_makes_of_it_in_the_fewest_calls(projec
 
 
 def said(layout: Layout) -> list[list[str]]:
-    """The lists that stand in the manifest itself."""
+    """Returns the lists in the manifest itself."""
     lists = layout.lists()
     inherited = {} if layout.defaults is None else layout.defaults
     return [lists[name] for name in "fgh" if name in layout.own or not isinstance(inherited, dict) or name in inherited]

@@ -1,4 +1,4 @@
-"""Which methods Core ML makes one model of, what they share in it, and where it is said that they cannot be."""
+"""Which methods become one Core ML model, what they share in it, and how errors say that they cannot become one."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def coreml(*options: str) -> str:
 
 
 def models(outcome: Outcome, scratch: Path) -> list[tuple[int, list[str]]]:
-    """Of each of Core ML's models in a program: the version of its format, and its functions."""
+    """Returns the version of the format and the functions of each Core ML model in a program."""
     found = specs(outcome, scratch)
     return sorted((spec.specificationVersion, sorted(spec.mlProgram.functions)) for spec in found)
 
 
 def specs(outcome: Outcome, scratch: Path) -> list[Any]:
-    """Core ML's models in a program, as coremltools describes them."""
+    """Returns coremltools' descriptions of the Core ML models in a program."""
     import coremltools
     from executorch.backends.apple.coreml import executorchcoreml
     from executorch.exir._serialize._program import deserialize_pte_binary
@@ -96,7 +96,7 @@ def test_partitions_are_paired_unless_it_is_told_not_to(lower: Lower) -> None:
 
 @pytest.mark.parametrize("alone", ["decode", "prefill"])
 def test_it_is_told_so_for_one_method(lower: Lower, tmp_path: Path, alone: str) -> None:
-    """Whatever its name: ExecuTorch would ask the first method for all."""
+    """For a method of any name: ExecuTorch itself checks only the first method."""
     entries = {name: coreml(NEW, APART, LEAVE_EXP) if name == alone else coreml(NEW) for name in ("prefill", "decode")}
     outcome, _ = lower(tail(entries["prefill"], entries["decode"]).replace("[2, 16]", "[2, 64]"), TIED)
     assert models(outcome, tmp_path) == [(9, ["main"])] * 3
@@ -116,7 +116,7 @@ def test_methods_for_systems_without_functions_have_models_that_run_there(lower:
 
 
 def test_two_models_have_two_copies(lower: Lower) -> None:
-    """Each delegate has the named data of all, and reads one model of it."""
+    """Each delegate has the named data of all delegates, and reads one model in it."""
     entry = coreml(NEW, LEAVE_EXP)
     outcome, _ = lower(tail(entry, entry).replace("[2, 16]", "[2, 64]"), TIED)
     found = sharing(outcome)
@@ -179,12 +179,12 @@ def create():
 
 
 def test_a_model_that_holds_a_weight_twice_has_two_copies(lower: Lower) -> None:
-    """Core ML stores the weight of a linear layer beside the same weight that is not transposed."""
+    """Core ML stores the weight of a linear layer in addition to the same weight without transposition."""
     outcome, _ = lower(tail(coreml(NEW), coreml(NEW)).replace("[2, 16]", "[2, 64]"), TURNED)
     found = sharing(outcome)
     assert [each["weight"] for each in found["duplicates"]] == ["linear.weight"]
     assert found["shared_bytes"] == 64 * 32 * 4 + 32 * 4
-    assert found["duplicate_bytes"] == pytest.approx(64 * 64 * 2, rel=0.02)  # Core ML has them in half precision
+    assert found["duplicate_bytes"] == pytest.approx(64 * 64 * 2, rel=0.02)  # Core ML stores them in half precision
 
 
 TWO_SHAPES = "enumerated_shapes: {x: [[1, 16], [4, 16]]}"
@@ -282,7 +282,7 @@ def test_partitions_of_a_recipe_are_not_compared_where_one_method_stays_apart(bu
     ],
 )
 def test_a_partitioner_is_together_with_what_its_options_say(options: dict[str, Any]) -> None:
-    """What a recipe makes is compared with what a manifest says."""
+    """Compares the partitioner of a recipe with the options of a manifest."""
     from etbuild.backends import BACKENDS, Context
 
     backend = BACKENDS["coreml"]

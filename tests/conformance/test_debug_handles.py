@@ -1,4 +1,4 @@
-"""The debug handles that a backend returns are with its delegates, whichever way methods are lowered."""
+"""The debug handles that a backend returns stay with its delegates, for each way to lower methods."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
         yield lower_methods.lower(from_manifest(manifest).lower_plan, programs, {}, finder)
 
 
-EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by the backend's own numbers those of `sin`, `cos`; and of the last `sin`
+EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by its own numbers: `sin` and `cos`, then the last `sin`
 
 
 def test_debug_handle_maps_are_kept(edge: EdgeProgramManager) -> None:
-    """Up to what ExecuTorch puts into an ETRecord."""
+    """The maps are kept up to the content of ExecuTorch's ETRecord."""
     assert {name: handles(edge.exported_program(name)) for name in sorted(edge.methods)} == {
         "a": EXPECTED,
         "b": EXPECTED,
@@ -81,7 +81,7 @@ def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: P
 
 @pytest.mark.parametrize("meta", [{"debug_handle_map": {0: 1}}, {"debug_handle_map": {}, "_delegate_info_meta": "x"}])
 def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path: Path, meta: dict[str, Any]) -> None:
-    """Such a method is lowered with the others, which keeps them."""
+    """Facts that cannot be stored are kept because such a method is lowered together with the others."""
     from etbuild.lower import method_archive, named_data
 
     program = edge.exported_program("a")

@@ -1,4 +1,5 @@
-"""ExecuTorch's own multi-method cases, each in a manifest: the delegates hold what its tests expect of them."""
+"""ExecuTorch's own multi-method cases, each in a manifest. The delegates have the content that ExecuTorch's tests
+expect."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def program(outcome: Outcome) -> Program:
 
 
 def payloads(outcome: Outcome) -> dict[str, list[str]]:
-    """By method what its delegates hold, in the order of the graph."""
+    """Returns the contents of the delegates by method, in the order of the graph."""
     content = program(outcome)
     return {
         plan.name: [content.backend_delegate_data[each.processed.index].data.decode() for each in plan.delegates]

@@ -1,4 +1,4 @@
-"""Named data of backends: one blob for a key, at all alignments that it is wanted with, under a tag of the manifest."""
+"""Named data of backends: one blob for a key, with all requested alignments, also under a tag of the manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOB = b"blob" * 8
 
 @pytest.fixture(params=["together", "merged"])
 def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Options with which methods are lowered together; or one by one, as those of a package's separable backend are."""
+    """Options to lower methods together, or one by one as for a separable backend of a package."""
     if request.param == "together":
         return []
     monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
@@ -26,13 +26,14 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def asking(one: str, other: str, tag: str = "-") -> str:
-    """Two methods whose backend asks for one blob, each as `KEY,... ALIGNMENT,...`: in the program, or under a tag."""
+    """Returns two methods whose backend stores one blob, each with `KEY,... ALIGNMENT,...`: in the program, or under a
+    tag."""
     takers = (take("cos, exp", "AligningBackend", f'"{each} {tag} "') for each in (one, other))
     return methods(**dict(zip(("b", "scaled"), (f"[{taker}]" for taker in takers), strict=True)))
 
 
 def offset(outcome: Outcome, file: str) -> int:
-    """Where the blob begins, counted from the beginning of the file."""
+    """Returns the offset of the blob from the beginning of the file, in bytes."""
     assert outcome.code == 0, outcome.err
     assert "lowered together" not in outcome.err
     content = outcome.read(file)

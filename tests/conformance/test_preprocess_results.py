@@ -1,4 +1,4 @@
-"""A backend that returns something else than one result for each partition is named, whatever it returns."""
+"""The error names a backend that does not return one result for each partition."""
 
 from __future__ import annotations
 

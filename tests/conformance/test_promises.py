@@ -1,4 +1,5 @@
-"""Each promise of ExecuTorch's multi-method lowering, kept for a manifest: `docs/conformance.md` lists them."""
+"""Tests that each promise of ExecuTorch's multi-method lowering holds for a manifest. `docs/conformance.md` lists
+them."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ BOTH = take("sin, cos", "JointBackend")
 
 
 def methods(**partitioners: str) -> str:
-    """A manifest's methods, each with its list of partitioners or with none of its own."""
+    """Returns a manifest's methods, each with or without its own list of partitioners."""
     lines = [
         f"  {name}: {{{INPUT}" + (f", partitioners: {listed}" if listed else "") + "}\n"
         for name, listed in partitioners.items()
@@ -70,7 +71,7 @@ def methods(**partitioners: str) -> str:
 
 
 def delegates(outcome: Outcome) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """What is in the program: by method each delegate's backend, and what it compiled."""
+    """Returns the backend and the compiled result of each delegate in the program, by method."""
     from etbuild.files import program_file
 
     assert outcome.code == 0, outcome.err
@@ -111,9 +112,10 @@ def test_partitioners_take_in_their_order(lower: Lower) -> None:
 
 
 def test_two_real_backends_in_order(lower: Lower) -> None:
-    """What the first takes the second does not see; the first is no backend of the other method.
+    """The second backend does not see what the first takes. The other method does not use the first backend.
 
-    ExecuTorch decomposes before the first what that one does not want kept: XNNPACK gets no linear layer to see.
+    Before it calls the first backend, ExecuTorch decomposes the operators that this backend does not ask to keep. So
+    XNNPACK sees no linear layer.
     """
     tail = methods(c=f"[{take('relu', 'JointBackend')}, xnnpack]", scaled="[xnnpack]")
     outcome, calls = lower(tail, MODEL)
@@ -136,7 +138,7 @@ def test_one_list_of_partitioners_serves_all_methods(lower: Lower) -> None:
 
 
 def test_a_method_without_partitioners_passes_through_untouched(lower: Lower) -> None:
-    """What is in the program of it is what its own program has, with no backend anywhere."""
+    """It has the same content in the program as in a program of its own without any backend."""
     from etbuild.files import program_file
 
     alone, _ = lower(methods(c="[]"), MODEL)
@@ -154,7 +156,7 @@ def test_a_method_without_partitioners_passes_through_untouched(lower: Lower) ->
 
 
 def test_a_backend_is_called_once_for_all_methods(lower: Lower) -> None:
-    """Also where methods have it at different places of their lists."""
+    """Also if methods have it at different positions of their lists."""
     outcome, calls = lower(methods(a=f"[{SIN}, {COS}]", b=f"[{COS}]", c="[]"), MODEL)
     assert outcome.code == 0, outcome.err
     assert [(call["call"], call["backend"], list(call["operators"])) for call in calls] == [
@@ -225,7 +227,7 @@ def test_a_while_loop_is_refused_before_a_backend_is_called(lower: Lower) -> Non
 
 
 def test_executorch_itself_cannot_emit_a_while_loop() -> None:
-    """If this fails, ExecuTorch has learnt it: then `lower` need not refuse it any longer."""
+    """If this fails, ExecuTorch supports it now, and `lower` no longer needs to refuse it."""
     import torch
     from executorch.exir import to_edge
     from torch._higher_order_ops.while_loop import while_loop
@@ -241,7 +243,7 @@ def test_executorch_itself_cannot_emit_a_while_loop() -> None:
 
 
 def test_weights_that_a_delegate_consumes_are_gone_from_the_top_level(lower: Lower) -> None:
-    """A parameter and a buffer: no constant is left of them, nor an input of the delegate's call."""
+    """A parameter and a buffer: neither is left as a constant or as an input of the delegate's call."""
     taken = take("mul, add", "JointBackend")
     outcome, _ = lower(methods(scaled=f"[{taken}]"), MODEL)
     ((_, facts),) = delegates(outcome)["scaled"]

@@ -1,4 +1,4 @@
-"""`share_mutable_buffers` where backends take over what methods write to: shared, or refused with what helps."""
+"""`share_mutable_buffers` if backends take buffers that methods write to: they are shared, or refused with a hint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tail(share: bool = True, **partitioners: str) -> str:
 
 
 def places(outcome: Outcome) -> dict[str, list[tuple[int, int]]]:
-    """By method, where the memory plan puts what is neither an activation nor a constant."""
+    """Returns, by method, where the memory plan puts values that are neither activations nor constants."""
     from etbuild.files import program_file
 
     assert outcome.code == 0, outcome.err
@@ -88,7 +88,8 @@ def test_core_ml_says_what_helps_and_then_shares(lower: Lower) -> None:
 def test_a_buffer_inside_a_delegate_is_not_shared(
     lower: Lower, monkeypatch: pytest.MonkeyPatch, method: str, other: str, merged: bool
 ) -> None:
-    """Whatever has the buffer besides: another delegate, portable operators that write to it, or only read it."""
+    """For each other use of the buffer: by another delegate, or by portable operators that write to it or only read
+    it."""
     if merged:
         monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
     outcome, _ = lower(tail(decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))

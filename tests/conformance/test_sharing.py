@@ -1,4 +1,5 @@
-"""What is measured of shared weights is what the bytes of the program show; and a lint before backends are called."""
+"""The reported sharing of weights agrees with the bytes of the program. Partition counts are checked before backends
+are called."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def sharing(outcome: Outcome) -> dict[str, Any]:
 
 
 def weight() -> bytes:
-    """The bytes of `linear.weight`, made as the model makes it."""
+    """Returns the bytes of `linear.weight`, initialized as in the model."""
     import torch
 
     torch.manual_seed(5)
@@ -101,7 +102,7 @@ def test_copies_are_those_that_the_program_has(lower: Lower, prefill: str, decod
 
 
 def test_weights_that_are_packed_to_another_size_are_shared(lower: Lower) -> None:
-    """XNNPACK packs weights of 4 bits, which the module has as a byte each, to half of that."""
+    """The module stores each 4-bit weight in a byte. XNNPACK packs two weights into a byte."""
     quantized = "defaults: {quantize: {torchao: [{config: 8da4w}]}}\n"
     model, wide = MODEL.replace("(16, 16)", "(64, 64)"), tail("[xnnpack]", "[xnnpack]", limit=0).replace("16]", "64]")
     outcome, _ = lower(wide + quantized, model)
@@ -158,7 +159,7 @@ def create():
 
 
 def test_biases_of_zeros_of_two_layers_are_no_copies_of_one(lower: Lower) -> None:
-    """A bias of zeros is there twice where it is one bias, as any weight is."""
+    """A bias of zeros counts as a duplicate only if it is the same bias, as for any weight."""
     assert sharing(lower(tail("[xnnpack]", "[]", limit=0), BIASES)[0])["expected_bytes"] == 0
     found = sharing(lower(tail("[xnnpack]", "[]").replace("decode:", "both:"), BIASES)[0])
     assert {each["weight"]: each["bytes"] for each in found["duplicates"]} == {"one.weight": WEIGHT, "one.bias": BIAS}
@@ -195,7 +196,7 @@ def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
 
 
 def test_other_cuts_between_the_same_operators_are_noticed(lower: Lower) -> None:
-    """One factory with different `kwargs` is one backend, called once for both methods."""
+    """A factory with different `kwargs` is one backend, which is called once for both methods."""
     together = pairing("addmm, permute_copy", equal=True)
     alone = together.replace("backend: PairingBackend", "backend: PairingBackend, alone: true")
     outcome, calls = lower(tail(together, alone), MODEL)

@@ -29,7 +29,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         campaign = Campaign(Path(name), options.seed)
         uses = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
-        campaign.counts.clear()  # the first build was not a test of a fault
+        campaign.counts.clear()  # no fault was injected so far
         ways = itertools.cycle(itertools.product(_ORDER, SIGNALS))
         kinds = itertools.cycle(itertools.product(_ORDER, ERRORS))
         kills, faults = options.kills, options.faults

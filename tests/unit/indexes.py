@@ -1,4 +1,4 @@
-"""Indexes as a build writes them, for tests of what reads them."""
+"""Makes indexes as a build writes them, for tests of their readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sha256(text: str) -> str:
 
 
 def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> dict[str, Any]:
-    """An index; `inputs` replaces parts of the key's inputs."""
+    """Returns an index. `inputs` replaces parts of the key's inputs."""
     plan = from_manifest(manifest)
     described = {
         "schema": "executorch-key/v2",
@@ -67,7 +67,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
 
 
 def edited(manifest: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
-    """A copy with another value at a path."""
+    """Returns a copy with another value at a path."""
     result = copy.deepcopy(manifest)
     target = result
     for part in path[:-1]:

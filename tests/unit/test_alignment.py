@@ -1,4 +1,4 @@
-"""Partitioners of different methods meet at one index wherever the orders allow; contradictions are named."""
+"""Partitioners of different methods get the same index where the orders allow it. Contradictions are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entry(backend: str, **options: object) -> Entry:
 
 
 def align(lists: dict[str, list[Entry]]) -> list[dict[str, Entry]]:
-    """The slots, as entries."""
+    """Returns the slots as entries."""
     items = {
         method: [
             call_slots.item(each["backend"], each["options"], ("methods", method, "partitioners", index))
@@ -69,7 +69,7 @@ def test_a_partitioner_does_not_overtake_another_of_its_method() -> None:
 
 
 def test_a_partitioner_joins_the_call_that_its_order_allows() -> None:
-    """Whoever takes what comes first calls Vulkan three times."""
+    """Always choosing the first partitioner would call Vulkan three times."""
     early, late, own = entry("vulkan", early=True), entry("vulkan", late=True), entry("vulkan", own=True)
     assert align({"f": [early, C, late], "g": [C, own]}) == [{"f": early}, {"f": C, "g": C}, {"f": late, "g": own}]
     lists = {"f": [early, X, late], "g": [C, own, X]}
@@ -122,14 +122,15 @@ def test_orders_that_contradict_each_other_in_a_circle_are_listed() -> None:
 
 
 def test_a_recipe_that_is_named_has_no_conflict_with_the_manifest() -> None:
-    """What a recipe is made of is known only when it is made. Of the backends of each known one, one at most looks at
-    several methods: no order of a manifest can be wrong beside it, so that `validate` need not look."""
+    """The content of a recipe is unknown until it is created. In each known recipe, at most one backend looks at
+    several methods. So no order in a manifest can conflict with it, and `validate` need not check this."""
     for name, used in recipes.NAMES.items():
         assert sum(not backends.get(backend).separable for backend in used) <= 1, name
 
 
 def test_every_choice_of_lists_keeps_orders_and_meets_once() -> None:
-    """All lists over three partitioners, in one global order: each method's order holds, equal ones share one slot."""
+    """For all lists over three partitioners in one global order: each method keeps its order, and equal ones share a
+    slot."""
     lists = [list(c) for n in range(4) for c in itertools.combinations([C, V, X], n)]
     for f, g, h in itertools.product(lists, repeat=3):
         slots = align({"f": f, "g": g, "h": h})
@@ -145,7 +146,7 @@ def test_the_order_of_methods_does_not_matter() -> None:
 
 
 def test_many_methods_with_lists_of_their_own_are_aligned_and_refused() -> None:
-    """Lists that have one order are brought together without a search."""
+    """Lists that agree on one order are aligned without a search."""
     known = [C, V, X, O, entry("webgpu"), entry("mlx"), entry("cuda"), entry("nxp")]
     rows = [list(c) for n in range(1, 9) for c in itertools.combinations(known, n)]
     lists = {f"m{number:03}": row for number, row in enumerate(rows)}
@@ -156,7 +157,7 @@ def test_many_methods_with_lists_of_their_own_are_aligned_and_refused() -> None:
 
 
 def drawn(kinds: str, single: bool) -> st.SearchStrategy[dict[str, list[Item]]]:
-    """Lists of up to three methods. Upper case: a backend that looks at all methods of a call."""
+    """Draws lists of up to three methods. Upper case means a backend that looks at all methods of a call."""
 
     def items(method: str, drawn: list[tuple[str, int]]) -> list[Item]:
         return [
@@ -179,7 +180,8 @@ def aligned(lists: dict[str, list[Item]]) -> list[Slot] | None:
 
 
 def fewest(rows: tuple[tuple[tuple[str, str], ...], ...]) -> int | None:
-    """The fewest slots of all choices, tried one by one, that have no backend of upper case more often than a row."""
+    """Returns the fewest slots of all choices, which it tries one by one, without using a backend of upper case more
+    often than a row does."""
     kinds = [[kind for kind, _ in row] for row in rows]
     allowed = {kind: max(row.count(kind) for row in kinds) for kind in itertools.chain(*kinds)}
 

@@ -1,4 +1,4 @@
-"""What is said of backends: their schemas, what the document shows of them, and what looking at them costs."""
+"""Schemas of backends, their tables in the documentation, and the cost of looking up backends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shown(value: Any) -> str:
 
 
 def table(file: str, title: str) -> list[str]:
-    """A table of the options in a schema."""
+    """Returns a table of the options in a schema."""
     path = ROOT / "schemas" / f"{file}.schema.json"
     options = leaves(json.loads(path.read_text("utf-8"))["properties"]) if path.exists() else []
     if not options:
@@ -111,7 +111,7 @@ def test_no_other_module_compares_the_name_of_a_backend() -> None:
 
 
 def compared(tree: ast.AST) -> Iterator[ast.Constant]:
-    """The constants that something is compared with or looked up by, except in the registry of classes."""
+    """Returns the constants in comparisons and look-ups, except in the registry of classes."""
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     registry = [node.value for node in assigned if ast.unparse(node.targets[0]) == "_CLASSES"]
     for node in ast.walk(tree):

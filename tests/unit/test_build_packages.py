@@ -1,4 +1,4 @@
-"""What the PEX of the packages is made from; that it is byte-reproducible is shown where Bazel builds it."""
+"""The inputs of the packages' PEX. A test with Bazel shows that the PEX is byte-reproducible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_bytecode_that_is_being_written_is_not_among_the_sources_of_the_pex(
     before = files(site)
     sources = builder.snapshot(site, tmp_path / "sources")
     with builder.compile_bytecode(site):
-        # What Python writes bytecode to first; it is renamed or removed at any moment.
+        # Python first writes bytecode to this file, which can be renamed or removed at any moment.
         (site / "package/__pycache__").mkdir(exist_ok=True)
         (site / "package/__pycache__/module.cpython-311.pyc.140").touch()
     assert list(site.rglob("module.*.pyc"))

@@ -1,4 +1,4 @@
-"""The local cache believes nothing, loses nothing, and lets any number of processes in."""
+"""The local cache verifies every entry, loses none, and can be used by several processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "em
 
 
 class Kept:
-    """A cache, a directory of files to store, and what it reported."""
+    """A cache, a directory of files to store, and the cache's reports."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class Kept:
         names = self.cache.fetch(step, key, target)
         found = {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
         assert sorted(found) == sorted(names or [])
-        assert names is not None or not list(target.iterdir())  # nothing half-copied is left, nor its directories
+        assert names is not None or not list(target.iterdir())  # no partial copies and no directories are left
         return None if names is None else found
 
     def record(self, key: str = KEY, step: str = "program") -> Path:
@@ -182,7 +182,7 @@ def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None
         kept.store(key, {"own": bytes([number]) * 10_000, "shared": b"s" * 10_000})
         os.utime(kept.record(key), (number, number))
     kept.fetch(keys[0])  # the oldest is used again
-    removed = kept.cache.gc(32_000)  # room for two, and what they share
+    removed = kept.cache.gc(32_000)  # space for two entries and their shared blobs
     assert (removed.records, removed.blobs) == (2, 2)
     assert [kept.fetch(key) is not None for key in keys] == [True, False, False, True]
     assert kept.cache.gc(0).size == 0
@@ -244,7 +244,7 @@ def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept,
         waiting.start()
         assert not entered.wait(0.2)
         with kept.cache.building("program", OTHER):
-            pass  # another key is free
+            pass  # another key is not locked
         process.kill()
         assert entered.wait(30)
         waiting.join()
@@ -294,7 +294,7 @@ def test_many_processes_use_one_cache_and_some_are_killed(kept: Kept, tmp_path: 
 
 
 class Precious:
-    """Files of a user, which the cache has nothing to do with."""
+    """Files of a user that the cache must not touch."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -354,7 +354,7 @@ def test_no_link_is_followed(kept: Kept, precious: Precious, work: str) -> None:
 
 
 def test_links_that_come_and_go_are_not_followed(kept: Kept, precious: Precious) -> None:
-    """What was a directory when it was listed may be a link when its files are opened."""
+    """A path may be a directory when it is listed and a link when its files are opened."""
     kept.store(OTHER, {"any": b"content"})
     (blob,) = kept.blobs()
     aside, ended, chance = kept.root / "aside", threading.Event(), random.Random(1)

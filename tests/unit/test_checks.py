@@ -1,4 +1,4 @@
-"""Bounds of the manifest, and what the report lists."""
+"""Limits in the manifest, and the content of the report."""
 
 from __future__ import annotations
 

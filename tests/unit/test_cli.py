@@ -1,4 +1,4 @@
-"""The command line as a whole: exit codes, streams, and no torch where none is needed."""
+"""The command line as a whole: exit codes, streams, and no import of torch where it is not needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each test that the table of promises names is there, and each promise has one."""
+"""Each test in the table of promises exists, and each promise has a test."""
 
 from __future__ import annotations
 

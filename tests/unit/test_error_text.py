@@ -1,4 +1,4 @@
-"""What others raise is cut where it helps nobody, and kept whole in a file."""
+"""Unhelpful parts of exceptions from other code are cut. The whole text is kept in a file."""
 
 from __future__ import annotations
 

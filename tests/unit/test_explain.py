@@ -1,4 +1,4 @@
-"""Why two builds have different keys, in words."""
+"""`etbuild explain` says why two builds have different keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPORT, LOWER = ["export", "lower, if the exported graphs change", "report"], ["
 
 
 def changed(name: str, **values: Any) -> dict[str, Any]:
-    """An index with other inputs of one kind."""
+    """Returns an index in which inputs of one kind differ."""
     return make_index(**{name: {**BEFORE["inputs"][name], **values}})
 
 

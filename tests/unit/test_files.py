@@ -1,4 +1,4 @@
-"""Files are written whole, read back, and published together."""
+"""Files are written atomically, read back, and published together."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def publish(directory: Path, content: dict[str, bytes]) -> None:
-    """Publishes files; the last one is the index."""
+    """Publishes files. The last one is the index."""
     with artifacts.staging(directory) as staged:
         made = [
             artifacts.write(staged, name, "x", lambda file, data=data: file.write(data))

@@ -1,4 +1,4 @@
-"""Where tools/find_modern_bazel.sh finds a Bazel 7 or later, with scripts in place of Bazel."""
+"""tools/find_modern_bazel.sh finds Bazel 7 or later. Scripts replace the real Bazels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the tools. The PATH has a bazelisk that fails and a Bazel that is too old."""
+    """Makes a checkout with the tools. The PATH has a bazelisk that fails, and a Bazel that is too old."""
     shutil.copytree(TOOLS, tmp_path / "folder/checkout/tools")
     script(tmp_path / "bin/bazelisk", "exit 1")
     return tmp_path / "folder/checkout"

@@ -1,4 +1,4 @@
-"""Child processes: what they do, and what is heard of how they end."""
+"""Child processes: their results, and the reports of how they ended."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_first_error_ends_the_others(tmp_path: Path) -> None:
     assert time.monotonic() - start < 30
     assert not (tmp_path / "started").exists()
     process = tmp_path / "process"
-    if process.exists() and (pid := process.read_text()):  # it may have been ended before it wrote its number
+    if process.exists() and (pid := process.read_text()):  # it may have been killed before it wrote its number
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
 

@@ -1,4 +1,4 @@
-"""Every bad manifest has one golden message. `pytest --update-golden` writes them anew; read the diff."""
+"""Every bad manifest has one golden message. `pytest --update-golden` writes the messages again; review the diff."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_every_problem_has_a_position_in_the_file(path: Path) -> None:
 
 
 def test_each_message_belongs_to_a_manifest() -> None:
-    """A message without a manifest is tested by nothing, and so is everything if no manifest is found."""
+    """A message without a manifest would not be tested, and if no manifest were found, nothing would."""
     messages = sorted(path.stem for path in GOLDEN.glob("*.expected"))
     assert messages
     assert messages == [path.stem for path in CASES]

@@ -1,4 +1,4 @@
-"""The plans of the examples, as they were written down: keys depend on each byte of them."""
+"""The plans of the examples equal their golden files, because keys depend on each byte of them."""
 
 from pathlib import Path
 
@@ -18,7 +18,8 @@ PARTS = ("plan", "export-plan", "lower-plan")
 
 @pytest.mark.parametrize("name", PATHS)
 def test_an_example_has_its_plans(name: str, tmp_path: Path, update_golden: bool) -> None:
-    """A line for each plan: the whole one, what the export and the lowering read of it, and each method's."""
+    """The golden file has a line for each plan: the whole plan, its parts for export and lowering, and the plan of each
+    method."""
     methods = sorted(validate.load(PATHS[name]).data["methods"])
     options = [*(f"--{part}={tmp_path / part}" for part in PARTS)]
     options += [f"--method-plan={method}={tmp_path / method}.method" for method in methods]

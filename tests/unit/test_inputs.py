@@ -189,7 +189,7 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "none.py", "there is no such file"),
         (tmp_path, "it is not a file"),
         (Path("/dev/zero"), "it is not a file"),
-        (Path("/proc/self/mem"), "Input/output error"),  # root may read all that has a mode
+        (Path("/proc/self/mem"), "Input/output error"),  # root may read every file with permissions
     ):
         message = refusal(Inputs(sources={"model.py": file}))
         assert message.startswith(f"model.factory: cannot read the source `model.py` from {file}: {why}")

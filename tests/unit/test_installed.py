@@ -1,4 +1,4 @@
-"""What the key holds of an installed distribution."""
+"""How an installed distribution becomes part of the key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etbuild.inputs import distributions, toolchain
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of installed packages, which has the distribution `our-net` and its package `our_net`."""
+    """A directory of installed packages with the distribution `our-net` and its package `our_net`."""
     root = tmp_path / "site"
     (root / "our_net-1.0.dist-info").mkdir(parents=True)
     (root / "our_net-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: our-net\nVersion: 1.0\n")

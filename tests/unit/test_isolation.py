@@ -1,4 +1,4 @@
-"""What a fork of the worker gives up."""
+"""The inherited state that a fork of the worker drops."""
 
 from __future__ import annotations
 

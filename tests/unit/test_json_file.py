@@ -1,4 +1,4 @@
-"""Files that others wrote: read with limits, checked before anything is taken from them, and never waited for."""
+"""Untrusted JSON files are read with limits and checked before use. A read never waits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_fits_the_limits_is_read() -> None:
 
 
 def test_numbers_that_are_not_finite_can_be_taken() -> None:
-    """transformers writes them into configurations."""
+    """transformers writes such numbers to configurations."""
     assert json_file.parse(b"[0.0, Infinity]", {"Infinity": float("inf")}) == [0.0, float("inf")]
     with pytest.raises(ValueError, match="NaN is no number of JSON"):
         json_file.parse(b"[NaN]", {"Infinity": float("inf")})
@@ -181,7 +181,7 @@ def test_names_do_not_leave_the_directory(tmp_path: Path, name: str) -> None:
 
 
 def test_a_link_to_a_file_leads_to_what_is_beside_that(tmp_path: Path) -> None:
-    """A build system shows outputs as links."""
+    """Build systems make links to outputs."""
     real, shown = tmp_path / "real", tmp_path / "shown"
     for directory in (real, shown):
         directory.mkdir()
@@ -192,7 +192,7 @@ def test_a_link_to_a_file_leads_to_what_is_beside_that(tmp_path: Path) -> None:
 
 
 def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
-    """Neither one behind a link, nor a device."""
+    """Neither a report behind a link nor a device is read."""
     index = make_index()
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -202,7 +202,7 @@ def test_a_report_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path: Path) -> None:
-    """Work is counted in calls of functions, which no other load on the machine changes."""
+    """Work is counted in function calls, which do not depend on the load of the machine."""
 
     def calls(entries: int) -> int:
         count = 0
@@ -220,5 +220,5 @@ def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path:
             sys.setprofile(None)
         return count
 
-    calls(1)  # compiles patterns
+    calls(1)  # a first call, which compiles patterns
     assert calls(5000) < 2 * calls(10)

@@ -1,4 +1,4 @@
-"""docs/licenses.md lists what the locks install."""
+"""docs/licenses.md lists the packages that the locks install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links of Markdown files, as `make lint` checks them."""
+"""The check of links in Markdown files that `make lint` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lockfile says what changed, and what to do if that was meant."""
+"""The comparison with a lockfile reports the changes, and what to do if they are intended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path: Path, index: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def locked(tmp_path: Path) -> list[str]:
-    """The arguments that compare a program with its lockfile."""
+    """Returns the arguments that compare a program with its lockfile."""
     arguments = [str(write(tmp_path / "net.index.json", make_index())), str(tmp_path / "net.lock.json")]
     assert main.main(["lock", *arguments, "--update"]) == 0
     return arguments
@@ -32,7 +32,7 @@ def test_a_lockfile_holds_what_is_shipped(locked: list[str]) -> None:
         "net.pte": {"size": 1000, "sha256": sha256("pte")},
         "net.weights.ptd": {"size": 5000, "sha256": sha256("ptd")},
     }
-    assert lock["versions"]["torch"] == "2.13.0"  # its CPU build and the registry's own make the same bytes
+    assert lock["versions"]["torch"] == "2.13.0"  # the CPU build and the registry's build make the same bytes
     assert main.main(["lock", *locked]) == 0
 
 

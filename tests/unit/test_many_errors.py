@@ -1,5 +1,5 @@
-"""A manifest with many errors costs what its length costs: twice as many errors, twice the work. Work is counted in
-calls of functions, which no other load on the machine changes."""
+"""The work for a manifest grows linearly with its number of errors. It is counted in function calls, which do not
+depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = {
 
 
 def work(path: Path, text: str) -> int:
-    """How many calls it takes to find the problems of a manifest."""
+    """Returns the number of function calls that it takes to find the problems of a manifest."""
     path.write_text(text)
     calls = 0
 
@@ -57,12 +57,12 @@ def work(path: Path, text: str) -> int:
 
 @pytest.mark.parametrize(("head", "line"), CASES.values(), ids=CASES.keys())
 def test_work_grows_with_the_number_of_errors(tmp_path: Path, head: str, line: str) -> None:
-    counts = (2, 60, 120, 240)  # the first one finds packages and compiles patterns
+    counts = (2, 60, 120, 240)  # the first run also finds packages and compiles patterns
     _, some, twice, four_times = (
         work(tmp_path / "m.yaml", head + "".join(line.format(1000 * count + number) for number in range(count)))
         for count in counts
     )
-    assert four_times - twice < 3 * (twice - some), (some, twice, four_times)  # where it is quadratic: 4 times
+    assert four_times - twice < 3 * (twice - some), (some, twice, four_times)  # quadratic work would give 4 times
     assert four_times - twice < 120 * MOST_CALLS
 
 

@@ -1,4 +1,4 @@
-"""A plan holds what matters and nothing else."""
+"""A plan contains everything that changes the result, and nothing else."""
 
 from __future__ import annotations
 

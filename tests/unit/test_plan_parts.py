@@ -1,4 +1,4 @@
-"""Plans and their parts are immutable values with typed fields. `tests/typing/plans.py` holds what mypy refuses."""
+"""Plans and their parts are immutable values with typed fields. `tests/typing/plans.py` has uses that mypy rejects."""
 
 from __future__ import annotations
 

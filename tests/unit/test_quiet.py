@@ -1,4 +1,4 @@
-"""What is hidden of what libraries say, and when it is not."""
+"""Which messages of libraries are hidden, and when they are shown."""
 
 from __future__ import annotations
 

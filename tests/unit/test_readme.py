@@ -1,4 +1,4 @@
-"""What the README and docs/getting-started.md show is true."""
+"""The README and docs/getting-started.md agree with the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages in docs/reference are what the tool makes of the sources."""
+"""The pages in docs/reference equal those that the tool makes from the sources."""
 
 from __future__ import annotations
 

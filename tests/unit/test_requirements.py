@@ -1,4 +1,4 @@
-"""The locks: one for what the driver needs, one for each of its extras, and all of them fit together."""
+"""The locks: one for the driver and one for each extra. They do not conflict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tomllib
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLCHAIN = REPOSITORY / "toolchain"
-OTHERS = {"build", "cuda"}  # locks of no extra
+OTHERS = {"build", "cuda"}  # locks that do not belong to an extra
 
 
 def extras() -> set[str]:

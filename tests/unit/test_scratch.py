@@ -1,4 +1,4 @@
-"""What a process makes for itself goes with it, and what others have stays."""
+"""The temporary files of a process are removed when it ends. Those of other processes stay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with Scratch(Path(sys.argv[1]), HIDDEN) as scratch:
 
 
 def hold(parent: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """A process that has made a directory, and the child that it has forked since."""
+    """Starts a process that makes a directory and then forks a child."""
     command = [sys.executable, "-c", HOLD, str(parent), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -50,11 +50,11 @@ def hold(parent: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
 def end(process: subprocess.Popen[str], child: int) -> None:
     process.kill()
     subprocess.run(["kill", "-9", str(child)], check=True)
-    process.communicate()  # ends when both have closed it
+    process.communicate()  # returns when both have closed the pipe
 
 
 def make_old(path: Path) -> None:
-    """As if nobody had changed it for eight days."""
+    """Sets the times of a file to eight days ago."""
     then = time.time() - 8 * 24 * 3600
     os.utime(path, (then, then), follow_symlinks=False)
 
@@ -78,7 +78,7 @@ def test_a_directory_stays_while_its_process_or_a_fork_of_it_lives(tmp_path: Pat
         assert (held / "deep/er/file").exists()
     process.kill()
     process.wait()
-    with Scratch(place, HIDDEN):  # the fork may still write there
+    with Scratch(place, HIDDEN):  # the fork may still write to it
         assert (held / "deep/er/file").exists()
     end(process, child)
     with Scratch(place, HIDDEN) as scratch:
@@ -149,7 +149,7 @@ def test_an_unfinished_file_stays_while_it_is_written(tmp_path: Path) -> None:
 
 
 def test_what_another_machine_made_stays_for_a_week(tmp_path: Path) -> None:
-    """A network file system may grant both the lock."""
+    """A network file system may grant the lock to both machines."""
     names = [".etbuild-0123456789abcdef", ".etbuild-01234567", "etbuild-again-0123456789abcdef"]
     (tmp_path / "tmp").mkdir()
     unfinished_files = [tmp_path / "tmp" / name for name in ("tmp0123456789abcdef", "tmp01234567")]

@@ -1,4 +1,4 @@
-"""Which weights are there more than once, judged by what delegates read and store."""
+"""Finds duplicate weights from what delegates read and store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_weight_that_is_packed_to_another_size_is_shared_by_any_common_blob() 
 
 
 def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> None:
-    """Half precision halves it; the same compiled bytes are written once."""
+    """Half precision halves the size. Equal compiled bytes are written once."""
     a, b, same = inside("x", 200, w=300, v=100), inside("y", 1000, w=300), inside("y", 1000, w=300)
     found = weight_sharing.measure({"a": [a], "b": [b], "c": [same]})
     assert found["duplicate_bytes"] == 150
@@ -101,7 +101,7 @@ def test_one_weight_of_zeros_may_be_there_twice() -> None:
 
 
 def test_blobs_are_counted_by_content_whatever_names_it_has() -> None:
-    """Both zeros are one blob, which does not stand for a weight of their size that is not shared."""
+    """Both zeros are one blob. It does not count as another weight of the same size that is not shared."""
     one = Place("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
     other = Place("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})
     assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0

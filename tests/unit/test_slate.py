@@ -1,4 +1,4 @@
-"""What a process says of itself to the one that watches it."""
+"""The status that a process reports to the process that watches it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etbuild.processes.build_status import Slate, in_stage, work
 
 
 def code_of(run: Callable[[], int], end: Callable[[], None] = lambda: None) -> int | None:
-    """The exit code that a copy of this process says, when it runs this."""
+    """Runs a function in a fork of this process, and returns the exit code that the fork reports."""
     slate = Slate.new()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,5 @@
-"""The Starlark's documentation has an example for each rule, and its libraries name all files that they load."""
+"""The documentation of the Starlark files has an example for each rule. Each bzl_library lists all files that it
+loads."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from ..starlark_files import REPOSITORY, bzl_files, calls, examples
 
 
 def path_of(label: str, package: str) -> str:
-    """The path of `//package:name` or `:name`, without an ending for a target."""
+    """Returns the path of `//package:name` or `:name`. For a target, the path has no suffix."""
     named, _, name = label.rpartition(":")
     return f"{named.removeprefix('//') or package}/{name}"
 
 
 def libraries() -> dict[str, dict[str, Any]]:
-    """The arguments of each bzl_library, by its path."""
+    """Returns the arguments of each bzl_library by its path."""
     return {
         f"{package}/{arguments['name']}": {
             "srcs": [path_of(label if ":" in label else f":{label}", package) for label in arguments["srcs"]],

@@ -1,4 +1,4 @@
-"""Weights tensor by tensor, without torch."""
+"""Digests of weights, one for each tensor, without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etbuild.model.tensor_digests import tensor_digests
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -> Path:
-    """A safetensors file, as its format says."""
+    """Writes a safetensors file as its format requires."""
     header: dict[str, Any] = {}
     content = b""
     for name, (dtype, shape, data) in tensors.items():

@@ -1,4 +1,5 @@
-"""What files say reaches a terminal as text: nothing in it moves a cursor, begins a line or turns what is read."""
+"""Text from files is escaped on a terminal: it cannot move the cursor, begin a line, or change the reading
+direction."""
 
 from __future__ import annotations
 

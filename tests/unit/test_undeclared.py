@@ -1,4 +1,4 @@
-"""What sources may read, as far as that needs no PyTorch."""
+"""Which files sources may read. The tests here need no PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def module(directory: Path, name: str) -> Path:
 
 
 def test_an_installed_package_may_consist_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do packages from some installers, and the driver itself in Bazel's runfiles."""
+    """Packages from some installers consist of links, and so does the driver in Bazel's runfiles."""
     file = module(tmp_path / "store", "package_of_links")
     site = tmp_path / "site"
     site.mkdir()
@@ -49,7 +49,7 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
 
 
 def run(directory: Path, code: str, *packages: str) -> None:
-    """Runs a source that this code is."""
+    """Runs this code as a source."""
     file = str(directory / "model.py")
     with undeclared.refused({file: "model.py"}, [], set(packages)):
         exec(compile(code, file, "exec"), {})
@@ -108,7 +108,7 @@ def test_a_temporary_file_without_a_name_makes_no_directory_readable(tmp_path: P
 
 
 def test_what_a_forked_process_is_refused_fails_the_build(tmp_path: Path) -> None:
-    """Whatever becomes of the process, and of what it has raised."""
+    """It fails the build however the process ends, and even if it catches the error."""
     code = (
         "import os\nif os.fork() == 0:\n    try:\n        open('/etc/passwd')\n    finally:\n"
         "        os._exit(0)\nos.wait()"
@@ -126,7 +126,8 @@ def test_what_a_forked_process_reads_besides_is_known(tmp_path: Path) -> None:
 
 @pytest.fixture
 def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project that is installed where it is edited: a package, and beside it sources that are not its own."""
+    """A project with an editable installation: a package, and in the same directory sources that do not belong to
+    it."""
     project, facts = tmp_path / "proj", tmp_path / "site/flat_proj-1.0.dist-info"
     for file in ("flat_proj/__init__.py", "flat_proj/net.py", "manifests/helper_of_proj.py"):
         (project / file).parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +200,8 @@ OTHER_THREADS = {
 def test_what_another_thread_reads_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No line of a source is on the stack of that thread. The build says what is wrong, and the thread says nothing."""
+    """No line of a source is on the stack of that thread. The build reports the error, and the thread prints
+    nothing."""
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     code = f"import os\nfrom pathlib import Path\nFILE = '/etc/passwd'\n{OTHER_THREADS[name]}"
     with pytest.raises(BuildError, match=r"model\.py:\d.*(opens|lists the directory) /etc"):
@@ -209,7 +211,7 @@ def test_what_another_thread_reads_is_refused(
 
 
 def test_threads_of_a_package_may_read_what_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that is imported may start threads, and what they read later is the package's business."""
+    """A package that is imported may start threads, and these may read files of the package later."""
     file = module(tmp_path / "site", "package_with_thread")
     (tmp_path / "table.json").write_text("2", "utf-8")
     file.write_text(
@@ -273,7 +275,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Whichever function starts it. Two of them give one note."""
+    """For each function that starts a process. Two processes give one note."""
     with undeclared.unkeyed() as found:
         run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
     assert "starts a process" in found
@@ -288,10 +290,10 @@ def test_another_interpreter_is_known(tmp_path: Path) -> None:
 
 
 def test_memory_that_processes_share_starts_none(tmp_path: Path) -> None:
-    """Python starts one that removes the memory if it is left."""
+    """Python starts its own process that removes leftover shared memory."""
 
     def task() -> set[str]:
-        multiprocessing.resource_tracker._resource_tracker._fd = None  # it was not started
+        multiprocessing.resource_tracker._resource_tracker._fd = None  # as if it had not been started
         with undeclared.unkeyed() as found:
             code = "from multiprocessing.shared_memory import SharedMemory\nm = SharedMemory(create=True, size=9)\n"
             run(tmp_path, code + "m.close()\nm.unlink()")
@@ -301,7 +303,7 @@ def test_memory_that_processes_share_starts_none(tmp_path: Path) -> None:
 
 
 def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lowering watches again in a process for each method. It finds there what the export has found already."""
+    """Lowering watches again, in a process for each method, and finds the same as the export."""
 
     def task() -> None:
         run(tmp_path, "import os\nos.environ.get('HOME')")

@@ -1,4 +1,4 @@
-"""Which releases of ExecuTorch are taken. The tests of tests/integration build with each of them."""
+"""Which releases of ExecuTorch are accepted. The tests in tests/integration build with each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def install(release: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """What `importlib.metadata` sees of a release."""
+    """Makes `importlib.metadata` see a release."""
     metadata = directory / f"executorch-{release}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: executorch\nVersion: {release}\n")

@@ -1,4 +1,4 @@
-"""The wheel of the driver is reproducible, and holds all that the driver reads."""
+"""The wheel of the driver is reproducible, and contains all files that the driver reads."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_unknown_fields_are_skipped() -> None:
     unknown = (
         b"\xc8\x01\x96\x01"  # 25, a varint
         b"\xd1\x01" + bytes(8) +  # 26, eight bytes
-        b"\xda\x01\x03abc"  # 27, a length and as much
+        b"\xda\x01\x03abc"  # 27, a length and that many bytes
         b"\xe5\x01" + bytes(4)  # 28, four bytes
     )  # fmt: skip
     (message,) = messages(encoded(REQUEST))
