@@ -141,7 +141,7 @@ def test_a_broken_check_fails_the_target(net: Workspace, options: list[str]) -> 
     net.edit("edits/net.yaml", "methods:", "checks: {max_program_bytes: 9}\nmethods:")
     try:
         said = [net.build("//edits:net", *options, expect=1).err]
-        # Later Bazels run the checks for whoever builds the program alone; Bazel 4 wants to be told.
+        # Later Bazels run the checks even if only the program is built; Bazel 4 needs an option for that.
         alone = ("--output_groups=pte", "--experimental_run_validations")
         said.append(net.build("//edits:net", *options, *alone, expect=1).err)
     finally:

@@ -44,7 +44,7 @@ def create():
 
 @dataclass
 class Outcome:
-    """What a command said and made."""
+    """The output and the files of a command."""
 
     code: int
     out: str

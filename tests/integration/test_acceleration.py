@@ -1,4 +1,4 @@
-"""The switches of `etbuild.accelerate`: the same bytes with and without each, and nothing left behind."""
+"""The switches of `etbuild.accelerate`: the bytes are the same with and without each, and all changes are undone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from etbuild.accelerate import match_where_possible, replay_once, sort_in_place
 
 from .conftest import Build
 
-# What the switches look at: patterns that match, folded and moved weights, several partitions, portable operators.
+# Everything that the switches handle: matching patterns, folded and moved weights, several partitions, portable
+# operators.
 MODEL = """\
 import torch
 import torch.nn.functional as F
@@ -149,7 +150,7 @@ def test_weights_are_shared_unless_more_lies_in_their_storage() -> None:
 
 
 def shuffled_graph(chance: random.Random) -> GraphModule:
-    """Additions of earlier nodes, some of which are moved in front of what they read."""
+    """Makes a graph of additions of earlier nodes. Some are moved in front of the nodes that they read."""
     graph = Graph()
     nodes = [graph.placeholder(f"x{i}") for i in range(3)]
     targets = [torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, *sorted(sort_in_place.PRIORITIZED, key=str)[:4]]
@@ -168,7 +169,7 @@ def test_nodes_are_sorted_as_executorch_sorts_them(seed: int) -> None:
         module = sort(shuffled_graph(random.Random(seed)))
         module.graph.lint()
         module.graph.erase_node(module.graph.call_function(torch.ops.aten.add.Tensor, ()))
-        new = module.graph.call_function(torch.ops.aten.add.Tensor, ())  # the next free name is the same too
+        new = module.graph.call_function(torch.ops.aten.add.Tensor, ())  # the next free name must be the same too
         described.append(
             [
                 (node.name, node.target, str(node.args), list(map(str, node.users)))
@@ -187,7 +188,7 @@ def test_a_cycle_is_an_error_as_before() -> None:
 
 
 class Counting(ExportPass):
-    """Counts what it replays."""
+    """Counts the graphs that it replays."""
 
     seen = 0
 

@@ -1,4 +1,4 @@
-"""Acceleration of programs whose backends are not ours: what they look at is what ExecuTorch alone shows them."""
+"""Acceleration of programs with backends of others: they see the same as with unmodified ExecuTorch."""
 
 from __future__ import annotations
 

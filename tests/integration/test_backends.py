@@ -1,6 +1,7 @@
-"""Each backend lowers a model of two methods, which have one of three layers in common: what comes out, and how much.
+"""Each backend lowers a model of two methods, which share one of three layers. The tests check the content and the
+size.
 
-What is measured here is what the table of backends in docs/support.md says.
+The table of backends in docs/support.md has the results of these tests.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ ROWS = {"prefill": 4, "decode": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """How a backend is asked to lower the model.
+    """The options with which a backend lowers the model.
 
     Attributes:
-        id: What ExecuTorch calls its delegates; or the namespace of its operators, where it delegates nothing.
-        options: Of its partitioner.
-        weight_bytes: Of one weight, in the type that the backend keeps it in.
-        quantizer: Options of its quantizer, if the methods are quantized.
-        tolerance: How far from eager PyTorch its answers may be.
+        id: ExecuTorch's name of its delegates, or the namespace of its operators if it delegates nothing.
+        options: The options of its partitioner.
+        weight_bytes: The size of one weight in the type that the backend stores.
+        quantizer: The options of its quantizer, if the methods are quantized.
+        tolerance: The largest difference of its outputs from eager PyTorch.
     """
 
     id: str
@@ -75,7 +76,7 @@ CASES = {
     "cortex-m": Case("cortex_m", {}, 1, {}),
     "ethos-u": Case("EthosUBackend", {"target": "ethos-u85-256"}, 1, {"target": "ethos-u85-256"}),
     "native": Case("NativeBackend", {}),
-    "openvino": Case("OpenvinoBackend", {}, tolerance=1e-2),  # it computes in bf16 where the processor can
+    "openvino": Case("OpenvinoBackend", {}, tolerance=1e-2),  # it computes in bf16 if the processor can
     "portable": Case("aten", {}),
     "tosa": Case("TOSABackend", {}),
     "vgf": Case("VgfBackend", {"tosa_spec": "TOSA-1.0+FP"}),
@@ -83,7 +84,8 @@ CASES = {
     "webgpu": Case("VulkanBackend", {}),
     "xnnpack": Case("XnnpackBackend", {}),
 }
-# Backends that lower fp32 above, with their quantizers. (Core ML's traces its patterns for a minute and more.)
+# The backends above that lower fp32, with their quantizers. (Core ML's quantizer traces its patterns for more than a
+# minute.)
 QUANTIZED = {
     "openvino-int8": Case("OpenvinoBackend", {}, 1, {}),
     "tosa-int8": Case("TOSABackend", {"tosa_spec": "TOSA-1.0+INT"}, 1, {}),
@@ -105,18 +107,18 @@ for manifest in manifests:
     code = main(["build", manifest, "--no-cache", "-o", directory, *options.split()])
     assert code == 0, manifest
 """
-# What must not reach the bytes, besides the order of builds, the process that they run in and its processors.
+# Surroundings that must not change the bytes, in addition to the order of builds, the process, and its processors.
 SURROUNDINGS = {
     "OMP_NUM_THREADS": "1",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "PYTHONHASHSEED": "31337",
-    "TZ": "TOMORROW-24",  # there it is always another day
+    "TZ": "TOMORROW-24",  # in this time zone it is always another day
 }
 
 
-# Backends whose weights can lie in a file beside the program.
+# Backends whose weights can be stored in a file beside the program.
 TAGGED = ("native", "vulkan")
-# Core ML's tools would name models by random numbers: with other weights, and where there is one method.
+# Core ML's tools would give models random names: a case with other weights, and a case with one method.
 CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
 
 
@@ -142,9 +144,9 @@ def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[s
 
 
 def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> str:
-    """What is said on standard error."""
+    """Builds all cases in a process, and returns its standard error."""
     command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
-    settled = {**os.environ, **FIXED, **environment}  # as the command line is, but for its hash seed
+    settled = {**os.environ, **FIXED, **environment}  # as in the command line, except for the hash seed
     done = subprocess.run(command, cwd=root, env=settled, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stderr.decode()
@@ -152,7 +154,7 @@ def build_all(root: Path, names: list[str], directory: str, options: str = "", *
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case whose backend can lower here, in one process."""
+    """Every case whose backend can lower on this machine, built in one process."""
     root = tmp_path_factory.mktemp("backends")
     (root / "model.py").write_text(MODEL)
     names = []
@@ -180,10 +182,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built_elsewhere(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in another process with other surroundings, in the other order, and as ExecuTorch alone lowers.
+    """The same cases, built in another process with other surroundings, in reverse order, and with unmodified
+    ExecuTorch.
 
-    The process has one processor, of an older kind as far as Intel's libraries can tell. Temporary files are in a file
-    system of another kind, where there is one.
+    The process has one processor, and Intel's libraries see an older kind of it. Temporary files are in another kind of
+    file system if the machine has one.
     """
     root = built.parent
     found = sorted(root.glob("*.yaml"), reverse=True)
@@ -204,7 +207,7 @@ def report(built: Path, name: str) -> dict[str, Any]:
 
 
 def assert_lowered(built: Path, name: str, case: Case) -> None:
-    """Both methods of a program hold what the backend makes."""
+    """Checks that both methods of a program contain the results of the backend."""
     for method in report(built, name)["methods"].values():
         if case.id.endswith("Backend"):
             assert method["delegates"] == {case.id: 1}
@@ -216,14 +219,14 @@ def assert_lowered(built: Path, name: str, case: Case) -> None:
 
 
 def shares(built: Path, name: str, case: Case) -> bool:
-    """Whether a program has one copy of the layer that its methods have in common, by the program's size."""
+    """Returns whether the size of a program shows that its methods share one copy of the common layer."""
     layers = (built / f"{name}.pte").stat().st_size / (WIDTH * WIDTH * case.weight_bytes)
     assert 3 <= layers < 3.6 or 4 <= layers < 4.8, layers
     return layers < 3.6
 
 
 def is_registered(case: Case) -> bool:
-    """Whether ExecuTorch's Python runtime here has the backend, or all kernels of the operators."""
+    """Returns whether ExecuTorch's Python runtime on this machine has the backend, or all kernels of its operators."""
     from executorch.runtime import Runtime
 
     if case.id.endswith("Backend"):
@@ -232,7 +235,8 @@ def is_registered(case: Case) -> bool:
 
 
 def runs(built: Path, name: str, case: Case, scratch: Path) -> bool:
-    """Whether both methods of a program can be run here. What runs has to compute what eager PyTorch does."""
+    """Returns whether both methods of a program can run on this machine. If so, checks the outputs against eager
+    PyTorch."""
     if not is_registered(case):
         return False
     inputs = {method: torch.linspace(-2, 2, rows * WIDTH).reshape(rows, WIDTH) for method, rows in ROWS.items()}
@@ -305,7 +309,8 @@ def test_a_successful_build_prints_no_messages_of_backends(tmp_path: Path) -> No
 
 
 def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Path) -> None:
-    """Of the backends that would not by themselves: OpenVINO counts in a process, Core ML draws random numbers."""
+    """Tests the backends that are not deterministic by themselves: OpenVINO counts in a process, Core ML draws random
+    numbers."""
     names = [name for name in ("openvino", "coreml", "openvino") if is_here(name)]
     worker = Worker(built.parent)
     try:
@@ -319,7 +324,8 @@ def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Pat
 
 
 def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path) -> None:
-    """One of two methods does: lowered together they are what they are one by one, and the program runs."""
+    """Only one of two methods has the option: lowering them together and one by one gives the same, and the program
+    runs."""
     if not is_here("openvino"):
         pytest.skip("needs the extra `openvino`")
     (tmp_path / "model.py").write_text(MODEL)
@@ -345,7 +351,7 @@ def test_arm_replaces_the_one_infinity_that_is_written_otherwise() -> None:
 
 
 def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
-    """The named data of a program: Core ML's models by key."""
+    """Returns the Core ML models in a program's named data by key."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     store = deserialize_pte_binary((built / f"{name}.pte").read_bytes()).named_data
@@ -353,7 +359,7 @@ def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
 
 
 def test_core_ml_reads_the_model_of_both_methods(built: Path, tmp_path: Path) -> None:
-    """Its parts, put into one order and named anew, are still a model package."""
+    """The parts of the model, sorted and renamed by the driver, are still a valid model package."""
     import coremltools
     from executorch.backends.apple.coreml import executorchcoreml
 

@@ -147,7 +147,7 @@ def test_an_installed_package_registers_them_and_the_runtime_has_the_kernel(buil
 
 
 def test_a_model_may_define_a_namespace_of_operators(build: Build) -> None:
-    """PyTorch allows one definition, and one process imports the source twice: to export and to lower."""
+    """PyTorch allows only one definition, and one process imports the source twice: to export and to lower."""
     defining = """\
 lib = torch.library.Library("defining", "DEF")
 lib.define("double(Tensor x) -> Tensor")

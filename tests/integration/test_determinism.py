@@ -1,4 +1,4 @@
-"""Same inputs, same bytes: every example and backend, whatever surrounds the build and whatever was built before."""
+"""The same inputs give the same bytes: for every example and backend, in any surroundings and after any other build."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def create():
     return XnnpackPartitioner()
 """
 GOLDEN = Path(__file__).parents[1] / "golden/programs"
-# Backends that no example has for all of a program: mlp with other partitioners.
+# Backends that no example uses for a whole program: mlp with other partitioners.
 BACKENDS = {
     "portable": ["portable"],
     "custom": [{"backend": "custom", "options": {"factory": "partitioner:create"}}],
 }
-# What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
+# Surroundings that must not change the bytes. Without vector instructions, PyTorch computes as on another processor.
 SURROUNDINGS = {
     "ATEN_CPU_CAPABILITY": "default",
     "LC_ALL": "C",
     "LOGNAME": "two",
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "31337",
-    "TZ": "TOMORROW-24",  # there it is always another day
+    "TZ": "TOMORROW-24",  # in this time zone it is always another day
     "USER": "two",
 }
 BUILD_ALL = """\
@@ -51,7 +51,7 @@ for manifest in sys.argv[2:]:
 
 
 def with_backend(directory: Path, name: str) -> Path:
-    """A manifest like mlp's, with another partitioner."""
+    """Writes a manifest like that of mlp, with another partitioner."""
     shutil.copytree(EXAMPLES / "mlp", directory)
     manifest = yaml.safe_load((directory / "model.yaml").read_text())
     manifest["name"] = name
@@ -62,7 +62,7 @@ def with_backend(directory: Path, name: str) -> Path:
 
 
 def turned_round(manifest: Path) -> None:
-    """Writes a manifest anew, with its methods in the other order."""
+    """Writes a manifest again, with its methods in reverse order."""
     content = yaml.safe_load(manifest.read_text())
     content["methods"] = dict(reversed(content["methods"].items()))
     manifest.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -70,8 +70,8 @@ def turned_round(manifest: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything, built one after the other by one process in other surroundings and as ExecuTorch alone lowers; the
-    first program once more."""
+    """All programs, built one after the other in one process, in other surroundings and with unmodified ExecuTorch. The
+    first program is built again at the end."""
     root = tmp_path_factory.mktemp("another and longer path")
     shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("bazel-*", "monorepo"))
     manifests = [root / "examples" / path.relative_to(EXAMPLES) for path in reversed(MANIFESTS.values())]
@@ -102,7 +102,7 @@ def test_every_example_has_the_same_bytes_elsewhere(
 def test_every_example_has_the_bytes_that_were_written_down(
     name: str, cli_built: Callable[[str], Path], update_golden: bool
 ) -> None:
-    """A change that is meant to change bytes says so, by writing them down again."""
+    """Changes that intend to change bytes must update the golden files."""
     directory = cli_built(name).parent
     files = sorted(path for path in directory.rglob("*.pt*") if path.is_file())
     made = {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -119,7 +119,8 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
 
 
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(tmp_path: Path, cli_built) -> None:
-    """As far as one machine can show it: the user asks PyTorch and MKL for the instructions of another."""
+    """One machine can only simulate this: the environment asks PyTorch and MKL for the instructions of another
+    processor."""
     other = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
     build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **other})
     assert (tmp_path / "spotter_int8.pte").read_bytes() == cli_built("spotter_int8").read_bytes()

@@ -1,4 +1,4 @@
-"""What differs between two programs, and where two files begin to differ."""
+"""The differences between two programs, and the first difference between two files."""
 
 from __future__ import annotations
 

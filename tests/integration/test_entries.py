@@ -1,4 +1,4 @@
-"""Methods that are exported compute what calling them computes, whatever of their module they call."""
+"""Exported methods compute the same as direct calls, for all kinds of methods of a module."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def eager(built: Outcome) -> Any:
     source = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(source)
     module = source.create()
-    with contextlib.suppress(NotImplementedError):  # an exported module is as it is
+    with contextlib.suppress(NotImplementedError):  # exported modules cannot be switched to another mode
         module.eval()
     return module
 
@@ -182,7 +182,7 @@ def kept() -> dict[str, Outcome]:
 
 @pytest.fixture
 def built(build: Build, kept: dict[str, Outcome]) -> Outcome:
-    """One program of all entries, since each alone would take a build."""
+    """One program with all entries, since a program for each would need its own build."""
     if not kept:
         methods = [method(entry, False) for entry in ENTRIES] + [method(entry, True) for entry in STRICT]
         kept["net"] = build(HEAD + "".join(methods), model=MODEL)
@@ -218,10 +218,10 @@ def test_an_entry_calls_the_module_as_its_factory_left_it(how: str, build: Build
 
 
 def test_weights_and_modules_keep_their_names(build: Build) -> None:
-    """Strict exports name modules by their address, unless they are named anew."""
+    """Strict exports name modules by their address unless the driver renames them."""
     manifest = HEAD + method("by_call", True) + method("by_call", False)
     exports = []
-    for hidden in ("", "hidden = [bytearray(99) for _ in range(999)]\n"):  # which moves what is made later
+    for hidden in ("", "hidden = [bytearray(99) for _ in range(999)]\n"):  # changes the addresses of later objects
         made = build(manifest, "--stop-after", "export", model=hidden + MODEL)
         assert made.code == 0, made.err
         program = torch.export.load(next(made.directory.rglob("by_call_strict.pt2")))
@@ -512,7 +512,7 @@ class Net(torch.nn.Module):
 
 
 def assigned_in(body: str) -> str:
-    """What an export of the method says of what it assigns."""
+    """Exports a method with this body, and returns the message about its assignments."""
     code = types.ModuleType("code")
     exec(compile(STATES.replace("BODY", body), "code.py", "exec"), vars(code))
     module = code.Net().eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""What a user reads when the model, its weights or a backend is at fault."""
+"""Messages for errors in the model, its weights or a backend."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TALL = MODEL.replace("Linear(8, 4)", "Sequential(*(torch.nn.Linear(8, 8) for _ i
 
 
 def tall(change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> bytes:
-    """The file with the weights of `TALL`, each changed."""
+    """Returns a file with the weights of `TALL`, each changed."""
     shapes = {f"linear.{n}.{part}": size for n in range(150) for part, size in (("weight", (8, 8)), ("bias", (8,)))}
     return save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
 

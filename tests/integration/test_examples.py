@@ -22,7 +22,7 @@ from tests.helpers.runtime import Call, run
 
 
 def eager(name: str, sessions: list[list[Call]]) -> list[list[list[Tensor]]]:
-    """The outputs of each call, from PyTorch."""
+    """Returns the outputs of each call in eager PyTorch."""
     path = MANIFESTS[name]
     manifest = yaml.safe_load(path.read_text())
     files = manifest["model"].get("weights", [])
@@ -68,7 +68,7 @@ def test_mlp(cli_built, tmp_path):
 def test_vision(method, cli_built, tmp_path):
     sessions = [[(method, [floats(1, 3, 64, 64, seed=seed)])] for seed in range(3)]
     assert_as_eager("vision", cli_built("vision"), sessions, tmp_path)
-    # OpenVINO computes in bf16 where the processor can.
+    # OpenVINO computes in bf16 if the processor can.
     assert_as_eager("vision_openvino", cli_built("vision_openvino"), sessions, tmp_path, tolerance=3e-2)
 
 
@@ -191,8 +191,8 @@ def test_calibration_is_what_the_generator_makes(file, name, shape):
     torch.testing.assert_close(load_file(EXAMPLES / file), {name: uniform(name, torch.Size(shape))}, rtol=0, atol=0)
 
 
-# How far a quantized program may be from eager PyTorch in fp32, relative to the size of the output, and how small its
-# weights are beside fp32.
+# The limits for a quantized program: its distance from eager PyTorch in fp32, relative to the size of the output, and
+# the size of its weights relative to fp32.
 QUANTIZED = {"spotter_int8": (0.02, 1 / 4), "spotter_int4": (0.15, 1 / 8)}
 
 
@@ -209,7 +209,7 @@ def test_quantized(name, cli_built, tmp_path):
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_weights_are_small(name, cli_built):
-    """Once for both methods: all linear weights, against the same in fp32."""
+    """All linear weights, which both methods share, are compared with the same weights in fp32."""
     _, part = QUANTIZED[name]
     state = load_file(MANIFESTS[name].parent / "spotter.safetensors")
     fp32 = sum(tensor.nbytes for key, tensor in state.items() if key.endswith(".weight"))

@@ -1,4 +1,4 @@
-"""What a manifest says to ExecuTorch itself: the edge dialect's and the backend's configuration, memory planning."""
+"""The options of ExecuTorch in a manifest: configurations of the edge dialect and the backend, and memory planning."""
 
 from __future__ import annotations
 

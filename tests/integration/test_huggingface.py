@@ -1,4 +1,4 @@
-"""Models of Hugging Face by configuration alone: what transformers says itself, in ExecuTorch's runtime."""
+"""Hugging Face models that need only a configuration: ExecuTorch's runtime gives the same outputs as transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.helpers.runtime import run
 from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of transformers
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
 TINY = {
     "vocab_size": 32,
@@ -48,7 +48,7 @@ def manifest(huggingface: dict[str, Any], inputs: int = 1, **model: Any) -> str:
 
 
 def reference(name: str) -> Any:
-    """The example's model, from transformers alone."""
+    """Returns the example's model, made with transformers only."""
     model = yaml.safe_load(MANIFESTS[name].read_text())["model"]
     config = model["huggingface"]["config"]
     if isinstance(config, str):
@@ -246,7 +246,7 @@ def test_the_version_of_transformers_is_in_the_key():
 
 
 def test_a_quantized_llama_is_small_and_near(cli_built, tmp_path):
-    """torchao quantizes a copy of the module, which has to call its own layers."""
+    """torchao quantizes a copy of the module. The copy must call its own layers."""
     directory = tmp_path / "llama"
     shutil.copytree(MANIFESTS["llama"].parent, directory)
     manifest = yaml.safe_load((directory / "llama.yaml").read_text())

@@ -1,4 +1,4 @@
-"""Inputs that are no single tensors: lists, tuples, mappings, plain values and keywords, run against eager PyTorch."""
+"""Inputs other than single tensors: lists, tuples, mappings, plain values and keywords, compared with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ defaults: {partitioners: [xnnpack]}
 
 
 def eager(built: Outcome) -> Any:
-    """The module itself."""
+    """Returns the module itself."""
     spec = importlib.util.spec_from_file_location("eager_model", built.directory.parent / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -122,7 +122,7 @@ def test_a_factory_may_return_nested_inputs(built: Outcome, build: Build) -> Non
 
 
 def test_a_string_is_null_to_the_program(build: Build) -> None:
-    """ExecuTorch's own way: what the string decided was decided in the export."""
+    """ExecuTorch does the same: a string has its effect during the export."""
     made = build(MANIFEST.replace("value: true", "value: cos"), model=MODEL)
     assert made.code == 0, made.err
     inputs = made.json("net.report.json")["methods"]["forward"]["inputs"]

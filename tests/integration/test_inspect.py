@@ -1,4 +1,4 @@
-"""`etbuild inspect` reads any program and named data, and refuses what is neither or damaged."""
+"""`etbuild inspect` reads any program and named data, and refuses other files and damaged ones."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Project:
         save_file(tensors, self.root / "w.safetensors")
 
     def build(self, expect: int = 0) -> dict[str, str]:
-        """The steps of a build: `run` or `cached`."""
+        """Builds, and returns `run` or `cached` for each step."""
         where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
         self.capsys.readouterr()
         assert main.main(["build", str(self.root / "model.yaml"), *where]) == expect

@@ -125,7 +125,7 @@ def test_the_order_of_methods_in_the_manifest_does_not_reach_the_bytes(build: Bu
 
 
 def test_a_placeholder_partitioner_does_not_reach_the_bytes(build: Build) -> None:
-    """A method that waits for another's backend is lowered as if it were alone."""
+    """A method that skips a call for the other method's backend is lowered as if it were the only method."""
     cos = '[{backend: custom, options: {factory: "recorder:cos"}}, xnnpack]'
     head = MANIFEST[: MANIFEST.index("  prefill")]
     decode = "  decode: {example_inputs: [{shape: [1, 8]}], partitioners: [xnnpack]}\n"

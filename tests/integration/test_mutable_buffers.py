@@ -1,4 +1,4 @@
-"""Methods that share the buffers that they write to, in ExecuTorch's own runtimes."""
+"""Methods that share mutable buffers, run in ExecuTorch's own runtimes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STARTS_AT_HALF = MANIFEST.replace('"model:create"}', '"model:create", kwargs: {s
 
 
 class Loaded:
-    """A program with its methods loaded in order, before the first of them runs."""
+    """A program whose methods are all loaded, in order, before the first one runs."""
 
     def __init__(self, made: Outcome, *methods: str) -> None:
         assert made.code == 0, made.err

@@ -1,4 +1,4 @@
-"""A tag's file depends on the weights under the tag alone; a program's files fit together."""
+"""The file of a tag depends only on the weights under the tag. The files of a program fit together."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_weight_under_the_tag_changes_the_file(build: Build, baseline: bytes) 
 
 
 def test_a_blob_that_tagged_and_untagged_weights_share_stays_with_the_tag(build: Build) -> None:
-    """The head comes first in the graph and has the same zero bias; the file is still that of the backbone alone."""
+    """The head comes first in the graph and has the same zero bias. The file is still the same as without the head."""
     zero = "net.{}.bias.data = torch.zeros(8)\n    "
     model = MODEL.replace("nn.Linear(8, 2)", "nn.Linear(8, 8)").replace("self.head(self.backbone(tokens))", "BODY")
     model = model.replace("return Net()", f"net = Net()\n    {zero.format('backbone.first')}EDIT\n    return net")

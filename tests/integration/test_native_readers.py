@@ -1,4 +1,4 @@
-"""What native code reads for a model, in a process that has imported nothing but the driver and PyTorch."""
+"""Reads of native code for a model, in a process that has imported only the driver and PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READERS = {
     "torch.package": "import torch.package\ntorch.package.PackageImporter('script.pt')",
 }
 
-# Each reader is tried in a fork, which has imported no more than the process.
+# Each reader runs in a fork of the process, which has imported nothing more.
 PROCESS = """
 import os, sys, torch
 from pathlib import Path
@@ -50,7 +50,7 @@ for file in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the process says of each reader, in their order."""
+    """The message of the process about each reader, in order."""
     root = tmp_path_factory.mktemp("native")
     save_file({"scale": torch.ones(2)}, root / "w.safetensors")
     torch.save(torch.ones(2), root / "table.pt")

@@ -20,8 +20,8 @@ methods:
 defaults: {partitioners: [xnnpack]}
 """
 
-# Each hook replaces one operator by another, which tells what ran: relu, neg, erf, asinh, atan, expm1. XNNPACK takes
-# none of the later ones.
+# Each hook replaces one operator by the next, which shows which hooks ran: relu, neg, erf, asinh, atan, expm1. XNNPACK
+# does not take the later ones.
 PASSES = """\
 import torch
 from executorch.exir.dialects._ops import ops as edge_ops
@@ -77,7 +77,7 @@ def passes(**hooks: list[str]) -> str:
 
 
 def run(made: Outcome, method: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a method gives, and what the linear layer in front gives."""
+    """Returns the output of a method, and the output of the linear layer before it."""
     program = Runtime.get().load_program(made.directory / "net.pte")
     x = torch.arange(16.0).reshape(2, 8) / 16
     linear = x @ torch.full((8, 4), 0.125) - 0.5

@@ -1,4 +1,4 @@
-"""A small `.pte` or `.ptd` that stands for terabytes is refused before it is read to its end."""
+"""A small `.pte` or `.ptd` that would expand to terabytes is refused before all of it is read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def long_names() -> bytes:
 
 
 def named_data() -> bytes:
-    """Named data of 2,000 blobs that have one key of 100 kB; the rest of the file is that of a sound one."""
+    """Named data of 2,000 blobs that share one key of 100 kB, in an otherwise valid file."""
     builder = flatbuffers.Builder()
     key = builder.CreateString("k" * 100_000)
     builder.StartObject(3)
@@ -112,7 +112,7 @@ def test_named_data_is_read_as_executorch_reads_it() -> None:
 def test_segments_and_tensors_that_overlap_are_not_copied(
     segments: list[schema.DataSegment], offsets: list[int]
 ) -> None:
-    """Each would be a copy of all of the file."""
+    """Each copy would contain the whole file."""
     parts = schema.SubsegmentOffsets(0, offsets)
     overlapping = schema.Program(0, [], [], [], segments, parts)
     with pytest.raises(ValueError, match="its segments overlap"):

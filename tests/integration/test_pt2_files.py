@@ -1,4 +1,4 @@
-"""A `.pt2` is data: nothing in it runs, whatever it holds, and what cannot be read is an error in a user's words."""
+"""A `.pt2` is data: no code in it runs, and if it cannot be read, the error is written for users."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def records() -> dict[str, bytes]:
 
 
 class Payload:
-    """Pickled, it makes a file when it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -117,7 +117,7 @@ def some_size(graph: Any, expression: Any) -> None:
 
 
 def rename_input(graph: Any, name: str) -> None:
-    """Gives the last input another name, which `torch.fx` writes into the head of a function."""
+    """Gives the last input another name, which `torch.fx` writes to the signature of a function."""
     text = (
         json.dumps(graph)
         .replace('"name": "unused"', f'"name": {json.dumps(name)}')
@@ -142,7 +142,7 @@ def test_a_program_is_read_as_torch_reads_it(records: dict[str, bytes], tmp_path
 
 
 def test_weights_are_aligned_as_torch_aligns_them(records: dict[str, bytes], tmp_path: Path) -> None:
-    """How memory is aligned decides which kernels run, and so the last bits of results."""
+    """The alignment of memory decides which kernels run, and so it affects the last bits of results."""
     file = write(tmp_path / "net.pt2", records)
     for _ in range(5):
         tensors = pt2_file.load(file).state_dict.values()
@@ -230,7 +230,7 @@ def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp
     program.module()
     program.run_decompositions({})
     assert not canary.exists()
-    with contextlib.suppress(Exception):  # whatever it says, it has run the code
+    with contextlib.suppress(Exception):  # any error is fine: the code ran
         torch.export.load(file)
     assert canary.exists()
 
@@ -342,7 +342,7 @@ def test_a_graph_that_would_run_code_is_refused(attack: str, records: dict[str, 
 
 @pytest.mark.parametrize("attack", ["expression", "input"])
 def test_the_attacks_are_ones(attack: str, records: dict[str, bytes], tmp_path: Path) -> None:
-    """Read by PyTorch, the same files run their code."""
+    """The attacks work: if PyTorch reads the same files, their code runs."""
     canary = tmp_path / "canary"
     edit, _ = IN_GRAPHS[attack]
     file = write(tmp_path / "net.pt2", edited(records, GRAPH, lambda graph: edit(graph, canary)))

@@ -1,4 +1,4 @@
-"""Quantization: what it does to weights and outputs, what methods go on sharing, and what is refused."""
+"""Quantization: its effect on weights and outputs, what methods still share, and what is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STATIC = (
 )
 DYNAMIC = "{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true, dynamic: true}}]}}"
 ASYMMETRIC = '{torchao: [{config: "model:config", kwargs: {bits: 8, mapping: ASYMMETRIC}}]}'
-# By name: the quantization, the backend, how far the output may be from fp32, and the size of the weights beside fp32.
+# By name: the quantization, the backend, the largest error against fp32, and the size of the weights relative to fp32.
 SCHEMES = {
     "static": (STATIC, "xnnpack", 0.03, 1 / 4),
     "static_portable": (STATIC, "portable", 0.03, 1 / 4),
@@ -85,7 +85,7 @@ SCHEMES = {
     "8da8w": ("{torchao: [{config: 8da8w}]}", "xnnpack", 0.03, 1 / 4),
     "int8": ("{torchao: [{config: int8}]}", "xnnpack", 0.03, 1 / 4),
     "int8_portable": ("{torchao: [{config: int8}]}", "portable", 0.03, 1 / 4),
-    # torchao keeps weights of 4 bits in a byte each, which a backend without an operator for them cannot pack.
+    # torchao stores each 4-bit weight in a byte. A backend without an operator for them cannot pack them.
     "int4": ("{torchao: [{config: int4}]}", "xnnpack", 0.15, 1 / 4),
     "callable": ('{torchao: [{config: "model:config", kwargs: {bits: 8}}]}', "xnnpack", 0.03, 1 / 4),
 }
@@ -111,7 +111,7 @@ def module() -> torch.nn.Module:
 
 
 def errors_of(made: Outcome, tmp_path, *methods: str) -> list[float]:
-    """How far methods are from eager PyTorch in fp32, relative to the size of their outputs."""
+    """Returns the errors of methods against eager PyTorch in fp32, relative to the size of their outputs."""
     inputs = torch.randn(2, 128, generator=torch.Generator().manual_seed(7))
     (outputs,) = run(made.directory / "net.pte", [[(method, [inputs]) for method in methods]], tmp_path)
     net = module()
@@ -133,7 +133,7 @@ def test_scheme(name: str, build: Build, tmp_path) -> None:
     made = build(manifest(quantize, backend, more='named_data: {weights: {parameters: ["*"]}}\n'), model=MODEL)
     assert made.code == 0, made.err
     assert all(0 < error < tolerance for error in errors_of(made, tmp_path, "features", "forward"))
-    # Both methods read the body's weights: they are there once.
+    # Both methods read the body's weights, which are stored once.
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
 
 
@@ -182,7 +182,7 @@ def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build:
     made = build(text + "named_data: {body: {parameters: [body.0.weight, body.0.bias]}}\n", model=MODEL)
     assert made.code == 0, made.err
     assert all(0 < error < 0.03 for error in errors_of(made, tmp_path, "features", "forward"))
-    # The body's weights with each of the two sizes of groups; those of 32 once for both methods.
+    # The body's weights for both group sizes. Those with groups of 32 are stored once for both methods.
     assert 2 < len(made.read("net.body.ptd")) / 128**2 < 2.6
 
 
@@ -224,7 +224,7 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
     assert error_of(made, tmp_path, "features") < 1e-5  # `body` is not among the modules
     operators = made.json("net.report.json")["methods"]["text"]["operators"]["fallback"]
     assert any("embedding_4bit" in name or "dequantize_affine" in name for name in operators)
-    # The embedding in 4 bits, the head in 8, the body in fp32; some kB besides.
+    # The embedding in 4 bits, the head in 8, the body in fp32, and a few kB more.
     assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
 
 
@@ -310,7 +310,7 @@ def create():
 """
 
 
-# The first convolution has 9216 weights, the second 36864: a byte each where quantized, else four.
+# The first convolution has 9216 weights, the second 36864: one byte each if quantized, else four.
 @pytest.mark.parametrize(
     ("modules", "size"), [("first", 9216 + 4 * 36864), ("first.0", 9216 + 4 * 36864), ("second", 4 * 9216 + 36864)]
 )
@@ -356,7 +356,7 @@ def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp
     scope: dict[str, object] = {}
     exec(NORMED, scope)
     bias = scope["create"]().linear.bias  # type: ignore[operator]
-    # Training has found that the mean of the inputs is about 10, and left the sum, which would be hundreds.
+    # Training learned that the mean of the inputs is about 10. It did not change `sum`, which would be hundreds otherwise.
     torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
 
 
@@ -458,7 +458,7 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
     made = build(text, files=files)
     assert made.code == 0, made.err
     assert max(errors_of(made, tmp_path, "features", "forward")) < 1e-5
-    assert len(made.read("net.pte")) < WEIGHTS * 1.2  # the body once
+    assert len(made.read("net.pte")) < WEIGHTS * 1.2  # the body is stored once
     alone = build(text.replace(", features: {program: features.pt2}", ""), files=files)
     inputs = torch.randn(8, 128)
     (((actual,),),) = run(alone.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
@@ -581,7 +581,7 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> N
     ],
 )
 def test_weights_that_cannot_be_quantized(change: str, message: str, build: Build) -> None:
-    """They would be lowered in fp32, without a word."""
+    """Without the error, they would silently be lowered in fp32."""
     model = MODEL.replace("    return Net()\n", f"    net = Net()\n    {change}\n    return net\n")
     made = build(manifest("{torchao: [{config: 8da4w}]}"), model=model)
     assert made.code in (1, 2)

@@ -1,4 +1,4 @@
-"""The first target of the README gives what the README shows."""
+"""The first target in the README has the output that the README shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def block(language: str) -> str:
 def test_the_first_target(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     made = build(block("yaml"), model=block("python"))
     assert made.code == 0
-    # The index holds the driver's digest, which every change to the driver changes.
+    # The index contains the driver's digest, which changes with the driver.
     [row] = re.findall(r"net\.pte +(.*)$", made.out, re.MULTILINE)
     assert re.search(rf"^    out/net\.pte +{re.escape(row)}$", README, re.MULTILINE)
     assert main.main(["inspect", str(made.directory / "net.pte")]) == 0

@@ -53,7 +53,7 @@ def manifest(recipe: str, more: str = "", method: str = "") -> str:
 
 @pytest.mark.parametrize("family", recipes.FAMILIES[:3], ids=lambda family: family.type)
 def test_names_are_those_of_executorch(family: recipes.Family) -> None:
-    """Those of the fourth family cannot be imported without Qualcomm's SDK."""
+    """The recipes of the fourth family cannot be imported without Qualcomm's SDK."""
     if family.type == "ArmRecipeType":
         pytest.importorskip("tosa_serializer", reason="needs the extra `ethos-u`")
     kinds = getattr(importlib.import_module(family.module), family.type)
@@ -137,7 +137,7 @@ def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -
     assert made.code == 0, made.err
     assert "pass of the recipe over forward" in made.err
     aligned = build(manifest('"recipe:create"', "executorch: {segment_alignment: 128}\n"), model=MODEL, recipe=RECIPE)
-    assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest has the last word
+    assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest overrides the recipe
 
 
 def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> None:
@@ -292,7 +292,8 @@ def test_refused(recipe: str, message: str, build: Build, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("recipe", ["qnn_fp16", "android-arm64-snapdragon-fp16"])
 def test_recipe_of_qualcomm_gets_to_its_compiler(recipe: str, tmp_path: Path) -> None:
-    """In a process of its own, whose settings ExecuTorch changes for Qualcomm's compiler. There is none here."""
+    """Runs in its own process, because ExecuTorch changes settings for Qualcomm's compiler, which is not installed
+    here."""
     library = tmp_path / "sdk/lib/x86_64-linux-clang/libQnnHtp.so"
     library.parent.mkdir(parents=True)
     library.touch()

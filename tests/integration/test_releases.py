@@ -21,7 +21,7 @@ OLDER = SUPPORTED[:-1]
 
 @pytest.fixture(scope="module", params=OLDER)
 def release(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
-    """A release, and the environment in which it is the one that is imported; all else is the developer's."""
+    """A release, and the environment that imports it. All other packages are those of the developer's environment."""
     directory = CACHE / f"executorch-{request.param}"
     if not (directory / "ready").exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(directory)]

@@ -1,7 +1,7 @@
-"""What ExecuTorch's own runtime cannot do, seen in the runtime itself, and said before anyone runs it.
+"""Limits of ExecuTorch's own runtime: they exist in the runtime, and the driver reports them before a program runs.
 
-Each case builds a program that meets a limit and one beside it that does not, and runs both. A case that begins to pass
-in the runtime has been mended there: take it out of `runtime_limits`.
+Each case builds and runs a program that hits a limit and a similar one that does not. If a case begins to pass in the
+runtime, ExecuTorch fixed it: remove it from `runtime_limits`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ALLOWED = "checks: {runtime: false}\n"
 
 
 def computed(method: str, x: torch.Tensor) -> torch.Tensor:
-    """What the module computes."""
+    """Returns the output of the module."""
     namespace: dict[str, Any] = {}
     exec(MODEL, namespace)
     result: torch.Tensor = getattr(namespace["create"](), method)(x)
@@ -78,7 +78,7 @@ def computed(method: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
-    """Whether the runtime loads the program from its file, runs it, and computes what the module does."""
+    """Returns whether the runtime loads the program from its file, runs it, and gives the same output as the module."""
     try:
         program = Runtime.get().load_program(made.directory / "net.pte")
         result = program.load_method(method).execute([x])[0]
@@ -255,7 +255,7 @@ def test_weights_of_every_dtype_are_looked_at(name: str) -> None:
 
 @pytest.mark.parametrize("missing", ["module", "function"])
 def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) -> None:
-    """In a process of its own, since what is imported stays."""
+    """Runs in its own process, since imported modules stay."""
     spoil = {
         "module": "sys.modules['executorch.extension.pybindings.portable_lib'] = None",
         "function": "from executorch.extension.pybindings import portable_lib as p; del p._get_operator_names",

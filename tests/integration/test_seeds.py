@@ -1,4 +1,4 @@
-"""What a model draws from the generators of PyTorch, NumPy and Python is the same in each build."""
+"""The random numbers that a model draws from PyTorch, NumPy and Python are the same in each build."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_numbers_are_those_of_the_seed(draws: str, build: Build) -> None:
     made = []
     for seed in (1, 1, 2**63 - 1):
         for generator in (random, np.random, torch):
-            generator.seed() if generator is not torch else torch.seed()  # the process has drawn numbers before
+            generator.seed() if generator is not torch else torch.seed()  # as if the process had drawn numbers before
         manifest = MANIFEST.replace('"model:create"', f'"model:create"\n  seed: {seed}')
         outcome = build(manifest, model=MODEL.format(draws=draws))
         assert outcome.code == 0, outcome.err

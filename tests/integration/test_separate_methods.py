@@ -1,4 +1,5 @@
-"""Methods that are lowered one by one and merged: the bytes of a joint lowering, from the cache method by method."""
+"""Methods that are lowered one by one and merged have the bytes of a joint lowering. Each method is cached by
+itself."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ methods:
   embed: {example_inputs: [{shape: [2, 8]}]}
   score: {example_inputs: [{shape: [2, 8]}]}
 """
-# Many layers: names of ten and more sort elsewhere than numbers.
+# Many layers: from ten on, names and numbers are sorted differently.
 DEEP = """\
 import torch
 
@@ -129,7 +130,7 @@ def test_an_error_names_its_method(build: Build) -> None:
 
 
 class Cached:
-    """A project of two methods and a cache."""
+    """A project with two methods, and a cache."""
 
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self.capsys = root, capsys
@@ -137,14 +138,14 @@ class Cached:
         (root / "model.yaml").write_text(HEAD + TWO)
 
     def build(self) -> dict[str, str]:
-        """What was done with each method."""
+        """Builds, and returns for each method whether it was lowered or cached."""
         self.capsys.readouterr()
         where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
         assert main.main(["build", str(self.root / "model.yaml"), *where]) == 0
         return dict(json.loads(self.capsys.readouterr().out)["methods"])
 
     def check(self) -> None:
-        """Compares with a clean joint build."""
+        """Compares the program with that of a clean joint build."""
         where = ["--no-cache", "--no-accelerate", "-o", str(self.root / "clean")]
         assert main.main(["build", str(self.root / "model.yaml"), *where]) == 0
         for path in (self.root / "clean").iterdir():
@@ -213,7 +214,7 @@ def create():
 
 
 class Steps:
-    """The steps of a project, each in a process of its own, as build rules run them."""
+    """The steps of a project, each in its own process, as build rules run them."""
 
     def __init__(self, root: Path, model: str, worker: Worker) -> None:
         self.root = root

@@ -1,4 +1,5 @@
-"""Named data over several files: which weight is in which, what an edit changes, and that the runtime reads them."""
+"""Named data in several files: which file contains which weight, what an edit changes, and that the runtime reads
+them."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ named_data:
 
 
 def weights(**edits: float) -> dict[str, torch.Tensor]:
-    """Small exact numbers, no two tensors alike; `edits` adds to single ones."""
+    """Returns tensors of small exact numbers, all different. `edits` adds to single tensors."""
     made = {}
     for number in range(4):
         for kind, shape in (("weight", (8, 8)), ("bias", (8,))):

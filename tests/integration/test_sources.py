@@ -1,4 +1,4 @@
-"""What runs is the content that was digested."""
+"""The code that runs is the content that was digested."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def used(tmp_path: Path) -> Used:
 
 @pytest.fixture
 def edited(used: Used) -> Iterator[Used]:
-    """Sources whose file was edited after it had been digested."""
+    """Returns sources with a file that was edited after it was digested."""
     used.sources["digested.py"].write_text(OTHER)
     yield used
     assert not (used.sources["digested.py"].parent / "__pycache__").exists()

@@ -1,4 +1,4 @@
-"""The steps one by one, as build rules run them: what each depends on, and that they give what `build` gives."""
+"""The steps one by one, as build rules run them: what each depends on, and that the results equal those of `build`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:crea
 
 
 class Project:
-    """A directory with a manifest, a model and weights, on which the steps are run."""
+    """A directory with a manifest, a model and weights, for running the steps."""
 
     def __init__(self, root: Path, manifest: str = MANIFEST, model: str = MODEL) -> None:
         self.root = root
@@ -62,7 +62,7 @@ class Project:
         return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "net.lowering.json"}
 
     def built(self) -> dict[str, bytes]:
-        """What `etbuild build` makes of the same."""
+        """Returns the artifacts of `etbuild build` for the same inputs."""
         data = [f"--data={name}={path}" for name, path in self.data.items()]
         self.run("build", self.root / "model.yaml", "--no-cache", *data, "-o", self.root / "built")
         return {path.name: path.read_bytes() for path in (self.root / "built").iterdir()}
@@ -122,7 +122,8 @@ def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["[2, 8]", "[3, 8]"])
 def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: str) -> None:
-    """What such code does may change the graph, so that lowering exports; the export only hands the sources on."""
+    """Such code may change the graph, so lowering exports the model itself. The export step only passes the sources
+    on."""
     model = MODEL.replace("    def forward", "    scale = 1.0\n\n    def forward").replace(
         "x).relu", "x).mul(self.scale).relu"
     )
@@ -184,7 +185,7 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
     project = Project(tmp_path / "one", MANIFEST, model)
 
     def run(verb: str, *arguments: object) -> None:
-        """Runs a step in a process that knows no operator of the step before."""
+        """Runs a step in a process without the operators of the previous step."""
         response = etbuild_worker.ask(verb, *arguments)
         assert response.exit_code == 0, response.output
 
@@ -214,7 +215,7 @@ def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> N
 
 
 def test_tensors_keep_their_identity(build: Build) -> None:
-    """Tied weights are one, and two caches of zeros are two."""
+    """Tied weights stay one tensor, and two caches of zeros stay two."""
     model = """\
         import torch
         from torch import nn

@@ -1,4 +1,5 @@
-"""What surrounds a build of the command line: variables, directories of packages, code that runs when Python starts."""
+"""Surroundings of a build on the command line: variables, directories of packages, code that runs when Python
+starts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.helpers.commands import etbuild
 from tests.helpers.manifests import one_method
 
 MANIFEST = one_method()
-# The width of the layer is whatever of the surroundings reaches the model.
+# The width of the layer shows which surroundings reach the model.
 MODEL = """\
 import json, locale, os, sys, torch
 
@@ -39,7 +40,7 @@ CUSTOMIZE = "import sys\nsys.customized = __name__\n"
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    # The order of a set is that of the hash seed 0.
+    # The order of a set with the hash seed 0.
     script = "print(list({'a', 'b', 'c'}))"
     order = subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True)
     (tmp_path / "model.py").write_text(f"EXPECTED = {order.stdout.strip()}\n{MODEL}")
@@ -49,7 +50,7 @@ def manifest(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A directory of PYTHONPATH that changes everything."""
+    """A directory for PYTHONPATH that changes everything."""
     place = tmp_path / "hostile"
     place.mkdir()
     for name in ("sitecustomize", "usercustomize"):
@@ -66,7 +67,7 @@ def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_
     changed = {"PYTHONOPTIMIZE": "2", "PYTHONHASHSEED": "7", "PYTHONPATH": str(hostile), "PYTHONSTARTUP": "/no/such"}
     changed |= {"PYTHONWARNINGS": "error", "PYTHONPYCACHEPREFIX": str(tmp_path / "pyc")}
     changed |= {"LC_ALL": "en_US.ISO-8859-1", "TORCH_LOGS": "+all", "TORCHDYNAMO_DISABLE": "1", "PYTORCH_JIT": "0"}
-    # What is started with such a PYTHONPATH has to be started without what lies there.
+    # A process that is started with such a PYTHONPATH must not use the files in it.
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.remove({str(hostile)!r}); {RUN}"]
     given = {**os.environ, **changed}
     arguments = ["build", str(manifest), "--no-cache", "-o", str(tmp_path / "changed")]
@@ -109,7 +110,7 @@ def test_what_stays_of_an_environment() -> None:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The site directory of an environment that finds its packages in the tests' one."""
+    """The site directory of an environment that takes its packages from the environment of the tests."""
     root = tmp_path_factory.mktemp("own")
     venv.create(root, symlinks=True, with_pip=False)
     [place] = (root / "lib").glob("python*/site-packages")
@@ -124,7 +125,8 @@ def in_environment(place: Path, *arguments: object) -> subprocess.CompletedProce
 
 
 def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: Path) -> None:
-    """`sitecustomize` is not run; a `.pth` file is, and is in the key with the module that it imports."""
+    """`sitecustomize` does not run. A `.pth` file runs, and is part of the key together with the module that it
+    imports."""
     before = in_environment(own, "plan", manifest)
     assert before.returncode == 0, before.stderr
     assert '"startup"' not in before.stdout
@@ -146,7 +148,7 @@ def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: 
 
 
 def install(place: Path) -> Path:
-    """A distribution with one module, which is returned."""
+    """Installs a distribution with one module, and returns the module's path."""
     (place / "edited-1.dist-info").mkdir(parents=True)
     (place / "edited.py").write_text("x = 1\n")
     (place / "edited-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1\n")
@@ -161,7 +163,7 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
     module = install(tmp_path)
     distributions.check_unedited.__wrapped__("edited")
     late = module.stat().st_mtime + 60
-    os.utime(module, (late, late))  # only copied
+    os.utime(module, (late, late))  # as after a copy
     distributions.check_unedited.__wrapped__("edited")
     module.write_text(content)
     os.utime(module, (late, late))
@@ -171,7 +173,7 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("below", ["", "/lib"])
 def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path: Path) -> None:
-    """Python would import from an archive, and from a directory in it. No key holds what is in it."""
+    """Python would import from an archive, or from a directory inside it. No key contains the content of an archive."""
     archive = tmp_path / "packages.zip"
     with zipfile.ZipFile(archive, "w") as opened:
         for prefix in ("", "lib/"):
@@ -201,7 +203,7 @@ REMOVED = "import os, sys\nos.mkdir('gone'), os.chdir('gone'), os.rmdir('../gone
 def test_the_current_directory_was_removed(
     arguments: str, code: int, said: str, manifest: Path, tmp_path: Path
 ) -> None:
-    """PyTorch ends a process that imports it there."""
+    """Importing PyTorch there would end the process."""
     words = arguments.replace("MANIFEST", str(manifest)).replace("OUT", str(tmp_path)).split()
     command = [sys.executable, "-c", f"{REMOVED}from etbuild.__main__ import main\nsys.exit(main())", *words]
     given = {**os.environ, "PYTHONPATH": f"relative:{tmp_path}"}

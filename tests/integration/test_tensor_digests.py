@@ -1,4 +1,4 @@
-"""The same tensors have the same digests, whatever file they are in."""
+"""The same tensors have the same digests in any kind of file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package that is no part of ours adds a backend: installed, it is there, with its options, and in the key."""
+"""Another package adds a backend: once installed, the backend can be used with its options, and is part of the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANIFEST = EXAMPLE / "tally.yaml"
 
 
 def install(root: Path, change: str = "") -> Path:
-    """Installs the example's package, with a change at its end, and returns the directory that has it."""
+    """Installs the example's package with code added at its end. Returns the directory that contains it."""
     shutil.copytree(EXAMPLE, root / "source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
     with (root / "source/etbuild_tally/lowering.py").open("a") as file:
         file.write(change)
@@ -43,7 +43,7 @@ def etbuild(*arguments: object, path: Path | None = None) -> subprocess.Complete
 
 
 def with_path(path: Path | None) -> dict[str, str]:
-    """The environment in which packages are looked for in a directory first."""
+    """Returns an environment in which Python searches a directory first."""
     before = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(str(each) for each in (path, before) if each)}
 
@@ -97,13 +97,13 @@ def test_a_broken_package_is_named(site: Path, tmp_path: Path) -> None:
 
 
 def changed_class(*lines: str) -> str:
-    """Code that replaces the package's class by a subclass with these lines in its body."""
+    """Returns code that replaces the package's class by a subclass with these lines in its body."""
     body = "".join(f"    {line}\n" for line in lines)
     return f"from etbuild.backends import *\nclass Tally(Tally):\n{body}"
 
 
 def etbuild_with(site: Path, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs a command where the package has this code at its end."""
+    """Runs a command with this code added at the end of the package."""
     with (site / "etbuild_tally/__init__.py").open("a") as file:
         file.write(f"\n{code}\n")
     return etbuild(*arguments, path=site)
@@ -221,7 +221,7 @@ def test_what_a_backend_raises_is_no_bug_of_ours(
     assert "Traceback" not in done.stderr
 
 
-# Counts its methods across them, which it can only where it gets them together.
+# Counts over all methods, which works only if it gets them together.
 JOINT = """
 def number_methods(cls, programs, specs):
     numbers = {method: str(number).encode() for number, method in enumerate(sorted(programs))}
@@ -235,7 +235,7 @@ class NumberingBackend(Numbering, BackendDetails):
     preprocess = TallyBackend.preprocess
 TallyBackend.__name__ = "NumberingBackend"
 """
-# A partitioner that delegates to another backend than the package's own.
+# A partitioner that delegates to a backend other than the package's own.
 ELSEWHERE = """
 class JointBackend(BackendDetails):
     preprocess_multimethod = classmethod(number_methods)
@@ -255,7 +255,7 @@ def count(program, specs):
     return result
 TallyBackend.preprocess = staticmethod(count)
 """
-# Gives each weight out once.
+# Stores each weight only once.
 KEEPING = """
 given = set()
 preprocess = TallyBackend.preprocess
@@ -280,13 +280,13 @@ TallyBackend.preprocess = staticmethod(once)
 
 @dataclass
 class Changed:
-    """The package with changes, in this process, where torch is imported already."""
+    """The package with changes, in this process, which has already imported torch."""
 
     site: Path
     capsys: pytest.CaptureFixture[str]
 
     def build(self, jobs: int, lowering: str = "", backend: str = "") -> tuple[int, dict[str, bytes], str]:
-        """Builds the example with code at the end of two modules: exit code, artifacts, and what was said."""
+        """Builds the example with code added at the end of two modules. Returns exit code, artifacts and output."""
         with (
             changed(self.site / "etbuild_tally/lowering.py", lowering),
             changed(self.site / "etbuild_tally/__init__.py", backend),
@@ -318,7 +318,7 @@ def forget_the_package() -> None:
 
 @pytest.fixture
 def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Changed]:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits within a second
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # because the two edits are within a second
     monkeypatch.syspath_prepend(str(own_site))
     shutil.rmtree(own_site / "etbuild_tally/__pycache__", ignore_errors=True)
     yield Changed(own_site, capsys)
@@ -353,14 +353,14 @@ def test_a_backend_that_calls_itself_separable_and_is_not_is_refused(
 
 
 def test_a_backend_that_gets_all_methods_says_so(package: Changed) -> None:
-    """Then it gets them together, however many processes there are."""
+    """Then it gets them together, for any number of processes."""
     made = [package.build(jobs, JOINT + OWN, changed_class("separable = False")) for jobs in (1, 2)]
     assert made[0][0] == 0, made[0][2]
     assert made[0][:2] == made[1][:2]
 
 
 def test_a_package_may_lower_for_xnnpack(package: Changed) -> None:
-    """Also where what stands for ExecuTorch's loop over the delegates is one over several processes."""
+    """Also if several processes replace ExecuTorch's loop over the delegates."""
     lines = (
         "def create_partitioner(self, options, context):",
         "    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner",
@@ -407,7 +407,8 @@ def test_an_error_in_an_option_of_its_quantizer_has_a_position(own_site: Path, t
 
 
 def test_a_broken_package_concerns_no_other_backend(own_site: Path, tmp_path: Path) -> None:
-    """Neither one that cannot be loaded, nor one that claims a name of ours; what is known is still listed."""
+    """Neither a package that cannot be loaded, nor one that uses a name of ours. The known backends are still
+    listed."""
     other = own_site / "other-1.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Training on the device: a method of loss and gradients, whose weights lie in named data."""
+"""Training on the device: a method that returns loss and gradients, with weights in named data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A build that is made twice and compared."""
+"""Builds a program twice and compares the results."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Watch:
         self.output = self.process.stdout.fileno()
 
     def turn(self) -> str:
-        """What is said until everything is built."""
+        """Returns the output until everything is built."""
         until, said = time.monotonic() + WAIT_SECONDS, b""
         while not said.endswith(b"watching; Ctrl-C ends it\n"):
             ready, _, _ = select.select([self.output], [], [], max(0.0, until - time.monotonic()))
@@ -69,7 +69,7 @@ def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
     (watch.root / "model.yaml").write_text(MANIFEST)
     (watch.root / "model.py").write_text(MODEL)
     said = watch.turn()
-    if watch.program() != first:  # the two edits were seen one after the other
+    if watch.program() != first:  # the watch noticed the two edits one after the other
         said = watch.turn()
     assert watch.program() == first
     assert "error" not in said

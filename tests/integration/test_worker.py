@@ -1,4 +1,5 @@
-"""The persistent worker as Bazel meets it: a process, requests on its standard input, responses on its output."""
+"""The persistent worker as Bazel uses it: a process with requests on standard input and responses on standard
+output."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.helpers.worker_client import TYPES, Worker, alive, framed, varint, wa
 
 from .conftest import MANIFEST, MODEL
 
-# Where a model does something of its own, once it is made.
+# The place in a model for additional code.
 LOUD = """
 import ctypes, os, sys
 print("said by Python")
@@ -27,7 +28,7 @@ ctypes.CDLL(None).puts(b"said by C")
 ctypes.CDLL(None).fflush(None)
 """
 SUICIDE = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
-# A model that starts a process and waits: what it started has to end with it.
+# A model that starts a process and waits. The process must end with the request.
 SLOW = """
 import pathlib, subprocess, sys, time
 process = subprocess.Popen(["sleep", "600"])
@@ -38,7 +39,7 @@ STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SL
 
 
 def project(root: Path, prefix: str = "", name: str = "net") -> Path:
-    """A manifest of a small program, whose model does something first."""
+    """Writes the manifest of a small program whose model first runs some code."""
     root.mkdir(parents=True)
     (root / "model.py").write_text(prefix + MODEL)
     (root / "model.yaml").write_text(MANIFEST.replace("name: net", f"name: {name}"))
@@ -55,7 +56,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One worker for all tests, each of which leaves it alive."""
+    """One worker for all tests. They must not end it."""
     started = Worker(tmp_path_factory.mktemp("worker"))
     yield started
     started.end()
@@ -63,7 +64,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 @pytest.fixture
 def own_worker(tmp_path: Path) -> Iterator[Worker]:
-    """A worker to be ended."""
+    """A worker that the test may end."""
     started = Worker(tmp_path)
     yield started
     started.end()
@@ -71,7 +72,7 @@ def own_worker(tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Callable[[Worker, str], list[int]]:
-    """Sends a request that takes minutes, and returns its processes once it is inside the model."""
+    """Sends a request that takes minutes. Returns its processes once the model's code runs."""
 
     def start(worker: Worker, prefix: str = SLOW) -> list[int]:
         started = tmp_path / "started"
@@ -129,7 +130,7 @@ def test_what_a_model_prints_is_no_response(worker: Worker, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("failing", ["os.fork", "mmap.mmap"])
 def test_a_fork_that_fails_leaves_no_descriptors(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may have no process or no memory for a moment. The worker answers, and goes on."""
+    """The machine may have no free process or memory for a moment. The worker answers and continues."""
     requests, written = os.pipe()
     answers, responses = os.pipe()
     waker = server._Worker(lambda arguments: 0, requests, responses, os.pipe())
@@ -164,14 +165,14 @@ def test_a_request_that_kills_itself_is_answered(worker: Worker, tmp_path: Path)
 
 
 def test_a_bug_keeps_its_traceback(worker: Worker, tmp_path: Path) -> None:
-    """An `OSError` with a file name is none that a user has to expect."""
+    """An `OSError` with a file name is a bug if the user could not cause it."""
     response = worker.ask("validate", MANIFESTS["mlp"], sandbox_dir="no/such/directory")
     assert response.exit_code == 1
     assert "Traceback" in response.output
 
 
 def test_nothing_is_left_of_a_request(worker: Worker, tmp_path: Path) -> None:
-    """Neither modules, nor seeds, nor processes that a model started and forgot."""
+    """No modules, seeds, or processes that a model started are left."""
     pid = tmp_path / "pid"
     prefix = (
         "import os, pathlib, subprocess, torch\n"
@@ -207,7 +208,7 @@ def test_a_cancelled_request_ends_with_all_its_processes(
     assert (response.request_id, response.was_cancelled) == (77, True)
     wait_until(lambda: not any(map(alive, processes)))
     assert not list((tmp_path / "slow_out").glob(".etbuild-*"))
-    worker.send(request_id=77, cancel=True)  # too late, which Bazel cannot know
+    worker.send(request_id=77, cancel=True)  # too late, but Bazel cannot know that
     assert worker.ask("validate", MANIFESTS["mlp"], request_id=1).request_id == 1
 
 
@@ -217,7 +218,7 @@ def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
     response = worker.ask("@params", sandbox_dir=str(tmp_path / "sandbox"))
     assert response.exit_code == 0, response.output
     assert sorted(files(tmp_path / "sandbox/out")) == ["net.index.json", "net.pte", "net.report.json"]
-    assert worker.ask("validate", "in/model.yaml").exit_code == 2  # the next one is not there any more
+    assert worker.ask("validate", "in/model.yaml").exit_code == 2  # no response to the cancelled request comes first
 
 
 def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> None:
