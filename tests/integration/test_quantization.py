@@ -356,7 +356,7 @@ def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp
     scope: dict[str, object] = {}
     exec(NORMED, scope)
     bias = scope["create"]().linear.bias  # type: ignore[operator]
-    # Training learned that the mean of the inputs is about 10. It did not change `sum`, which would be hundreds otherwise.
+    # Training learned that the mean of the inputs is about 10. It left `sum` unchanged, which could be in the hundreds.
     torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
 
 
