@@ -1,7 +1,7 @@
 """Lowering in less time, with the same bytes: switches around PyTorch and ExecuTorch, whose code stays as it is.
 
 Each switch is a context manager in a file of its own, which says what it saves and why nothing changes. All of them are
-written against one version of both packages and stay off for any other: `versions.fitting`. `docs/upstream.md` says
+written against one version of both packages and stay off for any other: `releases.fitting`. `docs/upstream.md` says
 what each would be as a change to the code that it works around, and what it is worth.
 """
 
