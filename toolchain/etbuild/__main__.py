@@ -1,5 +1,4 @@
-"""Entry point of the process: `etbuild`, `python -m etbuild`, and `etbuild --persistent_worker`, as Bazel starts a
-worker.
+"""Entry point of `etbuild`, `python -m etbuild`, and `etbuild --persistent_worker`, as Bazel starts a worker.
 
 A process that builds runs this file directly (see `processes.environment`). It then finds its own package and the
 installed ones by itself.

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 _LIMIT = 600  # characters that a summary takes from a message
-_KEPT = 50  # files
+_KEPT = 50  # error files that are kept
 
 
 def summary(error: BaseException, limit: int = _LIMIT) -> str:
@@ -66,8 +66,7 @@ def whole_error(error: BaseException, said: str) -> str | None:
 
 
 def _directory() -> Path:
-    """A directory inside the cache. A build system removes its temporary directories before the user reads the
-    message."""
+    """A directory in the cache: a build system removes its temporary directories before the user reads the message."""
     named = os.environ.get("ETBUILD_CACHE_DIR")
     return Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild") / "errors"
 

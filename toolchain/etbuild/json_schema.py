@@ -168,8 +168,8 @@ class _Explainer:
                 yield Problem(error.message, path, hint)
 
     def any_of(self, error: ValidationError) -> Iterator[Problem]:
-        """The errors of the alternative that fits the data's type. If not exactly one fits, describes the
-        alternatives."""
+        """The errors of the alternative that fits the data's type; a list of the alternatives if not exactly one
+        fits."""
         branches: dict[int, list[ValidationError]] = {}
         for sub_error in error.context or ():
             branches.setdefault(sub_error.schema_path[0], []).append(sub_error)

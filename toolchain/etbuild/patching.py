@@ -9,8 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute of a module or class inside, and restores it afterwards. Removes it if there was none
-    before."""
+    """Sets an attribute of a module or class inside. Restores it afterwards, or removes it if there was none."""
     own = vars(owner)
     original = own.get(name, owner)  # the owner itself marks an attribute that is only inherited
     setattr(owner, name, value)

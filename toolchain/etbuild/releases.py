@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 SUPPORTED = ("1.4.1", "1.5.1")
-# The releases that the switches of `accelerate` and the saved methods of `lowered_method` support: they use private
-# code.
+# The switches of `accelerate` and the saved methods of `method_archive` use private code of these releases.
 WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 

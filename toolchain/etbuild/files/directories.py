@@ -273,8 +273,7 @@ class Folder:
         return folders
 
     def _go(self, name: str) -> Folder:
-        """Enters a directory and closes this one. The path stays the same: making it at each of many levels takes
-        long."""
+        """Enters a directory and closes this one. Keeps the path: making one at each of many levels would take long."""
         folder = Folder(self._enter(name), self.path)
         self.close()
         return folder

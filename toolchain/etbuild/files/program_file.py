@@ -208,8 +208,7 @@ def named_data_blobs(data: bytes) -> dict[str, bytes]:
 
 
 def program_facts(file: PTEFile) -> dict[str, Any]:
-    """The facts of a program: its methods by name, the bytes of its blobs, and the keys that it needs from other
-    files."""
+    """The facts of a program: its methods by name, the bytes of its blobs, and the keys of tensors in other files."""
     program = file.program
     return {
         "methods": {
@@ -264,7 +263,7 @@ def operator_name(plan: ExecutionPlan, index: int) -> str:
 
 
 def _value_facts(plan: ExecutionPlan, index: int) -> dict[str, Any]:
-    """Dtype, shape (upper bounds if dynamic) and whether a tensor is dynamic; for other values, the type and the
+    """For a tensor: dtype, shape (upper bounds if dynamic) and whether it is dynamic. Otherwise the type and the
     value."""
     value = plan.values[index].val
     if isinstance(value, Tensor):

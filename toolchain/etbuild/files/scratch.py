@@ -43,8 +43,7 @@ _LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 observers: list[Callable[[str, bool], None]] = []
-"""Functions that are called when this process is about to make a directory (path, True) or has removed one (path,
-False)."""
+"""Called before this process makes a directory (path, True), and after it has removed one (path, False)."""
 
 
 def _tell(path: str, exists: bool) -> None:

@@ -49,8 +49,7 @@ known_sources: dict[str, str] = {}
 
 
 def author_of(frame: FrameType | None) -> Author | None:
-    """The line of a source that called a frame of this thread. If no source is on the stack, the line that started the
-    thread.
+    """The source line that called a frame of this thread; if there is none, the one that started the thread.
 
     Args:
         frame: The frame that does something, such as opening a file.

@@ -84,8 +84,7 @@ def _record_digest(path: Path) -> str:
 
 
 def startup() -> dict[str, str]:
-    """The code that Python runs when it starts: for each `.pth` file, the digest of the file and the modules it
-    imports.
+    """Digests of the code that Python runs when it starts: of each `.pth` file and the modules that it imports.
 
     Leaves out the files that installers write to find packages. The key covers the content of these packages if they
     are used.
@@ -122,8 +121,7 @@ def _rows(record: str) -> list[str]:
 
 
 def _is_editable(distribution: Distribution, record: str) -> bool:
-    """Whether the files of a distribution are edited in place, so that its RECORD only lists files that lead to
-    them."""
+    """Whether a distribution is edited in place, so that its RECORD only lists files that lead to its modules."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable", False):
         return True

@@ -103,8 +103,7 @@ def reached_sources(used: Used, modules: Iterable[str]) -> Used:
 
 
 def _follow(inputs: Inputs, module: str, used: Used) -> bool:
-    """Adds a module, the packages that contain it, and what it imports. Returns False if it is not a declared
-    source."""
+    """Adds a module, the packages that contain it, and what it imports. Returns False if it is not a source."""
     parts = module.split(".")
     name, path = _locate(inputs, parts)
     if path is None:

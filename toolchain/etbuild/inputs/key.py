@@ -28,8 +28,7 @@ def describe_inputs(plan: Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
 
 
 def data_in_key(inputs: Inputs, plan: Plan) -> dict[str, DocumentPath]:
-    """The data that a plan names, and all other declared data. Each name has the place in the manifest that names
-    it."""
+    """The data that a plan names, and all other declared data, each with the place that names it."""
     return with_declared(inputs, plan.data_names)
 
 

@@ -2,9 +2,8 @@
 
 Python reports each file, library, process and connection that is opened to an audit hook. The stack shows who opened
 it: the sources did if one of their functions is on the stack, even if a library is in between. What an installed
-    package
-reads while it is imported is left to the package: its version is in the key. Native code opens files without reporting
-it; the functions of PyTorch and safetensors that do so are wrapped, so that they report it.
+package reads while it is imported is left to the package: its version is in the key. Native code opens files without
+reporting it; the functions of PyTorch and safetensors that do so are wrapped, so that they report it.
 
 `docs/staleness.md` lists what is found this way and what is not.
 """
@@ -174,7 +173,10 @@ def _problems(watch: _Watch) -> list[Problem]:
 
 @contextlib.contextmanager
 def unkeyed() -> Iterator[set[str]]:
-    """Collects allowed reads of the sources inside whose result may change, in words. Prints a note for each."""
+    """Collects, in words, allowed reads by sources whose result may be another one in the next build.
+
+    A note is printed for each. The result of the build is then not cached.
+    """
     found: set[str] = set()
     _unkeyed.append(found)
     try:

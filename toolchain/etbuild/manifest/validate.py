@@ -245,7 +245,8 @@ def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: s
 def _check_orders(data: dict[str, Any]) -> list[Problem]:
     """Checks that one order of the partitioners works for all methods. The rest of the manifest is valid.
 
-    The partitioners of a recipe are not known yet. No order is wrong next to a partitioner that comes from the sources.
+    The partitioners of a recipe are not known yet. Next to those of a recipe of ExecuTorch, no order is wrong, as the
+    tests of `call_slots` show.
     """
     defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
     lists = {}

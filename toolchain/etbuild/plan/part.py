@@ -35,8 +35,7 @@ class Part:
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _READERS: ClassVar[Readers] = {}
-    """For a field, the function that makes its value from its JSON. Other fields hold plain values, and tuples for
-    lists."""
+    """Functions that make a field's value from its JSON. Other fields hold plain values, and tuples for lists."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]

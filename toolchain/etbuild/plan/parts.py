@@ -313,8 +313,7 @@ class Model(ModuleSource):
 
 
 class RecipeCall(Part):
-    """An export recipe, with its arguments: the name of one of ExecuTorch's, or a `module:callable` that returns
-    one."""
+    """An export recipe with its arguments: one of ExecuTorch's by name, or a `module:callable` that returns one."""
 
     name: str
     kwargs: Options
@@ -326,7 +325,7 @@ class RecipeCall(Part):
 
     @property
     def backends(self) -> Names:
-        """The backends that the recipe lowers to. Empty for a recipe from the declared sources: its backends are
+        """The backends that the recipe lowers to. Empty for a recipe from the declared sources, where they are
         unknown."""
         return recipes.NAMES.get(self.name, ())
 
@@ -481,7 +480,8 @@ class ExportMethod(Part):
             yield from _leaves(example, (*path, "example_kwargs", name))
 
     def data_names(self, path: DocumentPath) -> Iterator[tuple[str, DocumentPath]]:
-        """The declared inputs that only this method's export reads, each with its place below `path`."""
+        """The declared inputs that the export of this method reads, each with its place below `path`. Leaves out those
+        that the export of every method reads."""
         if self.program is not None:
             yield self.program, (*path, "program")
         if self.pt2e is not None and isinstance(self.pt2e.calibration, BatchesFile):

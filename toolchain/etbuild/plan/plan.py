@@ -306,8 +306,7 @@ class MethodPlan(_Lowered):
 
 
 class LowerPlan(MethodPlan):
-    """What lowering depends on, in addition to the exported methods: all methods, and what is read after they are
-    lowered.
+    """What lowering depends on, in addition to the exported methods: a `MethodPlan` of all methods, and more.
 
     Attributes:
         executorch: The configuration of the program.

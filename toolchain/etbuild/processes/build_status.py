@@ -70,8 +70,7 @@ class Slate:
         return pid if isinstance(pid, int) else 0
 
     def code(self, pid: int) -> int | None:
-        """The exit code with which this process has reached its end. None if it has not, or if a copy of it wrote
-        last."""
+        """The exit code with which this process has reached its end. None if it has not, or if a copy wrote last."""
         said = self._read()
         code = said.get("code")
         return code if said.get("pid") == pid and isinstance(code, int) else None
@@ -108,8 +107,7 @@ def in_stage(name: str) -> Iterator[None]:
 
 
 def _note_scratch(path: str, exists: bool) -> None:
-    """Records the directories of this process, but not those of its copies. The watching process removes what is
-    left."""
+    """Records the directories of this process, not those of its copies, so that its watcher can remove them."""
     if _slate is None or _slate.pid() != os.getpid():
         return
     if exists:

@@ -1,5 +1,4 @@
-"""The settled surroundings of a building process: always the same, without code and settings that the key does not
-cover.
+"""The settled surroundings of a building process: always the same, and without anything that the key does not cover.
 
 A build runs in a new process. Python starts in it without `sitecustomize`, `usercustomize` and the user's `PYTHON*`
 variables. Of the other environment variables, only those that are listed here are passed on.
@@ -19,8 +18,7 @@ from pathlib import Path
 from etbuild.errors import InputError
 
 ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-"""Without these, PyTorch and MKL choose by the processor: calibration and random weights would depend on the
-machine."""
+"""Without these, PyTorch and MKL choose by the processor: calibration and random weights would depend on it."""
 
 FIXED = {
     "PYTHONHASHSEED": "0",  # otherwise a set of strings in a model has another order in each process
@@ -48,8 +46,7 @@ _MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a building process, made from a user's. The environment of a settled process stays as it
-    is."""
+    """The environment of a building process, made from a user's. That of a settled process stays as it is."""
     stays = {name: value for name, value in given.items() if stays_set(name)}
     dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
     # A settled process already has the list of its user's dropped variables, and may have set others itself.
@@ -88,8 +85,7 @@ def is_settled() -> bool:
 
 
 def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
-    """The directories of PYTHONPATH that builds use: those in which all modules belong to distributions that the key
-    covers.
+    """The directories of PYTHONPATH that builds use: all modules in them belong to distributions that the key covers.
 
     In other directories, a module could hide an installed one, and the key would not change.
     """

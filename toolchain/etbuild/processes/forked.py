@@ -1,5 +1,4 @@
-"""Runs work in child processes that start as copies of this one: everything is imported, and nothing is shared
-later."""
+"""Runs work in child processes that start as copies of this one: with all imports, and nothing shared later."""
 
 from __future__ import annotations
 

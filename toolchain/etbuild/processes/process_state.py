@@ -62,7 +62,7 @@ def torch_as_it_was() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-        if torch.get_num_threads() != threads:  # setting the number starts threads, even if it is the same
+        if torch.get_num_threads() != threads:  # setting the number starts threads
             torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
         torch.use_deterministic_algorithms(exact)
@@ -98,8 +98,7 @@ def _put_back(handlers: dict[signal.Signals, Handler]) -> None:
 
 
 def _drop_errors(before: list[Any]) -> None:
-    """Removes filters that turn warnings into errors. A model may use them for its own code, but not for ours or
-    PyTorch's."""
+    """Removes filters that turn warnings into errors. A model may use them for its own code, but not for other code."""
     added = [each for each in warnings.filters if each[0] == "error" and each not in before]
     if added:
         warnings.filters[:] = [each for each in warnings.filters if each not in added]  # type: ignore[index]
@@ -108,8 +107,7 @@ def _drop_errors(before: list[Any]) -> None:
 
 @contextlib.contextmanager
 def streams_kept() -> Iterator[None]:
-    """Makes sure that standard output and standard error work afterwards, even if code inside closes or replaces
-    them."""
+    """Makes sure that standard output and standard error work afterwards, whatever code inside does to them."""
     out, err = sys.stdout, sys.stderr
     try:
         with stream_to(1, 1), stream_to(2, 2):

@@ -26,7 +26,7 @@ _ORPHANS_SECONDS = 0.5
 def end_with(parent: int) -> None:
     """Sends this process SIGTERM when its parent ends. (Not SIGKILL: it has files to remove and processes to end.)"""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(1)
 
 
@@ -51,11 +51,11 @@ def end_orphans() -> None:
 
 
 def leave_network() -> None:
-    """Takes this process out of the network, as Bazel's sandbox does. It must have one thread. It keeps a loopback
-    device.
+    """Takes this process out of the network, as Bazel's sandbox does. Only a loopback device is left.
 
-    Root can leave the network directly. Other users do it in a user namespace in which they keep their identity. If
-    neither is allowed, as in some containers, the network stays; Bazel has no such sandbox there either.
+    The process must have one thread. Root can leave the network directly. Other users do it in a user namespace in
+    which they keep their identity. If neither is allowed, as in some containers, the network stays; Bazel has no such
+    sandbox there either.
     """
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(_CLONE_NEWNET) != 0:

@@ -94,8 +94,8 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Sequen
 
 
 def make_methods_ready(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, Ready]:
-    """Prepares each method for its export, and quantizes it if needed. Leaves out methods that come from files. Sorted
-    by name."""
+    """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
+    files."""
     from etbuild.export.export_methods import make_ready
 
     made = {}
@@ -114,8 +114,7 @@ def export_methods(
 ) -> dict[str, ExportedProgram]:
     """The exported program of each method, sorted by name.
 
-    If the programs contain their weights, weights of one name with different content get different names
-    (`method_tensors.name_apart`).
+    If the programs contain their weights, `method_tensors.name_apart` renames those that differ between methods.
 
     Args:
         export_plan: What to export.
@@ -163,8 +162,7 @@ class Modules:
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
-        """Yields the module to export a method from, and a check of the exported program. The module is valid
-        inside."""
+        """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
         quantized = self._find(name)
         if quantized is None:
             yield self._module, lambda program: None

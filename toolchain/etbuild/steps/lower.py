@@ -192,8 +192,7 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
 
 
 def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
-    """Merges lowered methods into one program. If one of them has to be lowered with the others, lowers the export
-    instead.
+    """Merges lowered methods into one program, or lowers all from the export if one has to be lowered with the others.
 
     Args:
         what: The methods.
@@ -265,8 +264,7 @@ def _lowering_with_operators(what: Lowering[MethodPlan]) -> Iterator[tuple[Saved
 
 @contextmanager
 def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
-    """Turns the switches on, if they are wanted. What backends make from weights is kept in a subdirectory of
-    `directory`."""
+    """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`."""
     if not effort.accelerate or not releases.fitting():
         yield
         return

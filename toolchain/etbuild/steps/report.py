@@ -22,8 +22,9 @@ LOWERING_SCHEMA = "executorch-lowering/v1"
 def check_and_report(
     plan: Plan, described: dict[str, Any], lowering: dict[str, Any], directory: Path
 ) -> list[artifacts.Artifact]:
-    """Checks a lowered program, and writes the report and the index. Prints notes about what is suspicious but not an
-    error.
+    """Checks a lowered program, and writes the report and the index. Prints a note about each suspicious finding.
+
+    A suspicious finding that the manifest forbids is an error and not a note.
 
     Args:
         plan: The plan.

@@ -13,8 +13,7 @@ STAGES = ("source_transform", "quantize", "export", "to_edge", "lower", "to_exec
 
 @contextmanager
 def frozen_if_first(package: str) -> Iterator[None]:
-    """Keeps the objects of a package's first import from the garbage collector: a million objects that are never
-    freed."""
+    """Keeps a package's first import from the garbage collector: a million objects that are never freed."""
     first = package not in sys.modules
     if first:
         gc.collect()  # otherwise garbage would stay too, such as the module of an export

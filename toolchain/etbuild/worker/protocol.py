@@ -136,8 +136,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int] | None:
-    """Decodes the number that begins at `start`. Returns it and the position after it, or None if it is not
-    complete."""
+    """Decodes the number at `start`. Returns it and the position after it, or None if it is not complete."""
     value = 0
     for count, byte in enumerate(data[start : start + _VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * count

@@ -207,8 +207,7 @@ class _Worker:
         work(slate, run, end)
 
     def _leave(self, parent: int, output: int) -> None:
-        """Separates a fork from the worker: closes the worker's descriptors, resets signals, and ends with the
-        worker."""
+        """Separates a fork from the worker: closes its descriptors, resets signals, and ends when the worker ends."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):

@@ -46,7 +46,7 @@ def _warm_export() -> None:
 
 @functools.cache
 def _warm_lowering() -> None:
-    """Lowers a tiny program. The first lowering of a process takes seconds longer: it traces patterns and fills
+    """Lowers a tiny program. The first lowering of a process takes seconds longer, to trace patterns and fill
     caches."""
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401
