@@ -164,8 +164,7 @@ def _check_mapping(
 
 
 def _check_shapes(example: Any, shapes: Any, known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:
-    """Checks that dynamic shapes have the form of their input, and that ranges fit the sizes and other uses of a
-    name."""
+    """Checks that dynamic shapes have the form of their input, and ranges against sizes and earlier uses of a name."""
     if not isinstance(example, dict) or shapes is None:
         return
     kind = next((kind for kind in _SOURCES if kind in example), None)

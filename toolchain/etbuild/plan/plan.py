@@ -1,4 +1,6 @@
-"""The plan: what a manifest asks for, without the manifest's comments, order and omitted defaults.
+"""The plan: what a manifest asks for.
+
+Comments, order and `defaults` of the manifest are not in it, and every default is filled in.
 
 Each step has its own plan, which contains what the step may read:
 
@@ -181,7 +183,7 @@ class ExportPlan(_Document):
 
     Attributes:
         model: Where the module comes from.
-        weights: Whether the weights come from files. If so, the export leaves them out, and lowering reads them.
+        weights: Whether lowering reads the weights from files. If so, the export leaves them out.
         read_weights: The declared files of weights that the export itself reads, because the exported methods contain
             what it makes from them.
         methods: The methods by name.
