@@ -58,7 +58,12 @@ def edge_compile_config(
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the more permissive value of two flags."""
+    """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the more permissive of two flags.
+
+    Args:
+        one: Fields by name.
+        other: More fields by name. It need not have the same fields.
+    """
     joined = dict(one)
     for field, value in other.items():
         known = joined.get(field)

@@ -197,7 +197,16 @@ def _described(program: ExportedProgram) -> list[str]:
 
 
 def write_reason(directory: Path, name: str, reason: str) -> None:
-    """Removes everything in the directory, and saves why the method has to be lowered together with the others."""
+    """Removes everything in a directory, and saves why the method must be lowered together with the others.
+
+    Args:
+        directory: An existing directory.
+        name: The method's name.
+        reason: The message of `CannotSave`.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
     for path in directory.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     lists: dict[str, Any] = {"bound": [], "nodes": [], "places": []}

@@ -85,7 +85,12 @@ def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
 
 
 def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
-    """The content of a parameter or buffer, from the state dict or else from the constants."""
+    """The content of a parameter or buffer, from the state dict or else from the constants.
+
+    Args:
+        program: The method.
+        name: The name of the parameter or buffer in the module.
+    """
     content = program.state_dict.get(name)
     return program.constants[name] if content is None else content
 
@@ -429,7 +434,12 @@ def keys(delegate: LoweredBackendModule) -> set[str]:
 
 
 def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
-    """Names of a shard's constants that no delegate took. A buffer that a method writes to is not a constant."""
+    """Names of a shard's constants that no delegate took. A buffer that a method writes to is not a constant.
+
+    Args:
+        edge: The lowered methods.
+        shard: The name of the shard.
+    """
     programs = [edge.exported_program(method) for method in edge.methods]
     return {
         name

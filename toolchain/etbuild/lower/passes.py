@@ -80,6 +80,10 @@ def edge_manager(
 def executorch(lower_plan: LowerPlan, finder: SourceFinder) -> list[Any]:
     """The manifest's passes that run on each method before its memory is planned.
 
+    Args:
+        lower_plan: The lower plan.
+        finder: Finds the declared sources, which contain the callables.
+
     Raises:
         BuildError: A callable failed, or did not return a list of passes.
     """

@@ -47,7 +47,12 @@ class Place:
 
 
 def identity(digest: str, name: str | None) -> str:
-    """The identity of a weight: the digest of its content, followed by its name unless that is None."""
+    """The identity of a weight, which equal weights share.
+
+    Args:
+        digest: The digest of its content.
+        name: Its name if all its elements are equal; otherwise None, because the content is enough.
+    """
     return digest if name is None else f"{digest} {name}"
 
 

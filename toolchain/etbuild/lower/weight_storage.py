@@ -29,7 +29,12 @@ class Digests:
         self._blobs: dict[int, str] = {}
 
     def weight(self, name: str, tensor: torch.Tensor) -> str:
-        """The identity of a weight: see `weight_sharing.identity`."""
+        """The identity of a weight: see `weight_sharing.identity`.
+
+        Args:
+            name: Its name in the module.
+            tensor: Its content.
+        """
         digest, uniform = self._tensor(tensor)
         return identity(digest, name if uniform else None)
 
