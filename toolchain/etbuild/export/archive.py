@@ -135,7 +135,15 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
-    """The reason why the module must be exported together with its weights; None: it need not."""
+    """Finds out whether the module must be exported together with its weights.
+
+    Args:
+        export_plan: The export plan.
+        module: The module.
+
+    Returns:
+        The reason, for users; None if methods can be saved without weights.
+    """
     code = loading_code(module) if export_plan.weights else None
     return None if code is None else f"{code} takes part in loading its weights"
 

@@ -17,6 +17,10 @@ from etbuild.plan.plan import ExportPlan
 def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
     """Calls the factory of each constant method from code.
 
+    Args:
+        export_plan: The export plan.
+        finder: Finds the declared sources, which contain the factories.
+
     Returns:
         The values by name: numbers, booleans, strings, lists of numbers and booleans, and tensors.
 

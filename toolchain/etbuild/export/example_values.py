@@ -54,7 +54,17 @@ def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tupl
 
 
 def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
-    """Makes one input: see `make`."""
+    """Makes one input.
+
+    Args:
+        example: The input in the export plan.
+        path: Its document path.
+        context: The declared inputs of the step, which contain factories and files.
+
+    Raises:
+        InputError: A file is not declared, or does not contain a tensor.
+        BuildError: A factory failed, or returned a value that cannot be an input.
+    """
     if isinstance(example, ContainerExample):
         made = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
         return made if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](made.values())

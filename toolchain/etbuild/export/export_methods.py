@@ -173,7 +173,7 @@ def _shifted(value: Any) -> Any:
 
 
 def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
-    printed = io.StringIO()  # torch prints the unfinished graph before it raises: too long for an error
+    printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed):

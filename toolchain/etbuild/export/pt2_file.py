@@ -206,7 +206,7 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _Records(archive, len(content))
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle and zip each have errors of their own
+    except Exception as error:  # the errors of pickle and zip have no common base class
         raise Refused(
             f"its record `{record}` cannot be read without running code from the file: {summary(error)}"
         ) from error
@@ -246,5 +246,5 @@ def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.
             return torch.empty(sizes, dtype=dtype)
         bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)
-    except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride of more than 63 bits
+    except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride has more than 63 bits
         raise Refused(f"the form of `{name}` is unknown") from error

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
     """Makes the recipe of a plan. Each call makes a new one, because partitioners and passes may keep state.
 
+    Args:
+        recipe: The name of the recipe, or its callable, with keyword arguments.
+        finder: Finds the declared sources, which may contain the callable.
+
     Raises:
         InputError: The recipe does not accept the `kwargs`.
         BuildError: ExecuTorch cannot make the recipe, the callable failed or did not return a recipe, or the recipe

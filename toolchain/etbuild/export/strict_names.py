@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputSpec, TensorArgument
 
 Spec = TypeVar("Spec", InputSpec, OutputSpec)
-_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # torch.export's own
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # as in torch.export
 
 
 def settle(program: ExportedProgram, module: torch.nn.Module) -> None:
