@@ -16,7 +16,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.model.module import named_tensors
 from etbuild.plan.plan import MethodPlan, weights_names
 
-_FEW = 3  # up to so many unknown names, an error suggests a known name for each
+_FEW = 3  # an error with at most this many unknown names suggests a known name for each
 _SHARD = "#"  # tags in a manifest cannot contain this character
 
 
