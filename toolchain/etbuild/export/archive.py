@@ -251,7 +251,8 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
 
     made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
     zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
-    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}  # not as shared memory
+    # Copies, because safetensors refuses tensors that share memory.
+    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}
     if kept:
         try:
             data = save(kept)

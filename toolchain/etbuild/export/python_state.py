@@ -280,7 +280,7 @@ class _Walk:
         """Visits a variable of a function that inner functions share."""
 
         def read() -> _Content:
-            with suppress(ValueError):  # it is empty
+            with suppress(ValueError):  # the cell is empty
                 return {name: cell.cell_contents}
             return {}
 
@@ -355,7 +355,7 @@ class _Walk:
         def read() -> _Content:
             held = {}
             for key, slot in slots.items():
-                with suppress(AttributeError):  # it is empty
+                with suppress(AttributeError):  # the slot is empty
                     held[key] = slot.__get__(value)
             return held
 

@@ -1,4 +1,4 @@
-"""Converts the options of a lower plan to ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig`."""
+"""Makes ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig` from the options of a lower plan."""
 
 from __future__ import annotations
 

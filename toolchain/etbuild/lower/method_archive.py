@@ -1,4 +1,4 @@
-"""A lowered method as a directory, from which it can be merged with others into a program.
+"""Saves and reads a lowered method as a directory, and merges lowered methods into a program.
 
     method.json        what the directory holds, or why the method cannot be lowered by itself
     program.json       ExecuTorch's own form of a lowered program, without weights and blobs

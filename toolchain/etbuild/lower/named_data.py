@@ -409,7 +409,7 @@ def _check_untagged(
 ) -> None:
     """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
 
-    It has such blobs if it has more untagged blobs than weights without a tag.
+    The limit for the number of untagged blobs is the number of weights without a tag.
     """
     program = delegate.original_module
     untagged = [

@@ -1,8 +1,8 @@
 """Checks that all methods have the same number of partitions if a backend pairs them.
 
 Core ML and Qualcomm pair partitions to share weights. They refuse methods with different numbers of partitions, but
-only after compiling some of them, and do not say where the methods differ. ExecuTorch runs the partitioners of all
-methods before it calls the first backend, so that this check compares them when the last partitioner has run.
+only after other partitions were compiled, and do not say where the methods differ. ExecuTorch runs the partitioners of
+all methods before it calls the first backend, so that the check can run as soon as the last partitioner has run.
 """
 
 from __future__ import annotations
