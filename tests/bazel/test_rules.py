@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.workspaces import Workspace
+
 from ..starlark_files import examples
-from ..workspaces import Workspace
 
 MANIFEST = """\
 schema: executorch-model/v1

@@ -205,6 +205,8 @@ SWALLOW = """\
 import os, signal, sys
 from etbuild.cli.main import main
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
+
 def settle(limit):
     try:
         os.kill(os.getpid(), int(sys.argv[2]))

@@ -197,7 +197,7 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build,
         ),
         (
             {"class": "Qwen3NextForCausalLM", "config": SMALL_QWEN, "cache": {"max_length": 8}},
-            "model.huggingface.cache: the model has a layer that keeps something else than keys and values",
+            "model.huggingface.cache: a layer of the model caches something other than keys and values",
         ),
     ],
 )

@@ -163,7 +163,7 @@ def test_weights_of_two_owners_are_not_folded_into_one_file(build: Build) -> Non
     )
     outcome = build(manifest, model=CNN.replace("self.backbone(x).relu()", "self.backbone(x)"))
     assert outcome.code == 1
-    assert "model.yaml:7:1: named_data: XNNPACK folds weights of different tags into one" in outcome.err
+    assert "model.yaml:7:1: named_data: XNNPACK merges weights of different tags into one" in outcome.err
     assert "`backbone.3.weight` (backbone)" in outcome.err
     assert "`norm.running_mean` (no tag)" in outcome.err
 

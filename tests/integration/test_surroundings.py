@@ -180,9 +180,11 @@ def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path
             opened.writestr(f"{prefix}yaml/__init__.py", "raise RuntimeError('this hides PyYAML')\n")
     place = f"{archive}{below}"
     assert python_path({"PYTHONPATH": f"{place}:{tmp_path / 'not_there'}"}) == [tmp_path / "not_there"]
-    done = etbuild("validate", manifest, PYTHONPATH=place)
+    surroundings = {**os.environ, "PYTHONPATH": str(place)}
+    done = etbuild("validate", manifest, environment=surroundings)
     assert done.returncode == 0, done.stderr
-    done = etbuild("build", manifest, "--no-cache", "--timeout", "0.01", "-o", tmp_path / "out", PYTHONPATH=place)
+    arguments = ("build", manifest, "--no-cache", "--timeout", "0.01", "-o", tmp_path / "out")
+    done = etbuild(*arguments, environment=surroundings)
     assert f"note: builds ignore {place}, an entry of PYTHONPATH: it is not a directory" in done.stderr
 
 

@@ -1,7 +1,7 @@
-"""The process: `etbuild` and `python -m etbuild`; and `etbuild --persistent_worker`, as Bazel starts a worker.
+"""Entry point of `etbuild`, `python -m etbuild`, and `etbuild --persistent_worker`, as Bazel starts a worker.
 
-A process that builds is started with this file by itself, see `settled`: it finds its package and installed ones on its
-own.
+A process that builds runs this file directly (see `processes.environment`). It then finds its own package and the
+installed ones by itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _supervise(arguments: list[str], limit: float | None) -> None:
 
 
 def _settle(arguments: list[str]) -> None:
-    """Starts this process anew in settled surroundings: one that lives long, and forks for each build."""
+    """Restarts this process in settled surroundings. For processes that live long and fork for each build."""
     from etbuild.processes import environment
 
     if not environment.is_settled():
@@ -61,7 +61,7 @@ def _settle(arguments: list[str]) -> None:
 
 
 def _look_where_builds_look() -> None:
-    """Leaves out directories of PYTHONPATH as builds do: else a key would be made of other packages."""
+    """Removes the directories of PYTHONPATH that builds ignore, so that the key describes the packages of the build."""
     from etbuild.processes import environment
 
     left = set(environment.python_path())
@@ -70,7 +70,7 @@ def _look_where_builds_look() -> None:
 
 
 def _start_as_file() -> None:
-    """Does what Python does for `-m etbuild`, but for running code of `sitecustomize` and `usercustomize`."""
+    """Does what Python does for `-m etbuild`, but does not run `sitecustomize` and `usercustomize`."""
     from importlib import util
 
     here = Path(__file__).parent

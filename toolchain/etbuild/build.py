@@ -1,4 +1,4 @@
-"""The whole road on one machine: export, lower and report, each from the cache where nothing that it reads changed."""
+"""Builds on one machine: export, lower and report. A step whose inputs did not change comes from the cache."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Built:
-    """A build that ended well.
+    """The result of a successful build.
 
     Attributes:
-        key: Of the program.
+        key: The key of the program.
         artifacts: The program, the named data, the report and the index.
-        steps: What was done: `run` or `cached`, by step.
-        methods: The same for methods that were lowered one by one.
+        steps: For each step, whether it ran: `run` or `cached`.
+        methods: The same for each method, if methods were lowered one by one.
     """
 
     key: str
@@ -43,12 +43,12 @@ class Built:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where and how a build runs. What it gives does not depend on them.
+    """Where and how a build runs. They do not change what it makes.
 
     Attributes:
-        stage: Is told of each stage, for progress.
-        cache: Where results are looked for and kept.
-        settle: Called before the first step runs, which needs surroundings that are the same each time.
+        stage: Is called for each stage, to show progress.
+        cache: The cache for results; None to build without one.
+        settle: Is called before the first step runs. It makes the surroundings the same for each build.
         effort: How lowering runs.
     """
 
@@ -60,7 +60,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class _Request:
-    """What is to be built, and everything that it depends on."""
+    """What to build, and everything that it depends on."""
 
     plan: Plan
     inputs: Inputs
@@ -73,12 +73,16 @@ class _Request:
 
     @property
     def beside(self) -> dict[str, DocumentPath]:
-        """The data that is declared and that the plan does not name. Every step may read it."""
+        """The declared data that the plan does not name, by name. Every step may read it."""
         named = self.plan.data_names
         return {name: path for name, path in data_in_key(self.inputs, self.plan).items() if name not in named}
 
     def check_unchanged(self) -> None:
-        """Raises BuildError: a source or a data file is no longer what it was when the build began."""
+        """Checks that no source and no data file has changed since the build began.
+
+        Raises:
+            BuildError: A file has changed.
+        """
         check_unchanged(self.described, self.inputs, self.used, data_in_key(self.inputs, self.plan))
 
 
@@ -89,23 +93,23 @@ def build(
 
     Args:
         plan: What to build.
-        inputs: What may be read.
-        directory: Where `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json` go. They appear there when
-            all of them are written and checked, and not before.
-        surroundings: Where and how.
-        verify_reproducible: Build twice, both times from nothing, and compare.
+        inputs: The declared inputs. The build reads no other files.
+        directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json`. They appear
+            there when all of them are written and checked.
+        surroundings: Where and how the build runs.
+        verify_reproducible: Build twice without the cache, and compare.
 
     Raises:
-        InputError: A declared input is missing or does not fit; something is not installed that a backend needs.
+        InputError: A declared input is missing or does not fit, or a package that a backend needs is not installed.
         BuildError: The model cannot be exported, lowered or written.
-        CheckError: The program breaks a bound that the manifest sets.
+        CheckError: The program breaks a limit of the manifest's `checks`.
     """
     cache = surroundings.cache
     plan.check_backends()
     with surroundings.stage("read the inputs"):
         used = used_sources(inputs, plan.export_plan)
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
-    # Who asks for another way of lowering wants it to run.
+    # A caller who changes how lowering runs wants lowering to run.
     if cache is None or verify_reproducible or not surroundings.effort.accelerate:
         surroundings.settle()
         return _build(request, directory, surroundings, verify_reproducible)
@@ -146,7 +150,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
     plan, name, stage = request.plan, request.plan.name, surroundings.stage
     from etbuild.inputs.undeclared import unkeyed
 
-    # Who asks whether two builds agree wants two builds.
+    # A comparison of two builds needs two builds, so the cache must not replace one.
     steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
     with staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
@@ -168,7 +172,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
 
 
 class _Steps:
-    """The steps that take time, each from the cache where what it reads was read before."""
+    """The steps that take time. Each comes from the cache if its inputs are the same as before."""
 
     def __init__(self, request: _Request, surroundings: Surroundings) -> None:
         self.request = request
@@ -177,7 +181,7 @@ class _Steps:
         self.effort = surroundings.effort
 
     def export(self, directory: Path) -> str:
-        """Exports into a new directory: `run` or `cached`."""
+        """Exports into a new directory. Returns `run` or `cached`."""
         from etbuild.steps import export as export_step
 
         plan, used = self.request.plan.export_plan, self.request.used
@@ -186,8 +190,13 @@ class _Steps:
         return self._step("export", _export_key(self.request), directory, run)
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
-        """Lowers into a new directory: `run` or `cached`. Notes what was done with each method, if they were lowered
-        one by one."""
+        """Lowers into a new directory. Returns `run` or `cached`.
+
+        Args:
+            exported: The directory of the export's files.
+            directory: The directory to make.
+            methods: Receives `run` or `cached` for each method, if the methods are lowered one by one.
+        """
         from etbuild.steps import lower as lower_step
 
         plan = self.request.plan.lower_plan
@@ -203,7 +212,7 @@ class _Steps:
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
-        """Takes what it can from the cache method by method, lowers the others, and merges all."""
+        """Takes methods from the cache, lowers the others, and merges all of them."""
         from etbuild.inputs.undeclared import unkeyed
         from etbuild.steps import lower as lower_step
 
@@ -225,7 +234,7 @@ class _Steps:
             lower_step.merge(what, found, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
-        """Fills a new directory from the cache, or by running the step and keeping what it made."""
+        """Fills a new directory from the cache; or runs the step and stores what it made. Returns `run` or `cached`."""
         from etbuild.inputs.undeclared import unkeyed
 
         directory.mkdir()
@@ -257,14 +266,14 @@ def _export_data(request: _Request) -> dict[str, DocumentPath]:
 
 
 def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
-    """The data that lowering reads; all of it where lowering exports."""
+    """The data that lowering reads. This is all data if lowering also exports."""
     if ExportFiles.below(exported).together:
         return data_in_key(request.inputs, request.plan)
     return {**request.beside, **request.plan.lower_plan.data_names}
 
 
 def _export_key(request: _Request) -> str:
-    """Over what the export reads: its part of the plan, sources, example inputs, and the toolchain."""
+    """The key of the export: its part of the plan, sources, example inputs, and the toolchain."""
     return digest(
         {
             "schema": "executorch-export-key/v1",
@@ -277,7 +286,7 @@ def _export_key(request: _Request) -> str:
 
 
 def _lower_key(request: _Request, exported: Path) -> str:
-    """Over what lowering reads: its part of the plan, the export's files, the data, and the toolchain."""
+    """The key of lowering: its part of the plan, the export's files, the data, and the toolchain."""
     return digest(
         {
             "schema": "executorch-lower-key/v1",
@@ -290,7 +299,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
 
 
 def _method_key(request: _Request, exported: Path, name: str) -> str:
-    """Over what lowering one method by itself reads: of the export the other methods are left out."""
+    """The key of lowering one method by itself. It leaves out the other methods of the export."""
     others = {f"methods/{other}.pt2" for other in request.plan.methods if other != name}
     return digest(
         {

@@ -27,9 +27,9 @@ INTERRUPTED = 130
 
 DocumentPath = tuple[str | int, ...]
 
-_COMPARED = 20  # of unknown words, so many are compared with all that are known
-_LISTED = 60  # of known words, so many are listed
-_LONG = 100  # of a key, so many characters are shown
+_COMPARED = 20  # this many unknown words are compared with the known ones
+_LISTED = 60  # this many known words are listed
+_LONG = 100  # this many characters of a key are shown
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ Positions = Mapping[DocumentPath, Position]
 class Problem:
     """One thing that is wrong.
 
-    What it quotes may come from files of others: as text it has no character that a terminal would obey, and a line
-    of its message that is not the first is indented, so that it looks like no message of its own.
+    Its text may quote files from other people. As a string, it contains no character that controls a terminal. All
+    lines after the first are indented, so that a quoted line does not look like a separate message.
 
     Attributes:
         message: What is wrong.
-        path: Where in the manifest.
+        path: The place in the manifest.
         hint: What to write instead.
-        at_key: It is the key at `path` that is wrong, not the value.
-        position: Where in the file; filled in from `path` where it is known.
+        at_key: The key at `path` is wrong, not its value.
+        position: The position in the file. `located` fills it in from `path` if it is known.
     """
 
     message: str
@@ -152,19 +152,19 @@ class CheckError(EtbuildError):
 
 
 def check_current_directory() -> None:
-    """Looks for the current directory. PyTorch ends a process that imports it where that is missing.
+    """Checks that the current directory exists. PyTorch ends a process that imports it in a removed directory.
 
     Raises:
         InputError: The directory was removed.
     """
     try:
-        os.getcwd()  # noqa: PTH109 - this module does without pathlib
+        os.getcwd()  # noqa: PTH109 - this module does not import pathlib
     except FileNotFoundError:
         raise InputError.of("the current directory was removed", "go to another directory") from None
 
 
 class Elsewhere(BaseException):
-    """The command was run to its end by another process, with this exit code."""
+    """Another process has run the command to its end, with this exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -187,16 +187,16 @@ _STEERING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u2
 
 
 def steers(text: str) -> bool:
-    """Whether a text holds a control character, a line end, a mark of direction, or half of a surrogate pair.
+    """Whether a text contains a control character, a line end, a direction mark, or half of a surrogate pair.
 
-    Other characters without a form of their own, such as the joiners of Persian, are part of ordinary names.
+    Other invisible characters, such as the joiners of Persian, are part of ordinary names.
     """
     return _STEERING.search(text) is not None
 
 
 def printable(text: str) -> str:
-    """The text with an escape in place of each character that could move a cursor, begin a line, or turn the order
-    of what is read: control characters, line ends, marks of direction, and what has no form."""
+    """Escapes each character that could move a cursor, begin a line, or change the order of the text: control
+    characters, line ends, direction marks, and characters without a visible form."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
@@ -225,7 +225,7 @@ def _did_you_mean(word: str, words: tuple[str, ...]) -> str | None:
 
 
 def unknown(given: Iterable[str], known: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Those of some words that are not known, each with a hint. Both may be long: only the first few are compared."""
+    """The words that are not known, each with a hint. Only the first few get one, because both lists may be long."""
     words = set(known)
     for number, word in enumerate(word for word in given if word not in words):
         yield word, did_you_mean(word, words) if number < _COMPARED else None

@@ -1,4 +1,4 @@
-"""What others raise, in a line; and whole, in a file that the line names."""
+"""Exceptions of other people's code: a summary in one line, and a file that holds the whole error."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import re
 import traceback
 from pathlib import Path
 
-_LIMIT = 600  # characters: what is read of an error that stands in a line
-_KEPT = 50  # files
+_LIMIT = 600  # characters that a summary takes from a message
+_KEPT = 50  # error files that are kept
 
 
 def summary(error: BaseException, limit: int = _LIMIT) -> str:
-    """The error's type and the part of its message that says what is wrong, in a line.
+    """The error's type and the first paragraph of its message, on one line.
 
-    That is its first paragraph; where this one ends with a colon, what it announces too.
+    If this paragraph ends with a colon, the summary includes the next one.
 
     Args:
         error: The error.
-        limit: Characters of the message, at most. It is cut between words.
+        limit: The maximum number of characters of the message. A longer message is cut between words.
     """
     paragraphs = re.split(r"\n\s*\n", str(error).strip())
     text = _line(paragraphs[0])
@@ -30,23 +30,26 @@ def summary(error: BaseException, limit: int = _LIMIT) -> str:
 
 
 def shortened(text: str, limit: int = _LIMIT) -> str:
-    """The text, cut between words where it is longer than a number of characters."""
+    """The text, cut between words if it has more than `limit` characters."""
     return text if len(text) <= limit else (text[: limit + 1].rpartition(" ")[0] or text[:limit]) + " ..."
 
 
 def hints(*parts: str | None) -> str | None:
-    """Several hints as one, a line each; None where there are none."""
+    """Joins hints, one on each line. Returns None if there are none."""
     return "\n    ".join(filter(None, parts)) or None
 
 
 def whole_error(error: BaseException, said: str) -> str | None:
-    """A hint that names a file with the whole error; None where all is said, or no file can be written.
+    """Writes the whole error to a file, and returns a hint that names the file.
 
-    The file is in a directory of the user, by the error's content: the same error is in the same file.
+    The file is in a directory of the user. Its name is a digest of the content, so the same error has the same file.
 
     Args:
         error: The error.
-        said: What a message says of it.
+        said: What the message already says about the error.
+
+    Returns:
+        None if the message already says everything, or if no file can be written.
     """
     if _line(str(error)) in said:
         return None
@@ -63,7 +66,7 @@ def whole_error(error: BaseException, said: str) -> str | None:
 
 
 def _directory() -> Path:
-    """In the cache's: a temporary directory of a build system's is gone when its user reads the message."""
+    """A directory in the cache: a build system removes its temporary directories before the user reads the message."""
     named = os.environ.get("ETBUILD_CACHE_DIR")
     return Path(named or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild") / "errors"
 
@@ -75,6 +78,6 @@ def _forget_oldest(directory: Path) -> None:
 
 
 def _line(paragraph: str) -> str:
-    """A paragraph as one line, in which nothing moves a terminal's cursor."""
+    """A paragraph as one line, without characters that move a terminal's cursor."""
     text = " ".join(paragraph.split())
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from etbuild.errors import Problem
 
-_SHOWN = 10  # so many problems of one kind are shown
-_SHOWN_AT_ONE_PLACE = 3  # so many problems of one kind at one place are shown; of more, only the first
-_NAMED = 5  # so many of the others are named
+_SHOWN = 10  # this many problems of one kind are shown
+_SHOWN_AT_ONE_PLACE = 3  # if more problems of one kind are at one place, only the first is shown
+_NAMED = 5  # this many of the other problems are named
 
 
 def listed(names: Sequence[str], most: int = _NAMED) -> str:
@@ -38,9 +38,9 @@ class _Row:
 def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
     """The problems to show, in their order.
 
-    Problems are of one kind if their messages differ only in quoted names and in numbers. If more than three of a kind
-    are at one place, the first stands for all and names some of the others. Of one kind, ten are shown, and then how
-    many more there are.
+    Problems are of one kind if their messages differ only in quoted names and in numbers. If more than three problems
+    of one kind are at one place, only the first is shown, and it names some of the others. At most ten problems of one
+    kind are shown; one more line gives the number of the others.
     """
     by_place: dict[tuple[str, object], list[_Row]] = {}
     for rank, problem in enumerate(problems):
@@ -54,14 +54,14 @@ def folded(problems: Sequence[Problem]) -> Iterator[Problem]:
 
 
 def _fold_place(rows: list[_Row]) -> list[_Row]:
-    """The rows of one kind at one place; of many, one."""
+    """The rows of one kind at one place. Many rows become one."""
     if len(rows) <= _SHOWN_AT_ONE_PLACE:
         return rows
     return [_Row(rows[0].rank, _first_of([row.problem for row in rows]), len(rows))]
 
 
 def _fold_kind(rows: list[_Row]) -> list[_Row]:
-    """The rows of one kind; of many, the first ten and one that counts the others."""
+    """The rows of one kind. If there are many, returns the first ten and one that counts the others."""
     rows = sorted(rows, key=lambda row: row.rank)
     if len(rows) <= _SHOWN:
         return rows
@@ -74,7 +74,7 @@ def _fold_kind(rows: list[_Row]) -> list[_Row]:
 
 
 def _first_of(alike: Sequence[Problem]) -> Problem:
-    """The first of several problems of one kind at one place, which names some of the others."""
+    """The first of several problems of one kind at one place, with a hint that names some of the others."""
     first, *others = alike
     own = set(_QUOTED.findall(first.message))
     named = [next((name for name in _QUOTED.findall(other.message) if name not in own), "") for other in others]
@@ -88,5 +88,5 @@ _QUOTED = re.compile(r"`[^`]*`")
 
 
 def _kind(message: str) -> str:
-    """The message without what differs between problems of one kind: quoted names, lists, and numbers."""
+    """The message without the parts that differ between problems of one kind: quoted names, lists, and numbers."""
     return re.sub(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]|\b\d[\d.,]*", "", message)

@@ -41,7 +41,7 @@ def from_exception(
         where: The path in the manifest; None if the error is not about the manifest.
         action: What failed, such as "cannot read `net.safetensors`".
         hint: What to do.
-        said: What the exception says, where the caller can say it better than `exception_text.summary`.
+        said: What the exception says, if the caller has a better text than `exception_text.summary`.
     """
     message = f"{action}: {summary(error) if said is None else said}"
     hint = hints(hint, whole_error(error, message))
@@ -53,7 +53,7 @@ def wrap_errors(convert: Callable[[BaseException], EtbuildError]) -> Iterator[No
     """Converts every exception that code inside raises, and every `sys.exit`.
 
     Args:
-        convert: Makes our error of an exception.
+        convert: Makes our error from an exception.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def wrap_library_errors(
         hint: What to do.
 
     Raises:
-        EtbuildError: Of that kind: the code inside raised an exception.
+        EtbuildError: The code inside raised an exception. The error has the class `kind`.
     """
     with wrap_errors(lambda error: from_exception(error, kind, where, action, hint)):
         yield
@@ -88,14 +88,17 @@ _OF_SYSTEM = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
     **dict.fromkeys((errno.EACCES, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
 }
-"""Error numbers that the state of the machine causes, never a bug of the driver; each with its hint."""
+"""Error numbers that come from the state of the machine and never from a bug of the driver, each with its hint."""
 
 
 def system_error(error: Exception) -> BuildError | None:
-    """The error for a problem of the machine: a full disk, a limit, a permission. None if it may be a bug of ours.
+    """Our error for a problem of the machine: a full disk, a limit, a permission.
 
     Args:
-        error: An OSError; or a RuntimeError of a library that quotes the system's message.
+        error: An OSError, or a RuntimeError of a library that quotes the system's message.
+
+    Returns:
+        None if the error may be a bug of ours.
     """
     if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
         named = isinstance(error.filename, str | bytes)
@@ -110,7 +113,7 @@ def system_error(error: Exception) -> BuildError | None:
 
 @contextmanager
 def wrap_system_errors() -> Iterator[None]:
-    """Converts the system's errors that `system_error` knows, whichever library meets them. Others pass unchanged.
+    """Converts the errors that `system_error` knows, from any library. Other errors pass through unchanged.
 
     Raises:
         BuildError: The disk is full, a limit is reached, or the like.

@@ -1,4 +1,4 @@
-"""JSON Schemas of the package, and their errors in a user's words."""
+"""The package's JSON Schemas, and messages for users about data that breaks them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def file(name: str) -> Path:
 
 @cache
 def validator(name: str | Path) -> Draft202012Validator:
-    """The validator of `schemas/NAME.schema.json`, or of a schema in a file elsewhere.
+    """The validator of a schema.
 
-    `NAME#PART` is one of the schemas that a file has in its `$defs`.
+    Args:
+        name: `NAME` for `schemas/NAME.schema.json`, `NAME#PART` for one of the `$defs` of that file, or the path of
+            another schema file.
     """
     of, _, part = ("", "", "") if isinstance(name, Path) else name.partition("#")
     path = name if isinstance(name, Path) else file(of)
@@ -45,17 +47,17 @@ def validator(name: str | Path) -> Draft202012Validator:
 
 
 def identifier(name: str) -> str | None:
-    """What files of a schema have as their `schema`; None where they have none."""
+    """The value that files of a schema have under the key `schema`; None if the schema requires none."""
     said = validator(name).schema.get("properties", {}).get("schema")
     return said["enum"][0] if said else None
 
 
 def check(path: Path) -> None:
-    """Sees whether a file holds a JSON Schema.
+    """Checks that a file contains a JSON Schema.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It does not.
+        OSError: The file cannot be read.
+        ValueError: The file is not a JSON Schema.
     """
     try:
         _Validator.check_schema(validator(path).schema)
@@ -63,15 +65,15 @@ def check(path: Path) -> None:
         raise ValueError(f"{path}: {error.message}") from None
 
 
-# JSON takes 1.0 for an integer; Python's and PyTorch's calls do not.
-# `$` in a pattern is the end; Python's also matches before a final newline.
+# JSON counts 1.0 as an integer; Python's and PyTorch's calls do not.
+# `$` in a JSON pattern matches only the end; in Python it also matches before a final newline.
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
     del validator, schema
     if isinstance(instance, str) and not re.search(re.sub(r"\$\Z", r"\\Z", pattern), instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-# The library compares each entry with each other one where they have no order.
+# If entries cannot be sorted, the library compares each one with each other one.
 def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
     del validator, schema
     if wanted and isinstance(instance, list) and len({canonical(entry) for entry in instance}) < len(instance):
@@ -79,7 +81,7 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
 
 
 def canonical(value: Any) -> str:
-    """Equal values as equal texts."""
+    """The value as text. Equal values give equal texts."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -93,13 +95,13 @@ _Validator = extend(
 
 
 def problems(name: str | Path, data: Any, path: DocumentPath = (), most: int | None = None) -> list[Problem]:
-    """What in `data` breaks the schema `name`, each at its path below `path`.
+    """The problems of `data` that break a schema, each with its path.
 
     Args:
-        name: As `validator` takes it.
+        name: The schema, as `validator` takes it.
         data: The data.
-        path: Where it stands.
-        most: Look for no more than so many: data that somebody else made may hold a million.
+        path: The place of the data in its document. The paths of the problems begin with it.
+        most: The number of problems after which the search stops. Data from other people may have a million.
     """
     explain = _Explainer(validator(name).schema, path)
     found: dict[Problem, None] = {}
@@ -111,14 +113,14 @@ def problems(name: str | Path, data: Any, path: DocumentPath = (), most: int | N
 
 
 class _Explainer:
-    """Words errors of one schema, which is at `base` in the manifest."""
+    """Writes messages for errors of one schema. The data is at `base` in the manifest."""
 
     def __init__(self, root: Any, base: DocumentPath) -> None:
         self.root = root
         self.base = base
 
     def error(self, error: ValidationError) -> Iterator[Problem]:
-        """The problems that one error stands for."""
+        """The problems that one error of the library describes."""
         path = (*self.base, *error.absolute_path)
         keyword, wanted, data, schema = error.validator, error.validator_value, error.instance, error.schema
         example = self.example(schema)
@@ -166,7 +168,8 @@ class _Explainer:
                 yield Problem(error.message, path, hint)
 
     def any_of(self, error: ValidationError) -> Iterator[Problem]:
-        """The errors of the one alternative that has the data's type; else what the alternatives are."""
+        """The errors of the alternative that fits the data's type; a list of the alternatives if not exactly one
+        fits."""
         branches: dict[int, list[ValidationError]] = {}
         for sub_error in error.context or ():
             branches.setdefault(sub_error.schema_path[0], []).append(sub_error)
@@ -190,7 +193,7 @@ class _Explainer:
         yield Problem(f"{show(error.instance)} does not fit: {_first_sentence(error.schema)}", path, hint)
 
     def example(self, schema: Any) -> str | None:
-        """An example of what the schema takes, as YAML on one line."""
+        """An example of a value that the schema accepts, as YAML on one line."""
         if "$ref" in schema and "examples" not in schema:
             return self.example(self.root["$defs"][schema["$ref"].rpartition("/")[2]])
         examples = schema.get("examples") or schema.get("enum")
@@ -198,7 +201,7 @@ class _Explainer:
 
 
 def _one_of(data: dict[str, Any], keys: list[str], path: DocumentPath) -> Iterator[Problem]:
-    """Of some keys there is none, or more than one."""
+    """The problem that none or more than one of some keys is given."""
     listed = ", ".join(f"`{key}`" for key in keys)
     given = [key for key in keys if key in data]
     if not given:
@@ -218,7 +221,7 @@ def _type_names(wanted: str | list[str]) -> str:
 
 
 def _flow(value: Any) -> str:
-    """The value as YAML in flow style, which is how people write it."""
+    """The value as YAML in flow style, as people write it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -229,11 +232,11 @@ def _flow(value: Any) -> str:
 
 
 def _first_sentence(schema: Any) -> str:
-    said = schema.get("description", "what the backend's schema says")  # of another package, it may say nothing
+    said = schema.get("description", "what the backend's schema says")  # another package's schema may have none
     return re.split(r"\. (?=[A-Z])", str(said))[0].rstrip(".")
 
 
 def show(value: Any) -> str:
-    """A value of a document as JSON, cut where it is long."""
+    """A value of a document as JSON. A long text is cut."""
     text = "null" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

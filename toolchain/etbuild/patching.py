@@ -1,4 +1,4 @@
-"""One attribute that has another value for a while."""
+"""Replaces one attribute for a while."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Gives an attribute of a module or class another value inside, and afterwards its own again, or none."""
+    """Sets an attribute of a module or class inside. Restores it afterwards, or removes it if there was none."""
     own = vars(owner)
-    original = own.get(name, owner)  # the owner itself stands for an attribute that it only inherits
+    original = own.get(name, owner)  # the owner itself marks an attribute that is only inherited
     setattr(owner, name, value)
     try:
         yield

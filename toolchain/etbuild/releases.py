@@ -1,6 +1,6 @@
-"""Releases of ExecuTorch: which are supported, and what differs between them. Nothing else asks for a release.
+"""Releases of ExecuTorch: the supported ones, and how they differ. No other module checks for a release.
 
-The lock has the newest. The tests build the core's programs with each of them.
+The lock pins the newest one. The tests build the core's programs with each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 SUPPORTED = ("1.4.1", "1.5.1")
-# What the switches of `accelerate` and the saved methods of `lowered_method` are written for: they use private code.
+# The switches of `accelerate` and the saved methods of `method_archive` use private code of these releases.
 WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 
@@ -29,15 +29,15 @@ def installed(name: str) -> str:
 
 
 def fitting() -> bool:
-    """Whether methods can be lowered one by one, and faster: the same bytes are made more slowly where they cannot."""
+    """Whether methods can be lowered one by one, and faster. If not, the same bytes are made more slowly."""
     return all(installed(name) == version for name, version in WRITTEN_FOR.items())
 
 
 def check() -> None:
-    """Says so where the installed release is not one of those that the tests build with.
+    """Prints a note if the tests do not build with the installed release.
 
     Raises:
-        BuildError: It is older than all of them.
+        BuildError: The installed release is older than all supported ones.
     """
     release = installed("executorch")
     if release in SUPPORTED:
@@ -53,26 +53,26 @@ def _numbers(release: str) -> list[int]:
 
 
 def is_file_backed(blob: CordBuffer) -> bool:
-    """Whether a blob lies in a file, and not in memory; before 1.5 none does."""
+    """Whether a blob is in a file and not in memory. Before release 1.5, every blob is in memory."""
     from executorch.exir._serialize import _cord
 
     return hasattr(_cord, "FileBackedData") and isinstance(blob, _cord.FileBackedData)
 
 
 def sha256_of(blob: CordBuffer) -> bytes:
-    """The digest of a blob. One that lies in a file knows its own."""
+    """The digest of a blob. A blob in a file already knows its digest."""
     digest: bytes = blob.sha256() if is_file_backed(blob) else hashlib.sha256(blob).digest()
     return digest
 
 
 def copy_for_preprocess(backend: Any, program: Any, compile_specs: Any) -> Any:
-    """A copy of a partition's program for a backend to compile; since 1.5 the backend makes it."""
+    """A copy of a partition's program for a backend to compile. Since release 1.5, the backend makes the copy."""
     own = getattr(backend, "copy_exported_program_for_preprocess", None)
     return copy.deepcopy(program) if own is None else own(program, compile_specs)
 
 
 def file_backed(path: Path, sha256: bytes) -> Any:
-    """A blob that lies in a file. Only what `fitting` allows makes one: it needs 1.5."""
+    """A blob that is in a file. It needs release 1.5, so only code that `fitting` allows may call this."""
     from executorch.exir._serialize._cord import FileBackedData
 
     return FileBackedData(str(path), sha256=sha256)

@@ -25,17 +25,17 @@ def page(root: Path) -> str:
 def with_packages(architecture: str, root: Path) -> str:
     """Returns the text of ARCHITECTURE.md with an updated table of packages."""
     rows = []
-    for layer in _layers(root):
+    for number, layer in enumerate(_layers(root), 1):
         for name in reversed(layer):
             modules = ", ".join(f"`{module}`" for module in _modules(root, name))
-            rows.append((f"`{name}`", _summary(_file(root, name)), modules))
-    return _TABLE.sub(lambda _: f"{table(('package', 'what it does', 'modules'), rows)}\n", architecture)
+            rows.append((str(number), f"`{name}`", _summary(_file(root, name)), modules))
+    return _TABLE.sub(lambda _: f"{table(('layer', 'package', 'what it does', 'modules'), rows)}\n", architecture)
 
 
 def _blocks(root: Path) -> Iterator[str]:
     yield (
-        "The packages stand in the order in which a build needs them. A package imports only packages above it on this "
-        "page; `make lint` checks that. The names are internal, except those of the [Python interface](python.md)."
+        "The packages stand in the order in which a build needs them. A package imports only packages of lower layers; "
+        "`make lint` checks that. The names are internal, except those of the [Python interface](python.md)."
     )
     for layer in _layers(root):
         for name in reversed(layer):

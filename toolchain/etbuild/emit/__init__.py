@@ -1,1 +1,1 @@
-"""The program: `.pte` and `.ptd` files, written and checked."""
+"""Emit: writes the program's `.pte` and `.ptd` files, and checks them."""

@@ -1,4 +1,4 @@
-"""Emit: the lowered methods become a `.pte` and one `.ptd` for each tag, checked against each other."""
+"""Emits lowered methods as a `.pte` and the `.ptd` files of each tag, and checks that these files fit together."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from etbuild.plan.plan import LowerPlan
 
 @dataclass(frozen=True)
 class Emission:
-    """What was emitted.
+    """The result of `emit`.
 
     Attributes:
         artifacts: The program, then the named data in the order of the tags and their shards.
-        program: The facts of the program, read from its file.
-        named_data: By tag, the size in bytes of each blob by key, read from its files.
-        limits: What ExecuTorch's own runtime cannot do of the program.
+        program: Facts about the program, read from its file.
+        named_data: For each tag, the size in bytes of each blob by key, read from its files.
+        limits: What ExecuTorch's own runtime cannot run, or computes wrongly, in the program.
     """
 
     artifacts: list[Artifact]
@@ -52,11 +52,11 @@ def emit(
         lower_plan: The lower plan.
         edge: The lowered methods.
         shards: The shard of each parameter that has a tag, by name.
-        finder: The declared sources, for passes and planning algorithms that come from there.
-        directory: Where the files go.
+        finder: Finds declared sources, which may contain passes and planning algorithms.
+        directory: The directory to write to.
 
     Raises:
-        InputError: The plan names an operator or a callable that there is not.
+        InputError: The plan names an operator or a callable that does not exist.
         BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
     """
     if lower_plan.share_mutable_buffers:
@@ -90,7 +90,16 @@ def emit(
 
 
 def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
-    """The file of each shard, in order. Those of a tag that is split are called after their content."""
+    """Writes the file of each shard. If a tag is split, the names of its files contain their digests.
+
+    Args:
+        lower_plan: The lower plan.
+        written: The content of each shard's file.
+        directory: The directory to write to.
+
+    Raises:
+        BuildError: A tag has no weights that a method reads, or a file cannot be written.
+    """
     missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(
@@ -122,7 +131,10 @@ def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact
 
 
 def _check_names(edge: EdgeProgramManager) -> None:
-    """Weights that portable operators read go by name: under one name, one method would read the other's."""
+    """Fails if methods have different weights in named data under one name.
+
+    Portable operators find weights by name, so that one method would read the weight of the other.
+    """
     seen: dict[str, tuple[str, torch.Tensor]] = {}
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
@@ -140,7 +152,7 @@ def _check_names(edge: EdgeProgramManager) -> None:
 
 
 def _check_outputs(edge: EdgeProgramManager) -> None:
-    """ExecuTorch cannot plan the memory of a method that has no tensor to give, and does not say which one it is."""
+    """Fails if a method returns no tensor: ExecuTorch cannot plan its memory, and does not name the method."""
     problems = [
         Problem(
             "the method returns no tensor",
@@ -159,7 +171,10 @@ def _check_outputs(edge: EdgeProgramManager) -> None:
 def _check_keys(
     edge: EdgeProgramManager, external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
 ) -> None:
-    """Every key that the program asks for is in one place. Without it the runtime ends with a segmentation fault."""
+    """Fails if a key of named data that the program needs is missing or is in several files.
+
+    The runtime ends with a segmentation fault if a key is missing.
+    """
     places: dict[str, list[str]] = {key: [".pte"] for key in inside}
     for shard, keys in blobs.items():
         for key in keys:
@@ -182,7 +197,7 @@ def _check_keys(
 
 
 def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
-    """Every tagged weight that a portable operator reads is in its tag's file."""
+    """Fails if a tagged weight that a portable operator reads is missing from its tag's file."""
     problems = [
         Problem(f"`{name}` is missing from the file of its tag `{tag}`", ("named_data", tag))
         for shard, names in expected.items()
@@ -202,7 +217,7 @@ def _emission_error(
 
 
 def _place_and_hint(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
-    """The place in the manifest that caused ExecuTorch's message, and what to do."""
+    """The document path of the value that caused ExecuTorch's message, and a hint."""
     if "Missing out variants" in text:
         return _of_missing_kernels(text, lower_plan, edge)
     if "without a name" in text:

@@ -1,4 +1,4 @@
-"""What changes at run time: buffers that methods write to, such as a KV cache, and weights that methods train."""
+"""Handles tensors that change at run time: buffers that methods write to, such as a KV cache, and trained weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from etbuild.model.weights_files import equal, form
 
 
 def _written(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """The buffers that a method, or a delegate's part of one, writes to, by the names that all methods share."""
+    """The buffers that a method or delegate writes to, by the names that they have in all methods."""
     return {original_name(name, methods) for name in program.graph_signature.buffers_to_mutate.values()}
 
 
 def _used(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """The parameters and buffers that a method, or a delegate's part of one, reads or writes to, by the same names.
+    """The parameters and buffers that a method or delegate uses, by the names that they have in all methods.
 
-    It has those of the whole module; a buffer that it overwrites is used without being read.
+    A program lists those of the whole module. A buffer that it overwrites is used, but no node reads it.
     """
     read = {original_name(name, methods) for node, name in named_data.weights(program) if node.users}
     return read | _written(program, methods)
 
 
 def initialized(edge: EdgeProgramManager) -> list[str]:
-    """Placeholders of buffers that methods write to and that start with more than zeros.
+    """Names of the placeholders of buffers that methods write to and whose initial content is not all zeros.
 
-    Without being told, ExecuTorch keeps the shape of such a buffer and forgets what was in it.
+    By default, ExecuTorch keeps only the shape of such a buffer and drops its content.
     """
     found = set()
     for method in edge.methods:
@@ -48,12 +48,16 @@ def initialized(edge: EdgeProgramManager) -> list[str]:
 
 
 def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
-    """Whether all weights that methods train go to named data, as `external_mutable_weights` asks.
+    """Checks that all weights that methods train go to named data, as `external_mutable_weights` requires.
 
-    ExecuTorch's own pass would send them to a file of a fixed name, and take the tag from those that have one.
+    ExecuTorch's own pass is not used: it would put the weights into a file with a fixed name and remove their tags.
+
+    Args:
+        edge: The lowered methods.
+        shards: The shard of each parameter that has a tag, by name.
 
     Raises:
-        BuildError: One has no tag; or no method trains any.
+        BuildError: A trained weight has no tag, or no method trains a weight.
     """
     path: DocumentPath = ("executorch", "external_mutable_weights")
     trained = {
@@ -78,18 +82,18 @@ def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> N
 
 
 def share(edge: EdgeProgramManager, named: Collection[str]) -> None:
-    """Prepares methods for `share_mutable_buffers`: a buffer that one of them writes to is a constant of none.
+    """Prepares methods for `share_mutable_buffers`.
 
-    ExecuTorch shares by name, once it plans memory: in a method that only reads such a buffer it must be no constant,
-    and in none of them it may lie inside a delegate.
+    ExecuTorch shares buffers by name when it plans memory. If one method writes to a buffer, the buffer must not be a
+    constant in any other method, and must not be inside a delegate. This function removes the tags of such buffers.
 
     Args:
-        edge: The lowered methods.
+        edge: The lowered methods. The metadata of their placeholders is changed in place.
         named: The backends that the plan names.
 
     Raises:
-        BuildError: A delegate took such a buffer: for state of its own, or for a constant, so that it would keep what
-            the buffer starts with. Or two methods have buffers of one name that differ.
+        BuildError: A delegate keeps a shared buffer as its own state or treats it as a constant, or two methods have
+            different buffers of the same name.
     """
     written = _writers(edge)
     problems = [*_unequal(edge, written), *_taken(edge, written, named)]
@@ -102,7 +106,7 @@ def share(edge: EdgeProgramManager, named: Collection[str]) -> None:
 
 
 class _Part(NamedTuple):
-    """A method's own part of its graph, or one of its delegates."""
+    """A method without its delegates, or one of its delegates."""
 
     method: str
     delegate: LoweredBackendModule | None
@@ -118,7 +122,7 @@ def _parts(edge: EdgeProgramManager) -> Iterator[_Part]:
 
 
 def _writers(edge: EdgeProgramManager) -> dict[str, str]:
-    """The buffers that methods or their delegates write to, each with the first method that does."""
+    """The buffers that methods or their delegates write to, each with the first method that writes to it."""
     found: dict[str, str] = {}
     for part in _parts(edge):
         for name in sorted(_written(part.program, edge.methods)):
@@ -127,7 +131,13 @@ def _writers(edge: EdgeProgramManager) -> dict[str, str]:
 
 
 def _taken(edge: EdgeProgramManager, written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
-    """Buffers that lie inside a delegate, where the methods that have them cannot share them."""
+    """Reports written buffers inside delegates: methods cannot share them.
+
+    Args:
+        edge: The lowered methods.
+        written: The buffers that methods write to, each with the first method that does.
+        named: The backends that the plan names.
+    """
     users: dict[str, set[str]] = {}
     for part in _parts(edge):
         for name in _used(part.program, edge.methods) & written.keys():
@@ -154,7 +164,7 @@ def _listed(methods: list[str]) -> str:
 
 
 def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]:
-    """Buffers of one name that are not the same in all methods: they cannot be shared, and some are meant to be."""
+    """Reports buffers of `shared` that have the same name in two methods but differ, so that they cannot be shared."""
     first: dict[str, tuple[str, torch.Tensor]] = {}
     problems = []
     for method in sorted(edge.methods):
@@ -176,13 +186,13 @@ def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]
 
 
 def check_shared(manager: ExecutorchProgramManager) -> None:
-    """Whether each buffer that methods share has one place in the memory plans of all of them.
+    """Checks that each buffer that methods share has the same place in the memory plans of all of them.
 
     Args:
         manager: The program, with planned memory.
 
     Raises:
-        BuildError: One has several places, or none.
+        BuildError: A buffer has different places, or no place.
     """
     programs = {method: manager.exported_program(method) for method in sorted(manager.methods)}
     written = {name for program in programs.values() for name in program.graph_signature.buffers_to_mutate.values()}

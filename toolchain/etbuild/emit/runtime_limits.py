@@ -1,8 +1,8 @@
-"""What ExecuTorch's own runtime cannot load, cannot run, or computes wrongly, found in a program before it is run.
+"""Finds what ExecuTorch's own runtime cannot load, cannot run, or computes wrongly in a program.
 
-ExecuTorch emits these without a word. All of it was measured with the runtime in the wheel of ExecuTorch 1.5.1, which
-has its portable, optimized and quantized kernels; `tests/integration/test_runtime_limits.py` runs each case, and fails
-once ExecuTorch has mended it. An application may have other kernels, so that most of it is worth a note and no more.
+ExecuTorch emits such programs without a warning. Each limit was measured with the runtime in the wheel of ExecuTorch
+1.5.1, which has its portable, optimized and quantized kernels. `tests/integration/test_runtime_limits.py` runs each
+case, and fails when ExecuTorch has fixed it. An application may have other kernels, so that most limits are only notes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from executorch.exir.schema import (
 from etbuild.exception_text import summary
 from etbuild.files.program_file import operator_name
 
-# The operators of ExecuTorch's kernels that read and write uint16: they move elements as they are.
+# The operators whose kernels in ExecuTorch accept uint16: they copy elements without computing with them.
 _MOVES_UINT16 = frozenset(
     {
         "aten::copy.out",
@@ -44,18 +44,18 @@ _MOVES_UINT16 = frozenset(
     }
 )
 _INTEGERS = (ScalarType.BYTE, ScalarType.CHAR, ScalarType.SHORT, ScalarType.INT, ScalarType.LONG)
-_PORTABLE = ("aten", "dim_order_ops")  # the namespaces whose kernels choose by dtype; others have kernels of their own
+_PORTABLE = ("aten", "dim_order_ops")  # their kernels select code by dtype; other namespaces have their own kernels
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Something in a program that the runtime cannot do.
+    """Something in a program that the runtime cannot do, or does wrongly.
 
     Attributes:
-        method: The method that has it.
-        what: What it is and what comes of it.
-        hint: What to do about it.
-        wrong: The method runs, and computes something else.
+        method: The name of the method.
+        what: The limit and its consequence, for users.
+        hint: What users can do about it.
+        wrong: The method runs but computes wrong results.
     """
 
     method: str
@@ -64,12 +64,12 @@ class Limit:
     wrong: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The limit as JSON data."""
         return asdict(self)
 
 
 def find(file: PTEFile) -> list[Limit]:
-    """The limits that a program meets, in the order of its methods, each once."""
+    """The limits of the runtime that a program exceeds, in the order of its methods' names, without repetitions."""
     found: dict[Limit, None] = {}
     kernels = _kernels()
     for plan in sorted(file.program.execution_plan, key=lambda plan: plan.name):
@@ -78,9 +78,9 @@ def find(file: PTEFile) -> list[Limit]:
     return list(found)
 
 
-@functools.cache  # so that the note is there once
+@functools.cache  # prints the note only once
 def _kernels() -> frozenset[str] | None:
-    """The operators that the runtime has kernels for; None: the installed package cannot say."""
+    """The operators that the runtime has kernels for; None: the installed package does not list them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its API is experimental
         try:
@@ -106,7 +106,7 @@ def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | Non
 
 
 def _tensors(plan: ExecutionPlan, indices: list[int]) -> Iterator[Tensor]:
-    """The tensors among values, those in lists too."""
+    """The tensors among the values with these indices, also those in lists."""
     for index in indices:
         value = plan.values[index].val if index >= 0 else None
         if isinstance(value, Tensor):
@@ -116,7 +116,7 @@ def _tensors(plan: ExecutionPlan, indices: list[int]) -> Iterator[Tensor]:
 
 
 def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """exir's own verifier lets uint16 pass for many operators."""
+    """Finds uint16 tensors that a kernel does not accept. exir's verifier accepts uint16 for many more operators."""
     portable = operator.partition("::")[0] in _PORTABLE and operator not in _MOVES_UINT16
     if portable and any(tensor.scalar_type == ScalarType.UINT16 for tensor in tensors):
         what = f"its kernel of `{operator}` does not take uint16, so the method fails at run time"
@@ -124,7 +124,7 @@ def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit
 
 
 def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """Of several dimensions, the kernel returns indices in a wrong order of columns."""
+    """Finds `nonzero` of tensors with several dimensions: the kernel's result has its columns in a wrong order."""
     if operator == "aten::nonzero.out" and len(tensors[0].sizes) > 1:
         count = len(tensors[0].sizes)
         what = f"its kernel of `{operator}` gives wrong indices for a tensor of {count} dimensions"
@@ -133,7 +133,7 @@ def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
 
 
 def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """Of integers, the kernel gives the sign of the dividend, as C does; PyTorch gives that of the divisor."""
+    """Finds `remainder` of integers: the kernel's result has the dividend's sign, PyTorch's has the divisor's."""
     if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
         what = f"its kernel of `{operator}` gives a wrong result for integers of different signs"
         yield Limit(method, what, "write `x - x // y * y`, unless no value is negative")
@@ -143,7 +143,10 @@ _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (_uin
 
 
 def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:
-    """A segment without a byte cannot be mapped from a file. One with other constants besides can."""
+    """Finds constants without elements in a program without other constants.
+
+    The runtime cannot map a segment of 0 bytes from a file. If there are other constants, the segment is not empty.
+    """
     if any(buffer.storage for buffer in file.program.constant_buffer):
         return
     for value in plan.values:

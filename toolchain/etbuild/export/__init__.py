@@ -1,1 +1,1 @@
-"""The export: one `torch.export` program for each method, and the files that hold them."""
+"""Export: makes one `torch.export` program for each method, and the files that hold them."""

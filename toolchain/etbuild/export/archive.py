@@ -1,14 +1,15 @@
-"""An export as a directory: every method without its weights, and what else lowering has to know of the module.
+"""Saves and reads an export as a directory: every method without its weights, and the facts that lowering needs.
 
-    module.json           names, shapes and origin of the parameters and buffers; what has to be imported before loading
-    methods/NAME.pt2      one file of torch.export a method, without the content of parameters and buffers
-    made.safetensors      what the factory made, or the export, and no file of weights brings; all zeros are left out
+    module.json           names, shapes and origin of the parameters and buffers; modules to import before loading
+    methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
+    made.safetensors      tensors from the factory or the export that no weights file holds, except all zeros
     constants.safetensors tensors that constant methods from code return
-    sources/              sources that lowering has to import: those of custom partitioners, passes and custom operators
-    export_plan.json      only where the methods cannot be saved without weights; lowering then exports
+    sources/              sources that lowering imports: of custom partitioners, passes and custom operators
+    export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
 
-The same graphs give the same bytes, whatever the weights, the place of the sources, or a comment in them: lowering then
-has nothing to do. Written against torch 2.13, whose `.pt2` holds stack traces and a random identifier otherwise.
+Equal graphs give equal bytes, independently of the weights, the location of the sources and comments in them. Lowering
+then need not run again. To make this so, the module removes stack traces and a random identifier from the `.pt2` files
+of torch 2.13.
 """
 
 from __future__ import annotations
@@ -41,24 +42,24 @@ from etbuild.plan.plan import read as read_plan
 
 _SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
-_TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` alone brings
-# Operators of what is installed with the driver, by the module that registers them.
+_TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
+# The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
 
 
 @dataclass(frozen=True)
 class SavedExport:
-    """An export that was read.
+    """What `read` returns: an export without its methods. `load_methods` reads those.
 
     Attributes:
-        files: Where it is.
-        tensors: The module's parameters and buffers.
-        zeros: Those that no file of weights brings and that hold nothing but zeros.
-        constants: The constant methods that come from code, by name.
-        imports: Modules that have to be imported before a method is loaded.
-        sources: The sources that it brings, by import path.
-        export_plan: What lowering has to export by itself; None where the methods are here.
+        files: The location of its files.
+        tensors: Facts about the module's parameters and buffers.
+        zeros: Names of the tensors that are all zeros and that no weights file holds.
+        constants: The values of the constant methods that come from code, by name.
+        imports: Modules that must be imported before a method is loaded.
+        sources: The sources in the export: the file of each, by its import path.
+        export_plan: The plan by which lowering must export the methods; None if the export contains them.
     """
 
     files: ExportFiles
@@ -71,7 +72,7 @@ class SavedExport:
 
 
 class CannotSave(Exception):
-    """Why methods cannot be saved without weights, in a user's words."""
+    """Methods cannot be saved without weights. The message gives users the reason."""
 
 
 def write(
@@ -85,15 +86,15 @@ def write(
     """Saves an export.
 
     Args:
-        directory: An existing directory, empty.
+        directory: An existing empty directory.
         export_plan: The export plan.
         module: The module.
-        programs: Its methods. Their content is taken out of them.
-        constants: The constant methods from code, by name.
+        programs: Its methods by name. The content of their weights is removed from them.
+        constants: The values of the constant methods from code, by name.
         used: The sources that the export used.
 
     Raises:
-        CannotSave: A method, or what the factory made, has no form in which it could be saved.
+        CannotSave: torch.export cannot save a method, or safetensors cannot save a tensor that the factory made.
         BuildError: A file cannot be written.
     """
     content, tensors = named_tensors(module), describe(module, export_plan.weights)
@@ -116,7 +117,13 @@ def write(
 
 
 def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: Used) -> None:
-    """Saves what lowering needs to export by itself.
+    """Saves an export plan instead of methods, with the sources that lowering needs to export them.
+
+    Args:
+        directory: An existing empty directory.
+        export_plan: The export plan.
+        constants: The values of the constant methods from code, by name.
+        used: The sources that the export used.
 
     Raises:
         BuildError: A file cannot be written.
@@ -128,7 +135,15 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
-    """Why the module has to be exported with its weights; None where it has not."""
+    """Finds out whether the module must be exported together with its weights.
+
+    Args:
+        export_plan: The export plan.
+        module: The module.
+
+    Returns:
+        The reason, for users; None if methods can be saved without weights.
+    """
     code = loading_code(module) if export_plan.weights else None
     return None if code is None else f"{code} takes part in loading its weights"
 
@@ -149,7 +164,7 @@ def _copy_sources(directory: Path, used: Used) -> None:
 
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
-    """The modules that define what is in the graphs and is not PyTorch's: operators, and types of results."""
+    """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
     own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
     factory = (export_plan.model.factory or "").partition(":")[0]
     return [*([factory] if factory else []), *export_plan.model.modules] if own else []
@@ -184,11 +199,11 @@ def _types_of_others(program: ExportedProgram) -> bool:
 
 
 def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
-    """The method as a `.pt2`, with the content of the named tensors taken out."""
+    """The content of a method's `.pt2` file, without the content of the named tensors."""
     for child in program.graph_module.modules():
         if isinstance(child, torch.fx.GraphModule):
             for node in child.graph.nodes:
-                node.meta.pop("stack_trace", None)  # it holds paths and line numbers
+                node.meta.pop("stack_trace", None)  # paths and line numbers would reach the bytes
     _number_graphs(program.graph_module)
     for content in (program._state_dict, program._constants):
         for name in names & content.keys():
@@ -199,19 +214,19 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     saved = io.BytesIO()
     try:
         torch.export.save(program, saved)
-    except Exception as error:  # torch's serializer has no common base of its errors
+    except Exception as error:  # the errors of torch's serializer have no common base class
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())
 
 
 def _number_graphs(graph_module: torch.fx.GraphModule) -> None:
-    """Replaces the addresses of graphs in the nodes' provenance, which differ in each process.
+    """Replaces the addresses of graphs in the nodes' provenance, because addresses differ in each process.
 
-    ExecuTorch tells the nodes of the first graphs apart by name and graph: these get numbers in the order of the nodes.
-    Nothing reads the graphs between the first one and the last.
+    ExecuTorch identifies the nodes of the first graphs by name and graph, so that these graphs get numbers in the order
+    of the nodes. Nothing reads the graphs between the first and the last, so that they get -1.
     """
     numbers: dict[int, int] = {}
-    seen: dict[int, NodeSource] = {}  # nodes may share what they came from
+    seen: dict[int, NodeSource] = {}  # nodes may share sources
     children = [child for child in graph_module.modules() if isinstance(child, torch.fx.GraphModule)]
     waiting = [source for child in children for node in child.graph.nodes for source in node.meta.get("from_node", ())]
     waiting.reverse()
@@ -220,7 +235,7 @@ def _number_graphs(graph_module: torch.fx.GraphModule) -> None:
         if id(source) in seen:
             continue
         seen[id(source)] = source
-        source._dict = None  # what `to_dict` has kept
+        source._dict = None  # clears the cache of `to_dict`
         if source.node_info is not None:
             first = not source.from_node
             source.node_info.graph_id = numbers.setdefault(source.graph_id, len(numbers)) if first else -1
@@ -228,23 +243,27 @@ def _number_graphs(graph_module: torch.fx.GraphModule) -> None:
 
 
 def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
-    """Saves what no file of weights brings, and returns the names of what is all zeros, such as caches."""
+    """Saves the tensors that no weights file holds, and returns the names of those that are all zeros.
+
+    Tensors that are all zeros, such as caches, are not saved.
+    """
     from safetensors.torch import save
 
     made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
     zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
-    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}  # it refuses shared memory
+    # Copies, because safetensors refuses tensors that share memory.
+    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}
     if kept:
         try:
             data = save(kept)
-        except Exception as error:  # safetensors has errors of its own, and KeyError for a dtype that it lacks
+        except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
         _write(directory, _MADE, data)
     return zeros
 
 
 def _save_constants(directory: Path, constants: dict[str, object]) -> dict[str, object]:
-    """Saves tensors as a file, and returns the other constants."""
+    """Saves the tensors among constants in a file, and returns the other constants."""
     from safetensors.torch import save
 
     tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}
@@ -260,15 +279,15 @@ def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, object]
 
 
 def _all_zero_bytes(tensor: torch.Tensor) -> bool:
-    """Whether every bit is zero: -0.0 is not."""
+    """Whether every bit of a tensor is zero. -0.0 has a bit that is not."""
     return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
 
 
 def read(export: ExportFiles) -> SavedExport:
-    """Reads an export, without its methods.
+    """Reads an export without its methods.
 
     Raises:
-        InputError: It is none, or it is damaged.
+        InputError: The directory holds no export, or a damaged one.
     """
     directory = export.directory
     what = "an export that `etbuild export` wrote"
@@ -295,12 +314,15 @@ def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
 def load_methods(
     saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
 ) -> dict[str, ExportedProgram]:
-    """Methods, with the content of their parameters and buffers.
+    """Reads methods, and puts in the content of their parameters and buffers.
 
     Args:
-        saved: What `read` gave. Its `imports` have been imported.
-        content: Of every parameter and buffer, by name.
-        names: Of the methods.
+        saved: The export. Its `imports` must have been imported.
+        content: Every parameter and buffer by name, from `load_content`.
+        names: The names of the methods to read.
+
+    Returns:
+        The methods by name.
 
     Raises:
         InputError: A method cannot be read.
@@ -310,7 +332,7 @@ def load_methods(
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
         hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
         with wrap_library_errors(InputError, ("methods", name), "cannot read the exported method back", hint):
-            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides the reason of a failure
+            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program
@@ -318,15 +340,20 @@ def load_methods(
 
 
 def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer: one tensor for each, whatever the methods and names that it has. Never one for two
-    of equal content: ExecuTorch would take two caches of zeros for one.
+    """Loads every parameter and buffer.
+
+    A tensor with several names is loaded once. Two tensors with equal content stay separate: ExecuTorch would otherwise
+    treat two caches of zeros as one.
 
     Args:
-        saved: What `read` gave.
-        weights: The content of those that the weights' files bring, by name.
+        saved: The export.
+        weights: The tensors from weights files, by name.
+
+    Returns:
+        The tensors by name.
 
     Raises:
-        InputError: Some of it is missing or damaged.
+        InputError: A tensor is missing or damaged.
     """
     from safetensors.torch import load_file
 

@@ -1,5 +1,7 @@
-"""What a method assigns to what it finds. `torch.export` follows what is written into a tensor, and what is assigned to
-a buffer of the module that it exports. All else that is assigned is lost.
+"""Finds what a method assigns, and fails if a program would lose an assignment that matters.
+
+`torch.export` keeps what a method writes into a tensor, and what it assigns to a buffer of the exported module itself.
+It loses all other assignments.
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ _OF_DYNAMO = "While compiling, we found certain side effects"
 
 @dataclass
 class Assigned:
-    """What was assigned while a method was traced.
+    """What a method assigned while it was traced.
 
     Attributes:
-        buffers: Names of buffers. What is assigned to them is lost.
-        attributes: By name, what places that are neither buffers nor parameters held before. What is assigned to them
-            is lost.
-        kept: Names of buffers of which `torch.export` keeps what is assigned.
-        retyped: The own dtype of those of `kept` that have got tensors of another one, and that one.
-        reshaped: The own shape of those of `buffers` that have got tensors of another one, and that one.
-        made: Names of parameters that the method makes.
-        unclear: TorchDynamo says that the method changes its modules, and not whether it writes or assigns.
-        casts: Those of these names that a run has left with what they held, in another dtype or on another device.
+        buffers: Names of buffers whose assignments are lost.
+        attributes: The previous values of other places whose assignments are lost, by name. These places are neither
+            buffers nor parameters.
+        kept: Names of buffers whose assignments `torch.export` keeps.
+        retyped: Names in `kept` that got a tensor of another dtype: the buffer's dtype and the new one.
+        reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
+        made: Names of parameters that the method creates.
+        unclear: TorchDynamo reports that the method changes its modules, but not whether it writes or assigns.
+        casts: Names whose value a run only converted to another dtype or device.
     """
 
     buffers: list[str] = field(default_factory=list)
@@ -58,30 +60,30 @@ class Assigned:
     casts: set[str] = field(default_factory=set)
 
     def note(self, changes: Iterable[Change]) -> None:
-        """Adds what was assigned to other places than buffers."""
+        """Adds assignments to places other than buffers. Each place keeps the value from before its first change."""
         for change in changes:
             self.attributes.setdefault(change.name, change.before)
 
     def wants_run(self, program: ExportedProgram) -> bool:
-        """Whether only a run of the method tells what it assigns, and whether that changes what it computes."""
+        """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
         return self.unclear or bool(self._read(program))
 
     def add(self, ran: Assigned) -> None:
-        """Adds what a run of the method has assigned."""
+        """Adds what a run of the method assigned."""
         self.buffers += [name for name in ran.buffers if name not in self.kept]
         self.attributes = {**ran.attributes, **self.attributes}
         self.made += ran.made
         self.casts |= ran.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
-        """Whether the method does the same at each call without what was assigned.
+        """Checks that the method computes the same without the lost assignments, and prints a note about each.
 
         Args:
-            program: The method.
-            path: Where the manifest has it.
+            program: The exported method.
+            path: The document path of its entry.
 
         Raises:
-            BuildError: It does not: eager code would find at the next call what it has assigned at this one.
+            BuildError: The method reads a value that an earlier call assigns. The program would not have that value.
         """
         read = self._read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
         problems = [self._lost(name, path) for name in sorted(read)]
@@ -96,7 +98,7 @@ class Assigned:
             print(f"note: {note}", file=sys.stderr)
 
     def _read(self, program: ExportedProgram) -> set[str]:
-        """Of what is lost, the names of tensors that the method reads as they were before it."""
+        """The names of tensors whose assignments are lost and whose previous values the method reads."""
         targets = _read(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
         places = {memory(constant) for constant in constants if _is_tensor(constant)}
@@ -117,7 +119,7 @@ class Assigned:
 
 
 def _keeps_value(program: ExportedProgram, name: str) -> bool:
-    """Whether all that a method writes to a buffer is what it held, in another dtype."""
+    """Whether a method writes to a buffer only the buffer's own value, converted to another dtype."""
     inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name}
     written = [
         node.args[1]
@@ -143,7 +145,7 @@ def _made(name: str, path: DocumentPath) -> Problem:
 
 
 def _read(program: ExportedProgram) -> set[str]:
-    """The names of the tensors that a method reads what they held before it."""
+    """The names of the tensors whose values from before the call a method reads."""
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
     return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
@@ -151,11 +153,11 @@ def _read(program: ExportedProgram) -> set[str]:
 
 @contextmanager
 def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iterator[Assigned]:
-    """Collects what a method assigns while it is traced inside, and puts back what it has changed.
+    """Within this context, collects what a method assigns while it is traced. On exit, undoes its changes.
 
     Args:
-        module: What is exported.
-        sources: The modules of a user's code.
+        module: The module that is exported.
+        sources: The Python modules of the user's code.
     """
     found, state = Assigned(), PythonState(module, sources)
     children = {name: child for name, child in module.named_modules() if name}
@@ -184,12 +186,12 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
 def assigned_when_run(
     module: torch.nn.Module, run: Callable[[], object], sources: Iterable[ModuleType] = ()
 ) -> Assigned:
-    """What a run of a method assigns. It leaves the module as it was.
+    """Runs a method to find what it assigns, and undoes its changes to the module.
 
     Args:
-        module: What is exported.
+        module: The module that is exported.
         run: Runs the method.
-        sources: The modules of a user's code.
+        sources: The Python modules of the user's code.
     """
     modules, found, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
@@ -212,7 +214,7 @@ def assigned_when_run(
 
 
 class _Written(TorchDispatchMode):  # type: ignore[misc]
-    """Keeps the content of parameters that are written to: to copy all would take as much memory as the model."""
+    """Copies parameters before they are written to. A copy of all parameters would take as much memory as the model."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -234,7 +236,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """What draws numbers afterwards gets those that it would have got without what runs inside."""
+    """On exit, restores the random number generators of Python, NumPy and torch."""
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]):
@@ -249,22 +251,22 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_cast(before: torch.Tensor, after: Any) -> bool:
-    """Whether a tensor is another one in a new dtype or on a new device.
+    """Whether a tensor is a conversion of another one to a new dtype or device.
 
-    Equal content alone does not tell: to add zeros to a state changes nothing either, and the next input may be others.
+    Equal content is not enough: a method that adds its input to a state leaves it equal if the input is zero.
     """
     if not isinstance(after, torch.Tensor) or before.shape != after.shape:
         return False
     if (before.dtype, before.device) == (after.dtype, after.device):
         return False
-    # As bytes: NaN is equal to itself, and not every dtype can be compared.
+    # Compared as bytes: NaN must equal itself, and some dtypes have no comparison.
     cast, found = (value.detach().contiguous().flatten().view(torch.uint8) for value in (before.to(after), after))
     return bool(torch.equal(cast, found))
 
 
 @contextmanager
 def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> Iterator[None]:
-    """Collects the names of the buffers to which another tensor is assigned inside."""
+    """Within this context, collects the names of the buffers to which another tensor is assigned."""
     names = {id(module._buffers): name for name, module in modules.items()}
 
     def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
@@ -281,7 +283,7 @@ def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> 
 
 @contextmanager
 def _side_effects(found: Assigned) -> Iterator[None]:
-    """Notes that TorchDynamo warns of side effects, and leaves other warnings as they are."""
+    """Within this context, sets `unclear` instead of showing TorchDynamo's warning about side effects."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:

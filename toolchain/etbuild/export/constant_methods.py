@@ -1,4 +1,4 @@
-"""Constant methods from code: evaluated by the export, so that lowering needs their values alone."""
+"""Evaluates constant methods from code during the export, so that lowering needs only their values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from etbuild.plan.plan import ExportPlan
 
 
 def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
-    """What each constant method from code returns, by name: a number, a boolean, a string, a list of numbers and
-    booleans, a tensor.
+    """Calls the factory of each constant method from code.
+
+    Args:
+        export_plan: The export plan.
+        finder: Finds the declared sources, which contain the factories.
+
+    Returns:
+        The values by name: numbers, booleans, strings, lists of numbers and booleans, and tensors.
 
     Raises:
-        BuildError: A callable failed, or returned something else.
+        BuildError: A callable failed, or returned a value of another kind.
     """
     found: dict[str, object] = {}
     for name, entry in sorted(export_plan.constant_methods.items()):
@@ -42,7 +48,8 @@ DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn),
 )
-"""Those of a tensor that a program can hold. Complex and quantized ones, which it could too, no kernel takes."""
+"""The dtypes that a constant tensor may have. Programs can also hold complex and quantized ones, but no kernel accepts
+them."""
 
 
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
@@ -84,7 +91,7 @@ def _check(value: Any, reference: str, path: DocumentPath) -> None:
 
 
 def described(value: Any) -> Any:
-    """A constant as JSON data: of a tensor its form."""
+    """A constant as JSON data. A tensor is described by its dtype and shape."""
     if not isinstance(value, torch.Tensor):
         return value
     return {"dtype": _name(value.dtype), "shape": list(value.shape)}

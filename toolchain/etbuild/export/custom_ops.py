@@ -1,4 +1,4 @@
-"""Operators that are not PyTorch's, from shared libraries and Python modules that the manifest declares."""
+"""Loads custom operators from the shared libraries and Python modules that the manifest declares."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, import_module
 from etbuild.plan.parts import CustomOps
 
-# An operator is registered once in a process: what has done so stays, though the export and lowering each load it.
+# A process can register an operator only once. Export and lowering both load custom operators, and may run in one
+# process, so that libraries and modules stay loaded.
 _loaded: set[str] = set()  # the digests of libraries
-_registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of what they and modules registered
+_registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of operators that `load` registered
 
 
 @dataclass(frozen=True)
 class _Imported:
-    """A module of the declared sources, those that it imported among it, and the digests of their files."""
+    """What the import of a module of the declared sources loaded.
+
+    Attributes:
+        modules: The module, and the modules of the declared sources that it imported, by name.
+        digests: The digests of their files, by import path.
+    """
 
     modules: dict[str, ModuleType]
     digests: dict[str, str]
@@ -34,24 +40,24 @@ _imported: dict[str, _Imported] = {}
 
 
 def is_declared(operator: str) -> bool:
-    """Whether an operator is one that a manifest declares.
+    """Whether `load` registered an operator.
 
     Args:
-        operator: As its schema names it, `NAMESPACE::NAME` or `NAMESPACE::NAME.OVERLOAD`.
+        operator: The name in its schema: `NAMESPACE::NAME` or `NAMESPACE::NAME.OVERLOAD`.
     """
     return operator in _registered
 
 
 def load(custom_ops: CustomOps, context: StepContext) -> None:
-    """Registers the operators, those of libraries first.
+    """Registers custom operators: those of libraries, then those of modules.
 
     Args:
-        custom_ops: Of an export plan or a lower plan.
-        context: What the step works with. Modules may come from its sources.
+        custom_ops: The libraries and modules of an export plan or a lower plan.
+        context: The declared inputs of the step.
 
     Raises:
         InputError: A library is not declared.
-        BuildError: A library cannot be loaded, or a module not imported.
+        BuildError: A library cannot be loaded, or a module cannot be imported.
     """
     before = set(torch._C._dispatch_get_all_op_names())
     try:

@@ -1,4 +1,4 @@
-"""Example inputs as PyTorch objects, and their dynamic shapes as `torch.export` takes them."""
+"""Makes example inputs as PyTorch objects, and their dynamic shapes in the form that `torch.export` accepts."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword inputs of a method.
+    """Makes the positional and keyword inputs of a method.
 
     Args:
-        method: The method, as the export plan has it.
-        path: Where it stands in the manifest.
-        context: What the step works with. Factories come from its sources.
+        method: The method in the export plan.
+        path: Its document path.
+        context: The declared inputs of the step, which contain factories and files.
+
+    Returns:
+        The positional inputs, and the keyword inputs by name.
 
     Raises:
-        InputError: A file is not declared, or lacks a tensor.
-        BuildError: A factory failed, or returned something else.
+        InputError: A file is not declared, or does not contain a tensor.
+        BuildError: A factory failed, or returned a value that cannot be an input.
     """
     arguments = tuple(
         make_one(example, (*path, "example_inputs", index), context)
@@ -51,7 +54,17 @@ def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tupl
 
 
 def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
-    """One input: see `make`."""
+    """Makes one input.
+
+    Args:
+        example: The input in the export plan.
+        path: Its document path.
+        context: The declared inputs of the step, which contain factories and files.
+
+    Raises:
+        InputError: A file is not declared, or does not contain a tensor.
+        BuildError: A factory failed, or returned a value that cannot be an input.
+    """
     if isinstance(example, ContainerExample):
         made = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
         return made if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](made.values())
@@ -77,7 +90,11 @@ def _from_factory(example: FactoryCall, path: DocumentPath, finder: SourceFinder
 
 
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:
-    """The value with its tensors detached and its mappings sorted by key, as those of a manifest are."""
+    """The value with its tensors detached and its mappings sorted by key, as mappings in a manifest are.
+
+    Raises:
+        BuildError: The value cannot be an input.
+    """
     if isinstance(value, torch.Tensor):
         return _without_overlap(value.detach())
     if isinstance(value, _PLAIN):
@@ -99,7 +116,7 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with memory of its own for each element, as the one at run time has; an expanded one shares it."""
+    """Copies an expanded tensor, whose elements share memory: at run time, each element has its own memory."""
     expanded = tensor.layout == torch.strided and 0 in tensor.stride()
     return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
 
@@ -119,17 +136,23 @@ class DynamicShapes:
     """The dynamic shapes of a method.
 
     Attributes:
-        positional: As `torch.export` takes them, for each positional input.
-        keyword: The same for keyword inputs, by name.
+        positional: The shape of each positional input, in the form that `torch.export` accepts.
+        keyword: The shape of each keyword input in the same form, by name.
     """
 
     def __init__(
         self, method: ExportMethod, arguments: tuple[Any, ...], keywords: dict[str, Any], path: DocumentPath
     ) -> None:
-        """Equal names become one `Dim`.
+        """Converts the shapes in the export plan. Dimensions with equal names become one `Dim`.
+
+        Args:
+            method: The method in the export plan.
+            arguments: Its positional inputs.
+            keywords: Its keyword inputs, by name.
+            path: Its document path.
 
         Raises:
-            InputError: They do not have the form of the inputs.
+            InputError: The structure of the shapes differs from that of the inputs.
         """
         self._dims: dict[str, Any] = {}
         self._leaves: dict[int, list[tuple[tuple[Any, ...] | None, DocumentPath]]] = {0: [], 1: []}
@@ -145,14 +168,21 @@ class DynamicShapes:
         }
 
     def for_export(self, forward: Callable[..., Any]) -> dict[str, Any] | None:
-        """What `torch.export.export` takes, by parameter of what is exported; None where every size is fixed."""
+        """The argument `dynamic_shapes` of `torch.export.export`; None if every size is fixed.
+
+        Args:
+            forward: The callable that is exported. The shapes are bound to its parameters.
+        """
         if not self._dims:
             return None
         return dict(inspect.signature(forward).bind(*self.positional, **self.keyword).arguments)
 
     @property
     def leaves(self) -> list[tuple[tuple[Any, ...] | None, DocumentPath]]:
-        """For each tensor and plain value, in the order in which the method takes them, its shape and place."""
+        """The shape and document path of each tensor and plain value, in the order of the method's inputs.
+
+        The shape is None for an input without dynamic shapes.
+        """
         return self._leaves[0] + self._leaves[1]
 
     def _convert(self, shapes: Shapes, value: Any, path: DocumentPath, kind: int) -> Any:
@@ -186,7 +216,7 @@ class DynamicShapes:
         return tuple(torch.export.Dim.STATIC if dim is None else self._dim(dim) for dim in dims)
 
     def _dim(self, dim: Dim) -> Any:
-        """Torch's object for a dimension: one for each name."""
+        """Torch's object for a dimension. Equal names get the same object."""
         return self._dims.setdefault(dim.dim, torch.export.Dim(dim.dim, min=dim.min, max=dim.max))
 
     @staticmethod
@@ -195,8 +225,15 @@ class DynamicShapes:
 
 
 def with_batch(shapes: Shapes, value: Any) -> Shapes:
-    """The dynamic shapes of an input, as the plan has them, with one size of any number for the first dimension of each
-    of its tensors, unless they say another."""
+    """Makes the first dimension of each tensor of an input dynamic, unless its shape names a dimension there.
+
+    Args:
+        shapes: The dynamic shapes of the input in the export plan.
+        value: The input.
+
+    Returns:
+        The dynamic shapes. All added dimensions are the same one, of any size from 1.
+    """
     if isinstance(value, torch.Tensor) and value.dim():
         own = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
         return (own[0] or Dim("dynamic_batch_size", 1, None), *own[1:])
@@ -210,10 +247,15 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
 
 
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path: DocumentPath) -> dict[str, Any]:
-    """The keyword inputs in the order of the parameters, in which `torch.export` passes them on.
+    """Sorts keyword inputs in the order of the entry's parameters, because `torch.export` passes them in that order.
+
+    Args:
+        entry: The callable that is exported.
+        keywords: The keyword inputs by name.
+        path: The document path of the keyword inputs.
 
     Raises:
-        InputError: The entry has no parameter of that name.
+        InputError: The entry has no parameter with the name of an input.
     """
     parameters = inspect.signature(entry).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -1,4 +1,4 @@
-"""Export: one `torch.export` program for each method of the module."""
+"""Exports each method of the module as a `torch.export` program."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exporting:
-    """What methods are exported with.
+    """The settings that all methods of an export share.
 
     Attributes:
         plan: The export plan.
-        context: What the step works with.
-        recipe: Decides what the manifest leaves to it; None: there is none.
+        context: The declared inputs of the step.
+        recipe: The recipe, for everything that the manifest leaves to it; None if the manifest names none.
     """
 
     plan: ExportPlan
@@ -61,17 +61,18 @@ class Exporting:
 
 @dataclass(frozen=True)
 class Ready:
-    """A method that is ready for its export: quantized, if it has to be.
+    """A method that is ready to be exported. If its plan has PT2E quantization, it is quantized already.
 
     Attributes:
-        what: What it is exported with.
-        name: Its name.
+        what: The settings of the export.
+        name: The method's name.
         module: The module that has it.
-        entry: What of the module is called.
-        arguments: The positional inputs.
-        keywords: The keyword inputs.
-        shapes: The dynamic shapes of both.
-        quantized: Its graph with quantized operators, which is exported in place of the module; None: it has none.
+        entry: The callable of the module that is exported.
+        arguments: The positional example inputs.
+        keywords: The keyword example inputs.
+        shapes: The dynamic shapes of all inputs.
+        quantized: Its graph with quantized operators, which is exported instead of the module; None if PT2E does not
+            quantize it.
     """
 
     what: Exporting
@@ -85,32 +86,33 @@ class Ready:
 
     @property
     def method(self) -> ExportMethod:
-        """The method, as the export plan has it."""
+        """The method in the export plan."""
         return self.what.plan.methods[self.name]
 
     @property
     def path(self) -> DocumentPath:
-        """Where the manifest has it."""
+        """The document path of the method."""
         return ("methods", self.name)
 
 
 def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
-    """A method of the module that is ready for its export.
+    """Prepares a method of the module for its export.
 
-    A method with `quantize.pt2e` is exported a first time, and quantized: what is made of the parameter `NAME` is
-    called `NAME_quantized`.
+    A method with `quantize.pt2e` is exported a first time, and then quantized. The quantized form of the parameter
+    `NAME` is called `NAME_quantized`.
 
     Args:
-        what: The method, others among them.
-        name: Its name.
+        what: The settings of the export.
+        name: The method's name.
         module: The module.
 
     Raises:
         InputError: The inputs do not fit the method.
-        BuildError: Tracing or quantizing failed. Names the place in the manifest and the line of the model's source.
+        BuildError: Tracing or quantizing failed. The error names the place in the manifest and the line of the model's
+            source.
     """
     method, path = what.plan.methods[name], ("methods", name)
-    seed(what.plan.model.seed)  # other methods' factories of inputs and batches draw numbers too
+    seed(what.plan.model.seed)  # the factories of other methods may have drawn random numbers
     arguments, keywords = example_values.make(method, path, what.context)
     with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", what.finder):
         entry = _resolve(module, method.entry, (*path, "entry"))
@@ -127,10 +129,10 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
 
 
 def export_method(ready: Ready) -> torch.export.ExportedProgram:
-    """Exports a method under its dynamic shapes. Parameters keep the names they have in the module.
+    """Exports a method with its dynamic shapes. Parameters keep their names in the module.
 
     Raises:
-        BuildError: Tracing failed. Names the place in the manifest and the line of the model's source.
+        BuildError: Tracing failed. The error names the place in the manifest and the line of the model's source.
     """
     if ready.quantized is None:
         return _traced(ready, ready.shapes)
@@ -164,22 +166,22 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
 
 
 def _shifted(value: Any) -> Any:
-    """A copy of an input with other floating-point numbers: what is computed from zeros tells little."""
+    """A copy of an input with other floating-point numbers, because zeros would hide what the method computes."""
     if not isinstance(value, torch.Tensor):
         return copy.deepcopy(value)
     return value + 0.7 if value.is_floating_point() else value.clone()
 
 
 def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
-    printed = io.StringIO()  # torch prints the graph so far before it raises: the error says it shorter
+    printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed):
             program = torch.export.export(
                 root, ready.arguments, ready.keywords, dynamic_shapes=dynamic_shapes, strict=strict
             )
-    except (Exception, SystemExit) as error:  # torch.export has no common base of its errors
-        # What fails without being exported too is a matter of the inputs, or of the model alone.
+    except (Exception, SystemExit) as error:  # the errors of torch.export have no common base class
+        # If the method fails without being exported too, the cause is in the inputs or in the model.
         running = f"running `{ready.method.entry}` on the example inputs"
         with wrap_user_error((*ready.path, "example_inputs"), running, ready.what.finder):
             root(*ready.arguments, **ready.keywords)
@@ -203,7 +205,7 @@ def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
         message = f"`dynamic_batch_size` of the recipe does not suit the method `{ready.name}`"
         raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
     graph_module = program.module(check_guards=False)
-    if how.trains:  # it has the module's own parameters, which other methods have too
+    if how.trains:  # training changes parameters, which other methods share
         graph_module = copy.deepcopy(graph_module)
         written = _written(ready)
     else:
@@ -213,20 +215,20 @@ def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
 
 
 def _written(ready: Ready) -> set[str]:
-    """The buffers that a method writes to when it does not train: not the statistics of batch norms."""
-    functional = _traced(ready, ready.shapes).run_decompositions({})  # before that, the signature names none
+    """The buffers that a method writes to in inference, which excludes the statistics of batch norms."""
+    functional = _traced(ready, ready.shapes).run_decompositions({})  # only then does the signature list them
     return set(functional.graph_signature.buffers_to_mutate.values())
 
 
 def _batched(ready: Ready) -> DynamicShapes:
-    """The dynamic shapes, with a first dimension of any size: what `dynamic_batch_size` of a recipe asks for."""
+    """The dynamic shapes with a first dimension of any size, as `dynamic_batch_size` of a recipe requires."""
     method, arguments = ready.method, ready.arguments
     shapes = [example_values.with_batch(*each) for each in zip(method.dynamic_shapes, arguments, strict=True)]
     return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, ready.keywords, ready.path)
 
 
 def _quantization(ready: Ready) -> Quantization | None:
-    """How a method is quantized after it was exported: as the manifest says, or its recipe; None: not at all."""
+    """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
     method, context, recipe = ready.method, ready.what.context, ready.what.recipe
     pt2e = method.pt2e
     of_recipe = recipe.quantization_recipe if recipe is not None else None
@@ -245,7 +247,10 @@ def _quantization(ready: Ready) -> Quantization | None:
 
 @contextlib.contextmanager
 def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
-    """Who trains a method exports it as it is in training: batch norms and dropout are other operators there."""
+    """Within this context, the module is in training mode if `wanted`; afterwards it is in evaluation mode.
+
+    A method that is trained must be exported in training mode, in which batch norms and dropout have other operators.
+    """
     module.train(wanted)
     try:
         yield
@@ -254,10 +259,16 @@ def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.export.ExportedProgram:
-    """A method that was exported already, and saved with `torch.export.save`.
+    """Loads a method that a user exported and saved with `torch.export.save`.
+
+    Args:
+        export_plan: The export plan.
+        name: The method's name. It has a `program` in the plan.
+        inputs: The declared inputs, which contain the file.
 
     Raises:
-        InputError: The file is not declared, or is none.
+        InputError: The file is not declared, or is not a readable exported program.
+        BuildError: A weight is a tensor subclass.
     """
     file, path = export_plan.methods[name].program, ("methods", name, "program")
     assert file is not None
@@ -269,7 +280,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
 
 
 def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:
-    """The error for a file of an exported program that cannot be read."""
+    """The error for an exported program whose file cannot be read."""
     if isinstance(error, pt2_file.NotExported):
         hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
         return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
@@ -280,7 +291,7 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
 
 
 def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with one tensor for each, whatever names it has, in a layout that can be lowered."""
+    """The program with one input for each tensor, also if it has several names, and with row-major tensors."""
     held = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
@@ -301,7 +312,16 @@ def _settled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program after the passes over it: ExecuTorch's `aten_transform_passes`, those of the recipe first."""
+    """Runs the passes for exported programs (ExecuTorch's `aten_transform_passes`): the recipe's, then the manifest's.
+
+    Args:
+        what: The settings of the export.
+        name: The method's name.
+        program: The exported method.
+
+    Raises:
+        BuildError: A pass failed, or did not return an exported program.
+    """
     for reference, path, function in _aten_passes(what):
         with wrap_user_error(path, f"`{reference}` for the method `{name}`", what.finder):
             program = function(name, program)
@@ -335,24 +355,24 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
 
 
 def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """What has the parameters of an entry."""
+    """The callable whose signature has the parameters of an entry."""
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
 def _root(ready: Ready) -> torch.nn.Module:
-    """What `torch.export` traces, which calls its root: the module itself for `forward`, else a root of its own.
+    """The module that `torch.export` traces by calling it: the module itself for `forward`, or else a new root.
 
-    That root has the module's parameters, buffers, children and attributes, in the very same dictionary: names stay
-    what they are, and what is written to one is written to the other. Calling it runs the entry of the module, whose
-    own `forward`, `__call__` and hooks are as they were, so that the entry may call them.
+    The new root shares the dictionary of the module with its parameters, buffers, children and attributes: names stay
+    the same, and a change of one is a change of the other. Calling the root runs the entry of the module. The module's
+    own `forward`, `__call__` and hooks are not changed, so that the entry may call them.
     """
     module = ready.module
     if ready.method.entry == "forward":
         return module
     called, kind = _as_function(ready.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
-    # Properties go before what the shared dictionary may hold under these names. `Module.__call__` runs the second one,
-    # where there is one, in place of hooks and `forward`.
+    # Properties override entries of the shared dictionary. `Module.__call__` runs `_compiled_call_impl`, if it is set,
+    # instead of hooks and `forward`.
     entered = {"forward": property(lambda self: called), "_compiled_call_impl": property(lambda self: called)}
     root: torch.nn.Module = object.__new__(type(kind.__name__, (torch.nn.Module,), {**names, **entered}))
     object.__setattr__(root, "__dict__", vars(module))
@@ -360,9 +380,10 @@ def _root(ready: Ready) -> torch.nn.Module:
 
 
 def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """The entry with its signature and a `__code__`, which `torch.export` asks for.
+    """A function that runs the entry and has its signature and a `__code__`, which `torch.export` needs.
 
-    A plain method is itself, which strict export traces best; a submodule is called, so that its hooks run.
+    A plain method is returned itself, because strict export traces that best. Any other entry, such as a submodule, is
+    called by a new function, so that its hooks run.
     """
     if isinstance(entry, (types.MethodType, types.FunctionType)) and hasattr(entry, "__code__"):
         return entry
@@ -375,7 +396,10 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """A program returns tensors and plain numbers; a graph with another result could be saved, and not be read."""
+    """Fails if a method returns something other than tensors, numbers or None.
+
+    Such a graph could be saved but not read.
+    """
     for spec in program.graph_signature.output_specs:
         value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
         if not isinstance(value, (bool, int, float, type(None))):
@@ -389,7 +413,7 @@ _FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
 
 
 def _check_content(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """A tensor that another method has computed when it was traced has no numbers."""
+    """Fails if a method has a fake tensor, which another method computed while it was traced: it has no values."""
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
             message = f"the method reads `{name}`, which another method computes and something keeps"
@@ -400,7 +424,7 @@ _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
 
 
 def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
-    """A weight of a class of its own has its tensors inside, and no bytes that could be compared or written."""
+    """Fails if a weight is a tensor subclass that wraps other tensors: it has no bytes to compare or write."""
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if is_traceable_wrapper_subclass(tensor):
             message = f"`{name}` is a `{type(tensor).__name__}`, not a plain tensor"
@@ -408,7 +432,7 @@ def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hi
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
-    """A dimension that tracing has fixed, or narrowed, would be refused at run time: fail now."""
+    """Fails if tracing fixed or narrowed a dynamic dimension: the runtime would refuse the other declared sizes."""
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     for name, (dims, path) in zip(users, shapes.leaves, strict=True):
@@ -432,7 +456,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                 )
 
 
-# By a word in torch.export's message or type: the part of the method that is to blame, and what to do.
+# A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
     (
         "fake tensor in the exported program constant's list",
@@ -468,7 +492,7 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
     action = failed(f"exporting `{method.entry}`", error, finder, _quoted_line(str(error), finder))
     path: DocumentPath = ("methods", name, part)
     huggingface = what.plan.model.huggingface
-    if huggingface and part == "entry":  # the code is not the user's
+    if huggingface and part == "entry":  # users cannot change the code of the model
         instead = "write a factory" if huggingface.cache_length is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
         path = ("model", "huggingface")
@@ -476,7 +500,7 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
 
 
 def _message(error: BaseException) -> str:
-    """torch's message without its own pointers to logs and settings; of violated constraints the suggestions too."""
+    """torch's message without references to logs and settings. For violated constraints it keeps the suggestions."""
     text = str(error)
     if "Constraints violated" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -485,7 +509,7 @@ def _message(error: BaseException) -> str:
 
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:
-    """The last line of a declared source that the message itself quotes, as TorchDynamo's do."""
+    """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
     found = None
     for line in text.splitlines():
         for name, path in finder.sources.items():

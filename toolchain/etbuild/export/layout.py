@@ -1,4 +1,4 @@
-"""Where an export lies: what its methods have in common in a directory, and each method there or elsewhere."""
+"""Locates the files of an export: a directory for all methods, and the file of each method there or elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ METHODS, PLAN = "methods", "export_plan.json"
 
 @dataclass(frozen=True)
 class ExportFiles:
-    """An export.
+    """The files of an export.
 
     Attributes:
-        directory: What all methods have in common, as `saved_export` describes it.
-        methods: The file of each method, by name. None of them is read where `together`.
+        directory: The directory that `archive` describes.
+        methods: The file of each method, by name. They are not read if `together`.
     """
 
     directory: Path
@@ -22,10 +22,10 @@ class ExportFiles:
 
     @classmethod
     def below(cls, directory: Path) -> ExportFiles:
-        """An export that is whole in its directory."""
+        """The files of an export whose methods are in its directory."""
         return cls(directory, {path.stem: path for path in sorted((directory / METHODS).glob("*.pt2"))})
 
     @property
     def together(self) -> bool:
-        """Whether the methods could not be saved without weights, so that lowering exports them."""
+        """Whether lowering must export the methods, because they could not be saved without weights."""
         return (self.directory / PLAN).exists()

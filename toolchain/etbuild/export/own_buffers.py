@@ -1,8 +1,9 @@
-"""What a method assigns to buffers of the module itself. `torch.export` writes it into them when the method ends.
+"""Corrects how `torch.export` keeps what a method assigns to buffers of the exported module itself.
 
-Torch 2.13 finds the buffers by their positions, and counts those that are None and those that the method registers.
-It then writes to the wrong inputs. It also writes one buffer after the other: if a later one is to get the old content
-of an earlier one, it gets the new content. `docs/upstream.md` says more.
+`torch.export` writes such values into the buffers when the method ends. Torch 2.13 has two errors there. It finds the
+buffers by their positions, but also counts buffers that are None or that the method registers, and so writes to the
+wrong inputs. It writes one buffer after the other, so that a buffer that should get the old content of an earlier one
+gets its new content. See `docs/upstream.md`.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _REGISTER = _trace.register_buffer_assignment_hook
 
 @dataclass
 class OwnBuffers:
-    """The buffers of the module itself, in one tracing.
+    """The buffers of the module itself while one method is traced.
 
     Attributes:
-        kept: Names of those that the exported method writes to when it ends.
-        retyped: The own dtype of those of `kept` that have got tensors of another one, and that one.
-        reshaped: The own shape of those of `lost` that have got tensors of another one, and that one.
-        lost: Names of those to which something was assigned that no program can keep.
+        kept: Names of buffers that the exported method writes to when it ends.
+        retyped: Names in `kept` that got a tensor of another dtype: the buffer's dtype and the new one.
+        reshaped: Names in `lost` that got a tensor of another shape: the buffer's shape and the new one.
+        lost: Names of buffers that got a value which a program cannot keep.
     """
 
     kept: set[str] = field(default_factory=set)
@@ -46,20 +47,31 @@ class OwnBuffers:
     _of_torch: dict[str, str] = field(default_factory=dict)
 
     def was_there(self, name: str) -> bool:
-        """Whether the module has had the buffer before, with a tensor."""
+        """Whether the buffer was a tensor when the method began."""
         return name in self._first
 
     def begin(self, root: torch.nn.Module) -> None:
-        """Notes the buffers when the method begins."""
+        """Records the buffers when the method begins."""
         self._first = {name: value for name, value in root._buffers.items() if value is not None}
         self._last = {}
 
     def end(self, root: torch.nn.Module) -> None:
-        """Notes the buffers when the method ends."""
+        """Records the buffers when the method ends."""
         self._last = dict(root._buffers)
 
     def assign(self, root: torch.nn.Module, owner: torch.nn.Module, name: str, value: Any) -> Any:
-        """A tensor that can be written into a buffer at the end, whatever was written into others before."""
+        """Hook for the assignment to a buffer.
+
+        Args:
+            root: The exported module.
+            owner: The module whose buffer is assigned.
+            name: The buffer's name.
+            value: What is assigned.
+
+        Returns:
+            The tensor to assign instead: `value`, or a copy if torch cannot write `value` into the buffer correctly at
+            the end. None, for no change, if the buffer is not one of `root` or if `value` is not a tensor.
+        """
         if owner._buffers is not root._buffers or not isinstance(value, torch.Tensor):
             return None
         if not isinstance(value, FakeTensor) or _is_input(value) or self._is_overwritten(value):
@@ -68,12 +80,20 @@ class OwnBuffers:
         return value
 
     def _is_overwritten(self, value: torch.Tensor) -> bool:
-        """Whether a tensor shows the old content of a buffer that will be written before."""
+        """Whether a tensor has the old content of a buffer that torch writes to earlier."""
         storage = _storage(value)
         return any(_storage(self._first[name]) == storage for name in self._nodes if name in self._first)
 
     def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> _Handles:
-        """Stands for torch's own function, which notes what is assigned to buffers of the root in `assigned`."""
+        """Replaces torch's `register_buffer_assignment_hook`, which collects assignments to the root's buffers.
+
+        Args:
+            root: The exported module.
+            assigned: Torch's mapping of buffers to the nodes that were assigned to them. `settle` fills it.
+
+        Returns:
+            A handle that removes the hooks.
+        """
         self._of_torch = assigned
         handles = ExitStack()
         handles.callback(nn_module.register_module_buffer_registration_hook(partial(self.assign, root)).remove)
@@ -81,7 +101,7 @@ class OwnBuffers:
         return _Handles(handles)
 
     def settle(self, root: torch.nn.Module) -> None:
-        """Decides what torch writes, and gives the buffers the positions that it expects."""
+        """Decides which assignments torch keeps, and restores the buffers in the order that torch expects."""
         changed = [name for name, value in self._last.items() if value is not self._first.get(name)]
         changed += [name for name in self._first if name not in self._last]
         self.kept = {name for name in changed if self._can_keep(name)}
@@ -109,10 +129,10 @@ class OwnBuffers:
 
 @contextmanager
 def following_own_buffers(look: Callable[[], None]) -> Iterator[OwnBuffers]:
-    """Has `torch.export` write to the right buffers of the module that it exports inside.
+    """Within this context, `torch.export` writes to the right buffers of the exported module.
 
     Args:
-        look: Is called when the method was traced: the time to see what else it has changed, and to undo that.
+        look: Is called after a method was traced. It may find and undo other changes of the method.
     """
     own = OwnBuffers()
     with (
@@ -124,7 +144,7 @@ def following_own_buffers(look: Callable[[], None]) -> Iterator[OwnBuffers]:
 
 @contextmanager
 def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Module) -> Iterator[None]:
-    """Stands for torch's own context, which finds assigned attributes, and restores only those that were there."""
+    """Replaces torch's `_detect_attribute_assignment`, which restores only attributes that existed before."""
 
     def is_wrapper(module: torch.nn.Module) -> bool:
         return vars(module).get("_modules", {}).get("_export_root") is root
@@ -147,17 +167,17 @@ def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Modu
 
 @dataclass(frozen=True)
 class _Handles:
-    """Several hooks, to be removed together."""
+    """Hooks that are removed together."""
 
     stack: ExitStack
 
     def remove(self) -> None:
-        """Removes them."""
+        """Removes all hooks."""
         self.stack.close()
 
 
 def _is_input(value: torch.Tensor) -> bool:
-    """Whether a tensor is an input of the graph, or unknown to it: torch writes neither into a buffer."""
+    """Whether a tensor is an input of the graph or is not in the graph. Torch writes neither kind into a buffer."""
     mode = proxy_tensor.get_proxy_mode()
     if mode is None:
         return False
@@ -166,7 +186,7 @@ def _is_input(value: torch.Tensor) -> bool:
 
 
 def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
-    """Whether both have the same sizes. One that varies is no integer: to compare it would fix it."""
+    """Whether both tensors have the same fixed sizes. Dynamic sizes are not compared, because that would fix them."""
     return first.dim() == last.dim() and all(
         type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)
     )

@@ -1,8 +1,10 @@
-"""Reads a `.pt2` of torch.export.save as data. `torch.export.load` runs code of the file: see `pt2_strings`, and it
-unpickles example inputs and whatever the file marks as pickled.
+"""Reads a `.pt2` of torch.export.save without running code of the file.
 
-Of the records of the archive only these are read: the graph, the tables of weights and constants, and their bytes.
-Example inputs, guards and files beside are left alone: no program needs them.
+`torch.export.load` can run code of the file: it evaluates strings (see `pt2_strings`), and unpickles example inputs and
+everything that the file marks as pickled.
+
+This module reads only the records of the graph, the tables of weights and constants, and their bytes. It ignores
+example inputs, guards and additional files, because no program needs them.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from torch.export.pt2_archive import constants as names
 from etbuild.exception_text import summary
 from etbuild.export.pt2_strings import Refused, check
 
-_MAX_EXPANDED = 2**30  # bytes of a tensor of which the file holds less, since its elements share memory
+_MAX_EXPANDED = 2**30  # bytes: the largest tensor whose elements share memory, so that the file holds fewer bytes
 _OF_ZIP = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
 
 
 class NotExported(Refused):
-    """The file is of another kind, as those of torch.save and torch.jit.save are."""
+    """The file is not from torch.export.save, but for example from torch.save or torch.jit.save."""
 
 
 def load(file: Path) -> ExportedProgram:
-    """The program in a file.
+    """Reads the program in a file.
 
     Raises:
-        NotExported: The file is of another kind.
-        Refused: It is damaged, or holds what could only be read by running it.
-        Exception: PyTorch cannot read the graph: it has errors of many kinds.
+        NotExported: The file is not from torch.export.save.
+        Refused: The file is damaged, or cannot be read without running code from it.
+        Exception: PyTorch cannot read the graph. It raises errors of many types.
     """
     try:
         if not _starts_as_archive(file):
@@ -61,15 +63,17 @@ def _starts_as_archive(file: Path) -> bool:
 
 
 class _Records:
-    """The records of an archive, by their names in it. None is compressed: what is read is no larger than the file."""
+    """The records of an archive by their names. No record is compressed, so that none is larger than the file."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
-        """Args:
+        """Reads the directory of an archive.
+
+        Args:
             archive: The archive.
-            size: Of the whole file, in bytes.
+            size: The size of the whole file in bytes.
 
         Raises:
-            Refused: It is no archive as PyTorch writes it.
+            Refused: PyTorch does not write such archives.
         """
         self._archive = archive
         entries = archive.infolist()
@@ -88,7 +92,12 @@ class _Records:
         return f"{self._root}/{name}" in self._sizes
 
     def only_model(self) -> str:
-        """The name of the record that is the graph."""
+        """The name of the record that holds the graph.
+
+        Raises:
+            NotExported: The archive is not from torch.export.save.
+            Refused: An old release wrote the archive, or it does not hold exactly one program.
+        """
         if names.ARCHIVE_FORMAT_PATH not in self or self.read(names.ARCHIVE_FORMAT_PATH) != b"pt2":
             if "serialized_exported_program.json" in self._sizes:
                 raise Refused("a release before PyTorch 2.8 wrote it: save the program again")
@@ -104,7 +113,7 @@ class _Records:
         """The content of a record.
 
         Raises:
-            Refused: There is none of this name.
+            Refused: There is no record of this name, or it ends too early.
         """
         content = bytearray(self._size(name))
         with memoryview(content) as view:
@@ -112,11 +121,13 @@ class _Records:
         return content
 
     def read_tensor(self, name: str) -> torch.Tensor:
-        """The content of a record, in memory as PyTorch allocates it. How memory is aligned decides which kernels run,
-        and so the last bits of what they compute: of a bytearray it differs from run to run.
+        """The content of a record as a uint8 tensor, in memory that PyTorch allocates.
+
+        The alignment of memory decides which kernels run, and so affects the last bits of their results. The alignment
+        of a bytearray differs from run to run.
 
         Raises:
-            Refused: There is none of this name.
+            Refused: There is no record of this name, or it ends too early.
         """
         content = torch.empty(self._size(name), dtype=torch.uint8)
         self._read_into(memoryview(content.numpy()), name)
@@ -138,7 +149,16 @@ class _Records:
 
 
 def _table(form: Any, records: _Records, name: str) -> Any:
-    """A record of JSON, as an object of PyTorch's schema."""
+    """Reads a JSON record as an object of PyTorch's schema.
+
+    Args:
+        form: A class of the schema.
+        records: The records of the archive.
+        name: The name of the record.
+
+    Raises:
+        Refused: The record does not have this form, or holds a string that PyTorch would run.
+    """
     try:
         content = json.loads(records.read(name))
     except ValueError as error:
@@ -152,7 +172,16 @@ def _table(form: Any, records: _Records, name: str) -> Any:
 
 
 def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.Tensor]:
-    """Weights or constants by name; those of one record share its memory."""
+    """Reads weights or constants, by name. Tensors of one record share its memory.
+
+    Args:
+        records: The records of the archive.
+        table: The pattern for the name of the record that lists them.
+        directory: The prefix of the names of their records.
+
+    Raises:
+        Refused: A record is missing, damaged, or cannot be read without running code from the file.
+    """
     config = _table(schema.PayloadConfig, records, table.format("model")).config
     contents: dict[str, torch.Tensor] = {}
     found = {}
@@ -171,13 +200,13 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
 
 
 def _unpickled(records: _Records, record: str) -> torch.Tensor:
-    """A tensor of a class of its own, as of torchao, by PyTorch's unpickler that calls nothing but what it knows."""
+    """Reads a tensor subclass, such as torchao's, with PyTorch's unpickler that calls only functions it knows."""
     content = records.read(record)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _Records(archive, len(content))
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle and zip each have errors of their own
+    except Exception as error:  # the errors of pickle and zip have no common base class
         raise Refused(
             f"its record `{record}` cannot be read without running code from the file: {summary(error)}"
         ) from error
@@ -187,7 +216,16 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
 
 
 def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
-    """A tensor in the bytes of a record, in the layout that the file gives it."""
+    """A view of a record's bytes as a tensor.
+
+    Args:
+        name: The name of the tensor, for errors.
+        content: The bytes of the record, as uint8.
+        meta: The dtype and layout that the file gives for the tensor.
+
+    Raises:
+        Refused: The layout is unknown, or does not fit into the record.
+    """
     try:
         dtype = deserialize_scalar_type(meta.dtype)
         sizes = [size.as_int for size in meta.sizes]
@@ -208,5 +246,5 @@ def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.
             return torch.empty(sizes, dtype=dtype)
         bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)
-    except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride of more than 63 bits
+    except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride has more than 63 bits
         raise Refused(f"the form of `{name}` is unknown") from error

@@ -1,8 +1,9 @@
-"""What PyTorch makes of the strings in a `.pt2`: names of code, code, and expressions that `sympy` evaluates.
+"""Refuses strings in a `.pt2` that PyTorch would run as code.
 
-`torch.export` looks up operators by any dotted name, gives expressions to `sympy.sympify`, which is `eval`, imports
-modules that trees of results name, and writes names into Python source that it runs. A string that is none of what it
-writes itself is refused here before it reaches any of these. Forms are those of `torch._export.serde.schema`.
+`torch.export` looks up operators by any dotted name, and passes expressions to `sympy.sympify`, which evaluates them as
+Python code. It imports modules that are named in trees of results, and writes names into Python source that it runs.
+This module accepts only strings of the kinds that `torch.export` writes itself. The forms of the data are those of
+`torch._export.serde.schema`.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from etbuild.export import custom_ops
 
 
 class Refused(Exception):
-    """Why a file is not read, in a user's words."""
+    """A file is not read. The message gives users the reason."""
 
 
 def check(form: Any, value: Any, field: str = "") -> None:
-    """Whether JSON data has a form of the schema, and holds no string that PyTorch would run.
+    """Checks that JSON data has a form of the schema, and holds no string that PyTorch would run.
 
     Args:
-        form: A class of the schema, or a type in one.
+        form: A class of the schema, or the type of a field in one.
         value: The data.
-        field: The name under which it stands.
+        field: The name of the field that holds it.
 
     Raises:
-        Refused: It has not, or it does.
+        Refused: The data has another form, or holds such a string.
     """
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if origin in (typing.Union, types.UnionType):
@@ -88,7 +89,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
         _of_type(bool, value, field)
     elif form is int or issubclass(form, Enum):
         _of_type(int, value, field)
-    else:  # a release of PyTorch with other forms: a bug of ours
+    else:  # an untested release of PyTorch with new forms: a bug in this module
         raise TypeError(f"unknown form {form} of `{field}`")
 
 
@@ -99,34 +100,34 @@ def _of_type(kind: type, value: Any, field: str) -> Any:
 
 
 def _shown(text: str) -> str:
-    """A string of the file for a message: one short line, without control characters."""
+    """A string of the file as a message shows it: one short line without control characters."""
     return "`" + ascii(text if len(text) <= 80 else f"{text[:77]}...")[1:-1] + "`"
 
 
 def _free(text: str) -> None:
-    """Text that is read by people, or is an argument of an operator."""
+    """Accepts any text: people read it, or it is an argument of an operator."""
 
 
 def _identifier(text: str) -> None:
-    """A name that `torch.fx` writes into Python source."""
+    """Checks a name that `torch.fx` writes into Python source."""
     if text and not text.isidentifier():
         raise Refused(f"the name {_shown(text)} is not an identifier: it would run as Python code")
 
 
 def _path(text: str) -> None:
-    """A dotted name, as of a weight; `torch.fx` writes it into strings and comments of Python source."""
+    """Checks a dotted name, such as that of a weight. `torch.fx` writes it into strings and comments of source code."""
     if not text.isprintable() or re.search(r"[\"'`\\{}]", text):
         raise Refused(f"the name {_shown(text)} has characters that names of weights and modules cannot have")
 
 
 def _symbol(text: str) -> None:
-    """The name of a size; PyTorch counts up to its number."""
+    """Checks the name of a size. Its number is limited, because PyTorch counts up to it."""
     if not re.fullmatch(r"[A-Za-z_]{1,20}\d{1,5}", text):
         raise Refused(f"{_shown(text)} is not the name of a size")
 
 
 def _dimension(text: str) -> None:
-    """What has a range: the name of a size, or what is worked out from one."""
+    """Checks a dimension with a range: it must be the name of a size, not an expression over one."""
     if not re.fullmatch(r"\w+", text) and re.fullmatch(r"[\w +*/()-]+", text, re.ASCII):
         hint = "cannot be lowered by ExecuTorch; give it a `Dim` of its own"
         raise Refused(f"{_shown(text)}: a dimension that is computed from another one {hint}")
@@ -134,7 +135,7 @@ def _dimension(text: str) -> None:
 
 
 def _verifier(text: str) -> None:
-    """Edge programs and those of other dialects are not what a build starts from."""
+    """Checks the dialect: a build cannot start from edge programs or other dialects."""
     if text not in ("TRAINING", "ATEN"):
         raise Refused(f"its dialect is {_shown(text)}, not that of torch.export.export")
 
@@ -143,7 +144,7 @@ _HIGHER_ORDER = {
     *("cond", "while_loop", "map_impl", "scan", "associative_scan", "out_dtype", "strict_mode"),
     *("wrap_with_set_grad_enabled", "wrap_with_autocast", "auto_functionalized", "auto_functionalized_v2"),
 }
-# Arithmetic on sizes, as `torch._export.serde.serialize._SYM_OPS` has it.
+# Arithmetic on sizes: the operators in `torch._export.serde.serialize._SYM_OPS`.
 _ARITHMETIC = re.compile(
     r"_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv|and_|or_|lshift|rshift|getitem)"
     r"|math\.(trunc|ceil|floor|sqrt)|torch\.sym_(not|int|float|ite|max|min|sqrt|sum)|torch\._sym_sqrt"
@@ -166,7 +167,7 @@ def _operator(text: str) -> None:
     for part in parts.groups():
         found = getattr(found, part, None)
     if found is None:
-        return  # PyTorch says so itself
+        return  # PyTorch reports that it does not exist
     if not isinstance(found, torch._ops.OpOverload):
         raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
     if parts[1] in _NO_MODELS:
@@ -175,7 +176,7 @@ def _operator(text: str) -> None:
         raise Refused(f"the graph calls {_shown(text)}, which opens files")
 
 
-_NO_MODELS = ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")  # files, other processes
+_NO_MODELS = ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")  # files, processes
 
 
 def _names_file(argument: Any) -> bool:
@@ -183,7 +184,10 @@ def _names_file(argument: Any) -> bool:
 
 
 def _sources(text: str) -> None:
-    """`source_fn_stack`: what a node was made of, as `NAME,FUNCTION;NAME,FUNCTION`. It is looked up, never called."""
+    """Checks a `source_fn_stack`, which says where a node comes from: `NAME,FUNCTION;NAME,FUNCTION`.
+
+    PyTorch looks up the functions but does not call them.
+    """
     for source in text.split(";"):
         name = source.partition(",")[2]
         if name.startswith(("torch", "_operator", "math", "#")) and ("__" in name or not re.fullmatch(r"[\w.]+", name)):
@@ -197,7 +201,7 @@ _PLAIN_TREES = (
 
 
 def _tree(text: str) -> None:
-    """A tree of inputs or results. PyTorch imports what some kinds of nodes name."""
+    """Checks a tree of inputs or results. For some kinds of nodes, PyTorch imports the module that they name."""
     nodes = [_json(text)[1]]
     while nodes:
         node = _of_type(dict, nodes.pop(), "tree")
@@ -212,7 +216,7 @@ def _tree(text: str) -> None:
 
 
 def _input_tree(text: str) -> None:
-    """A tree of inputs, whose keywords `torch.fx` writes into Python source."""
+    """Checks a tree of inputs. `torch.fx` writes its keywords into Python source."""
     _tree(text)
     children = _json(text)[1]["children_spec"]
     if len(children) == 2 and children[1]["type"] == "builtins.dict":
@@ -239,11 +243,11 @@ _CALLS = {
 _NAMES = {"true", "false", "True", "False", "oo", "int_oo"}
 _ASSUMPTIONS = {"integer", "positive", "nonnegative", "real", "finite", "nonzero", "zero", "negative", "precision"}
 _POWERS = {"Pow", "PowByNatural", "FloatPow", "LShift", "RShift"}
-_MAX_POWER = 4096  # of all powers around a number together: more digits than any size has, and few enough to compute
+_MAX_POWER = 4096  # the limit of nested powers together: enough for any size, and fast to compute
 
 
 def _expression(text: str) -> None:
-    """An expression over sizes, as `sympy.srepr` writes it: calls of constructors, numbers, names of symbols."""
+    """Checks an expression over sizes in the form of `sympy.srepr`: constructor calls, numbers, names of symbols."""
     refused = Refused(f"{_shown(text)} is not an expression over sizes: it would run as Python code")
     if len(text) > 20_000 or not re.fullmatch(r"[\w(),=.' -]*", text, re.ASCII):
         raise refused
@@ -258,11 +262,15 @@ class _NoExpression(Exception):
 
 
 def _check_expression(node: ast.AST, power: int) -> None:
-    """Whether a part of an expression is one, too.
+    """Checks a part of an expression.
 
     Args:
         node: The part.
         power: The product of the powers that it is raised to.
+
+    Raises:
+        _NoExpression: It contains something other than calls of known constructors, numbers and names, or its powers
+            exceed the limit.
     """
     match node:
         case ast.Constant(value=bool()):
@@ -293,7 +301,7 @@ def _check_expression(node: ast.AST, power: int) -> None:
 
 
 def _power(parts: list[ast.expr]) -> int:
-    """By how much the second part may enlarge the digits of the first: a symbol does not, since it has no value."""
+    """The factor by which the second part may multiply the digits of the first. It is 1 for a symbol: no value yet."""
     match parts:
         case [_, ast.Call(func=ast.Name(id="Symbol"))]:
             return 1
@@ -321,11 +329,11 @@ _STRINGS: dict[str, Callable[[str], None]] = {
     "torch_version": _free,
     **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name"), _path),
 }
-"""What a string may be, by the name of its field; all others are names of nodes and arguments."""
+"""The check for strings by the name of their field. Strings in other fields are names of nodes and arguments."""
 
 _KEYS: dict[str, Callable[[str], None]] = {
     "range_constraints": _dimension,
     "metadata": _free,
     **dict.fromkeys(("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"), _identifier),
 }
-"""What the keys of a mapping may be, by the name of its field; all others are paths."""
+"""The check for the keys of a mapping by the name of its field. Keys in other fields are dotted names."""

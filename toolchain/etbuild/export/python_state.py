@@ -1,6 +1,6 @@
-"""What code can change of Python objects: attributes, dictionaries, lists and globals that a model reaches.
+"""Finds and undoes changes of Python objects that a model reaches: attributes, dictionaries, lists and globals.
 
-A method that is traced leaves PyTorch's fake tensors where it assigns something. The next method would read them.
+A method that is traced assigns PyTorch's fake tensors. Without this module, the next method would read them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TRACED = (FakeTensor, FunctionalTensor)
 _ATOMS = frozenset((str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range))
 _DICTIONARIES = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, deque)
-# Objects of these packages are not looked into, except modules: some hold whole graphs, and none holds a model's state.
+# Objects of these packages are not visited, except modules: some hold whole graphs, and none holds a model's state.
 _FOREIGN = frozenset(("torch", "torchao", "executorch", "numpy", "sympy", "builtins", "threading", "_thread"))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
-# Where a module keeps its own tensors and children. Their names leave it out.
+# The attributes in which a module keeps its own tensors and children. Their names do not contain these attributes.
 BUFFERS, PARAMETERS, CHILDREN = "_buffers", "_parameters", "_modules"
 _OF_MODULES = (BUFFERS, PARAMETERS, CHILDREN)
 
@@ -35,11 +35,11 @@ _Part = tuple[Any, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A tensor that was put where something else was.
+    """A tensor that replaced another value.
 
     Attributes:
-        name: The place, as a user writes it: `tail.state`, `cache['h']`.
-        before: What was there; None: nothing.
+        name: The place in the form that a user writes, such as `tail.state` or `cache['h']`.
+        before: The previous value; None: there was none.
         after: The tensor.
     """
 
@@ -50,15 +50,15 @@ class Change:
 
 @dataclass(frozen=True)
 class _Holder:
-    """Something whose content can be changed.
+    """An object whose content can be changed.
 
     Attributes:
-        name: The place of one of its parts, by the part's key.
+        name: Returns the name of one of its parts, given the part's key.
         read: Returns its content.
-        write: Gives it another content.
-        before: What its content was.
+        write: Replaces its content.
+        before: Its content when the state was recorded.
         kind: `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else.
-        of_module: Its content is restored whatever has changed.
+        of_module: Whether any change is undone, not only changes of tensors.
     """
 
     name: Callable[[Any], str]
@@ -69,24 +69,24 @@ class _Holder:
     of_module: bool = False
 
     def is_changed(self) -> bool:
-        """Whether its content has to be restored."""
+        """Whether its content changed and must be restored."""
         now = self.read()
         differing = [key for key in {**now, **self.before} if now.get(key, self) is not self.before.get(key, self)]
         if self.of_module:
             return bool(differing)
-        # What other objects note of the process, such as that an operator was registered, still holds afterwards.
+        # Other objects may record facts about the process that stay true, such as that an operator was registered.
         return any(_has_tensors(content.get(key)) for key in differing for content in (now, self.before))
 
 
 class PythonState:
-    """What modules and all that they reach are like: it finds out what changes, and undoes it."""
+    """The recorded state of a module and of all objects that it reaches. Finds changes since then, and undoes them."""
 
     def __init__(self, module: torch.nn.Module, sources: Iterable[types.ModuleType] = ()) -> None:
-        """Notes the state.
+        """Records the state.
 
         Args:
-            module: What is exported.
-            sources: The modules of a user's code, whose globals and classes count too.
+            module: The module that is exported.
+            sources: The Python modules of the user's code. Their globals and classes are recorded too.
         """
         found = {source.__name__: source for source in sources}
         self._walk = _Walk(frozenset(found))
@@ -94,16 +94,16 @@ class PythonState:
         self._walk.visit([*modules, *((source, name) for name, source in found.items())])
 
     def tensors(self) -> list[torch.Tensor]:
-        """All tensors that are reached, except parameters and fake ones."""
+        """All tensors that were reached, except parameters and fake tensors."""
         found = (part for holder in self._walk.holders for part in holder.before.values())
         unlike = (torch.nn.Parameter, *_TRACED)
         return [part for part in found if _is(part, torch.Tensor) and not isinstance(part, unlike)]
 
     def changes(self, kind: str = "") -> Iterator[Change]:
-        """The tensors that were assigned since.
+        """The tensors that were assigned since the state was recorded.
 
         Args:
-            kind: `BUFFERS` or `PARAMETERS` for those of modules, those of new modules too. "": all others.
+            kind: `BUFFERS` or `PARAMETERS` for those of modules, including new modules; "" for tensors elsewhere.
         """
         for holder in self._walk.holders:
             if holder.kind == kind:
@@ -114,10 +114,10 @@ class PythonState:
                         yield from _held(child, kind, holder.name(key))
 
     def restore(self, *, tensors_of_modules: bool = True) -> None:
-        """Undoes what was done since to modules, and what has put tensors elsewhere.
+        """Undoes changes of modules, and assignments of tensors elsewhere.
 
         Args:
-            tensors_of_modules: Restores parameters, buffers and children too.
+            tensors_of_modules: Whether to restore parameters, buffers and children too.
         """
         for cache in self._walk.caches:
             if _has_tensors(cache, _TRACED):
@@ -133,9 +133,15 @@ def _changes(holder: _Holder) -> Iterator[Change]:
 
 
 def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
-    """The tensors in a value that another one has replaced. Tensors inside lists and the like have places of their own.
+    """The tensors in a value that replaced another one. Each tensor in a list, dictionary or object has its own name.
 
-    A list that is the same as before is a holder by itself.
+    A list that is the same object as before is skipped, because it is a holder itself.
+
+    Args:
+        name: The name of the place.
+        before: The previous value.
+        after: The new value.
+        seen: The ids of the values that were visited. New ones are added.
     """
     if after is before or type(after) in _ATOMS or id(after) in seen:
         return
@@ -157,7 +163,7 @@ def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Cha
 
 
 def _held(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
-    """The parameters or buffers of a new module."""
+    """The parameters or buffers of a new module, as changes."""
     for place, child in module.named_modules(prefix=name):
         for key, tensor in vars(child)[kind].items():
             if tensor is not None:
@@ -165,14 +171,14 @@ def _held(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
 
 
 def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> bool:
-    """Whether a value is a tensor of one of these classes, or has one inside."""
+    """Whether a value is a tensor of one of these classes, or reaches one."""
     walk = _Walk(frozenset(), kinds)
     walk.visit([(value, "")])
     return walk.found
 
 
 def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """What `isinstance` says, without asking the value: a proxy would answer for another object."""
+    """Like `isinstance`, but without calling the value's own code: a proxy would answer for another object."""
     return issubclass(type(value), kinds)
 
 
@@ -189,24 +195,30 @@ def _attributes(value: Any) -> _Content:
 
 
 class _Walk:
-    """Visits objects once each, and notes those whose content can be changed."""
+    """Visits each object once, and records those whose content can be changed.
+
+    Attributes:
+        holders: The objects whose content can be changed.
+        caches: The functions with `functools.lru_cache`.
+        found: Whether a tensor of the wanted classes was visited.
+    """
 
     def __init__(self, own: frozenset[str], kinds: type | tuple[type, ...] = ()) -> None:
-        """Visits nothing yet.
+        """Makes a walk that has not visited anything.
 
         Args:
-            own: The names of the modules of a user's code.
-            kinds: Classes of tensors that are looked for.
+            own: The names of the Python modules of the user's code.
+            kinds: The classes of tensors to look for.
         """
         self.holders: list[_Holder] = []
         self.caches: list[Any] = []
         self.found = False
         self._own = own
         self._kinds = kinds
-        self._seen: dict[int, Any] = {}  # it keeps what was seen, so that no other object gets the same id
+        self._seen: dict[int, Any] = {}  # keeps the objects, so that no new object gets the same id
 
     def visit(self, values: list[_Part]) -> None:
-        """Notes values and all that they reach: what is nearer first, under the shorter name."""
+        """Visits values and everything that they reach, nearer objects first, so that names are short."""
         waiting = deque(values)
         while waiting:
             value, name = waiting.popleft()
@@ -232,7 +244,7 @@ class _Walk:
             yield from self._class(value)
         elif _is(value, _LRU_CACHE):
             self.caches.append(value)
-            # What it keeps is looked at, and never written: it is cleared as a whole.
+            # Its entries are only searched for tensors: a cache is cleared as a whole.
             yield from ((part, name) for part in (gc.get_referents(value) if self._kinds else (value.__wrapped__,)))
         elif _is(value, types.CellType):
             yield from self._cell(value, name)
@@ -265,10 +277,10 @@ class _Walk:
         yield from [(part, f"{name}[{index}]") for index, part in enumerate(value) if type(part) not in _ATOMS]
 
     def _cell(self, cell: types.CellType, name: str) -> Iterator[_Part]:
-        """A variable of a function that inner functions share."""
+        """Visits a variable of a function that inner functions share."""
 
         def read() -> _Content:
-            with suppress(ValueError):  # it is empty
+            with suppress(ValueError):  # the cell is empty
                 return {name: cell.cell_contents}
             return {}
 
@@ -319,7 +331,7 @@ class _Walk:
         yield from ((base, "") for base in type(module).__mro__)
 
     def _object(self, value: Any, name: str) -> Iterator[_Part]:
-        """The parts of an object: attributes, slots, and what functions and the like keep."""
+        """The parts of an object: attributes, slots, its classes, and the values that functions and the like keep."""
         prefix = f"{name}." if name else ""
         yield from _kept_by_callable(value, prefix)
         kind = type(value)
@@ -343,7 +355,7 @@ class _Walk:
         def read() -> _Content:
             held = {}
             for key, slot in slots.items():
-                with suppress(AttributeError):  # it is empty
+                with suppress(AttributeError):  # the slot is empty
                     held[key] = slot.__get__(value)
             return held
 
@@ -358,7 +370,7 @@ class _Walk:
 
 
 def _kept_by_callable(value: Any, prefix: str) -> Iterator[_Part]:
-    """What a function and the like keep."""
+    """The values that a function, partial, method or property keeps."""
     if _is(value, types.FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         yield from ((cell, f"{prefix}{name}") for name, cell in cells)

@@ -1,4 +1,4 @@
-"""An export recipe of ExecuTorch or of the declared sources, as an object."""
+"""Loads an export recipe of ExecuTorch or of the declared sources."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 
 def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
-    """The recipe of a plan, made anew: its partitioners and passes may keep state.
+    """Makes the recipe of a plan. Each call makes a new one, because partitioners and passes may keep state.
+
+    Args:
+        recipe: The name of the recipe, or its callable, with keyword arguments.
+        finder: Finds the declared sources, which may contain the callable.
 
     Raises:
-        InputError: The recipe does not take the `kwargs`.
-        BuildError: ExecuTorch cannot make it, or the callable failed.
+        InputError: The recipe does not accept the `kwargs`.
+        BuildError: ExecuTorch cannot make the recipe, the callable failed or did not return a recipe, or the recipe
+            sets `pipeline_stages`.
     """
     from executorch.export import ExportRecipe
 
@@ -72,7 +77,11 @@ def _deployment_target(name: str) -> Any:
 
 @contextmanager
 def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
-    """ExecuTorch logs a warning about keyword arguments that it ignores: a mistake of the user's that would be lost."""
+    """Fails if a recipe ignores keyword arguments. ExecuTorch only logs a warning about them.
+
+    Raises:
+        InputError: On exit, if no recipe takes an argument.
+    """
     recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
     disabled = logging.root.manager.disable
     root.addHandler(recorder)
@@ -96,6 +105,6 @@ class WarningRecorder(logging.Handler):
         self._text = text
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps the message of a record."""
+        """Keeps the message of a record if it contains the text."""
         if self._text in record.getMessage():
             self.messages.append(record.getMessage())

@@ -1,7 +1,7 @@
-"""Names in a strictly exported method: by the module, as those of any other export are.
+"""Gives modules and weights in a strict export their names in the module, as in other exports.
 
-TorchDynamo names a module by its address, and a weight by the way on which the traced code reached it. An address
-differs in each process, and a way says nothing to a reader.
+TorchDynamo names a module by its address, which differs in each process. It names a weight by how the traced code
+reached it, which does not help a reader.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputSpec, TensorArgument
 
 Spec = TypeVar("Spec", InputSpec, OutputSpec)
-_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # torch.export's own
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # as in torch.export
 
 
 def settle(program: ExportedProgram, module: torch.nn.Module) -> None:
-    """Names weights and modules after their names in the module.
+    """Renames weights and modules in a program by their names in the module.
 
     Args:
-        program: Of a strict export.
-        module: What it was exported from.
+        program: The result of a strict export. It is changed in place.
+        module: The module that it was exported from.
     """
     names = {str(id(child)): name for name, child in module.named_modules()}
     for graph_module in program.graph_module.modules():
@@ -36,7 +36,13 @@ def settle(program: ExportedProgram, module: torch.nn.Module) -> None:
 
 
 def _entry(names: dict[str, str], key: str, entry: tuple[str, Any]) -> tuple[str, tuple[str, Any]]:
-    """An entry of `nn_module_stack`, as an export that is not strict writes it."""
+    """An entry of `nn_module_stack` in the form that a non-strict export writes.
+
+    Args:
+        names: The names of modules, by their ids as strings.
+        key: The key of the entry in a strict export.
+        entry: TorchDynamo's name of the module, and its class.
+    """
     if key not in names:
         return key, entry
     path = names[key]

@@ -1,4 +1,4 @@
-"""Artifacts as files: each written whole, read back and hashed, and all of a build published together."""
+"""Writes artifacts: each file is read back and hashed, and all files of a build are published together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
 from etbuild.foreign_errors import wrap_system_errors
 
-_INDEX_BYTES = 1 << 26  # of an index that is believed; a thousand times what a large one has
+_INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Artifact:
     """A file that was written and read back.
 
     Attributes:
-        directory: Where the build's artifacts are.
-        file: Its name there; of a shard with the shards' own directory in front.
+        directory: The directory of the build's artifacts.
+        file: The name in that directory. For a shard, it begins with the directory of the shards.
         kind: `program`, `named_data`, `report`, `index` or `lowering`.
-        size: In bytes.
-        sha256: In hex.
-        tag: Of named data.
+        size: The size in bytes.
+        sha256: The digest in hex.
+        tag: The tag, if the artifact is named data.
     """
 
     directory: Path
@@ -46,24 +46,24 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
         return self.directory / self.file
 
     def facts(self) -> dict[str, Any]:
-        """As it stands in the index, which the constructor takes by name."""
+        """The artifact as JSON data for the index. The constructor takes the same keys."""
         facts: dict[str, Any] = {"file": self.file, "kind": self.kind, "size": self.size, "sha256": self.sha256}
         return facts if self.tag is None else {**facts, "tag": self.tag}
 
 
 @contextlib.contextmanager
 def staging(directory: Path) -> Iterator[Path]:
-    """A directory beside the final place, out of which `publish` moves files. It is removed with what is left in it.
+    """A new directory inside the target directory, from which `publish` moves files. It is removed at the end.
 
-    If the build is killed, the next one removes it.
+    If the build is killed, the next build removes it.
 
     Raises:
-        BuildError: The directory cannot be made; there are no locks, which `publish` needs; or what is done meanwhile
-            meets a full disk or the like.
+        BuildError: The directory cannot be made, the file system has no locks for `publish`, or the code inside meets a
+            full disk or the like.
     """
     with _beside(directory) as staged:
         with contextlib.suppress(BlockingIOError), _turn(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
@@ -73,7 +73,7 @@ def staging(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _beside(directory: Path) -> Iterator[Path]:
-    """A directory beside the final place, which removes itself."""
+    """A new directory inside the target directory. It is removed at the end."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         staged = Scratch(directory, HIDDEN)
@@ -85,10 +85,10 @@ def _beside(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A directory that appears with everything in it, or stays as it is. What was in it before goes.
+    """A directory that appears complete at the end, or stays as it is. Its previous content is removed.
 
     Raises:
-        BuildError: It cannot be made, or a file or a link is in its place.
+        BuildError: The directory cannot be made, or a file or a link has its name.
     """
     with _beside(directory.parent) as staged:
         content = staged / "content"
@@ -103,7 +103,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def _set_aside(parent: Folder, name: str, staged: Folder) -> None:
-    """Moves a directory, which may be missing, to where it is removed: at its name it is whole, or not there."""
+    """Moves a directory, if it exists, to where it is removed. Under its name it is always complete or absent."""
     try:
         parent.enter(name).close()
         parent.move(name, staged, "before")
@@ -116,11 +116,11 @@ def _set_aside(parent: Folder, name: str, staged: Folder) -> None:
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    """Moves the artifacts of one build to their place, each by one atomic rename; two builds take turns.
+    """Moves the artifacts of one build to their place, each by one atomic rename. Two builds take turns.
 
-    The index is the last one. The index of an earlier build goes first, with the files that it lists and this build
-    does not make: an index never describes files of another build, and a renamed tag leaves no old file behind.
-    No link in the directory is followed.
+    The index is moved last. Before anything is moved, the index of an earlier build is removed, with the files that it
+    lists and this build does not make. So an index never describes files of another build, and a renamed tag leaves no
+    old file behind. Links in the directory are not followed.
 
     Raises:
         BuildError: A file cannot be moved there.
@@ -134,7 +134,7 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 
 @contextlib.contextmanager
 def _turn(directory: Path, kind: int) -> Iterator[Folder]:
-    """The directory, while it is locked against other processes that publish in it."""
+    """Opens a directory, and locks it against other processes that publish in it."""
     with contextlib.ExitStack() as held:
         try:
             place = held.enter_context(Folder.at(directory))
@@ -151,7 +151,7 @@ def _turn(directory: Path, kind: int) -> Iterator[Folder]:
 
 
 def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
-    """Removes an index, and of its program's files those that it alone lists.
+    """Removes an index and the files of its program that it lists and that are not in `kept`.
 
     Raises:
         BuildError: The index cannot be removed.
@@ -170,9 +170,10 @@ def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
 
 
 def _listed(place: Folder, index: str) -> set[str]:
-    """The files of a program that its index lists, by names that artifacts have: a manifest or a source may lie beside.
+    """The files that the index of a program lists and whose names are names of artifacts.
 
-    What is not an index of ours lists nothing.
+    The check of the names protects manifests and sources in the same directory. If the index is missing or is not one
+    of ours, the result is empty.
     """
     artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|(report|lowering)\.json)"
     ours = re.compile(re.escape(index.partition(".")[0]) + artifact, re.ASCII)
@@ -213,7 +214,7 @@ def write(
         tag: The artifact's tag.
 
     Raises:
-        BuildError: It could not be written, or what can be read is not what was written.
+        BuildError: The file cannot be written, or reading it back gives other content.
     """
     path = directory / file
     try:
@@ -232,7 +233,7 @@ def write(
 
 
 class _HashingFile:
-    """A binary file that hashes what passes through."""
+    """A binary file that hashes what is written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -244,10 +245,10 @@ class _HashingFile:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a small file whole: under another name first, then renamed.
+    """Writes a small file under another name, then renames it, so that it is never incomplete.
 
     Raises:
-        BuildError: It could not be written.
+        BuildError: The file cannot be written.
     """
     with _beside(path.parent) as directory:
         written = write(directory, path.name, "file", lambda file: file.write(content))

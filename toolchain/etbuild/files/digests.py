@@ -1,4 +1,4 @@
-"""Digests, and the JSON that they are taken of."""
+"""Digests, and the JSON from which they are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_digest(path: Path) -> str:
     """sha256 of a regular file, in hex.
 
     Raises:
-        OSError: It cannot be read, or is something else, such as a device that never ends.
+        OSError: The file cannot be read, or is not a regular file: a device may never end.
     """
     with regular_files.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest_3_10(file)
@@ -29,11 +29,11 @@ def _digest_3_10(file: Any) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, no white space and a final newline: equal values, equal bytes."""
+    """JSON with sorted keys, no white space and a final newline. Equal values give equal bytes."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 
 def digest(value: Any) -> str:
-    """sha256 of the canonical JSON, in hex."""
+    """sha256 of a value's canonical JSON, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -1,8 +1,8 @@
-"""Directories by descriptor. A name is looked up in the directory that was opened, and no link is followed.
+"""Directories by descriptor. A name is looked up in the open directory, and no link is followed.
 
-A path is looked up again each time it is used. A user who can put a link into one of its directories decides where it
-leads, even between a check and a use. What removes or replaces files of a directory that others can write to goes by
-`Folder`.
+A path is looked up again at each use. A user who can put a link into one of its directories decides where the path
+leads, even between a check and a use. So code that removes or replaces files in a directory that others can write to
+uses `Folder`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from types import TracebackType
 from typing import BinaryIO
 
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Looks names up, which needs no right to list them: a directory of temporary files may be writable and not readable.
+# Needs no right to list names, only to look them up: a directory of temporary files may be writable and not readable.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-# A pipe does not block, and is refused as all that is no file.
+# Opening a pipe does not block. `Folder.open` refuses it, as it refuses everything that is not a file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
 
 
 class NotAFile(OSError):
-    """A link or a directory is where a file has to be."""
+    """There is a link or a directory where a file is needed."""
 
 
 class NotAFolder(OSError):
-    """A link or a file is where a directory has to be."""
+    """There is a link or a file where a directory is needed."""
 
 
 class NoLocks(OSError):
-    """A file system that has no locks."""
+    """The file system has no locks."""
 
 
 def lock(descriptor: int, kind: int) -> None:
     """Locks an open file or directory.
 
     Args:
-        descriptor: Of the file.
-        kind: As of `fcntl.flock`.
+        descriptor: The descriptor of the file.
+        kind: The operation, as for `fcntl.flock`.
 
     Raises:
-        NoLocks: Its file system has none.
-        OSError: It cannot be locked. BlockingIOError: Another process has the lock.
+        NoLocks: The file system has no locks.
+        BlockingIOError: Another process has the lock.
+        OSError: The file cannot be locked.
     """
     try:
         fcntl.flock(descriptor, kind)
@@ -59,11 +60,11 @@ def lock(descriptor: int, kind: int) -> None:
 
 
 class Folder:
-    """An open directory. To be used as a context, which closes it.
+    """An open directory. Use it in a `with` statement, which closes it.
 
     Args:
-        descriptor: Of the directory. It belongs to this object.
-        path: For messages.
+        descriptor: The descriptor of the directory. This object closes it.
+        path: The path for messages.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -72,10 +73,10 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> Folder:
-        """The directory that a user names, in whose path links are followed.
+        """Opens a directory that a user names. Links in its path are followed.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: The directory cannot be opened.
         """
         return cls(os.open(path, _FOLDER), path)
 
@@ -88,15 +89,15 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Ends the use of the directory."""
+        """Closes the directory."""
         os.close(self.descriptor)
 
     def enter(self, name: str) -> Folder:
-        """A directory in this one.
+        """Opens a directory in this one.
 
         Raises:
-            NotAFolder: It is a link or a file.
-            OSError: It cannot be opened.
+            NotAFolder: The name is that of a link or a file.
+            OSError: The directory cannot be opened.
         """
         return Folder(self._enter(name), self.path / name)
 
@@ -110,11 +111,11 @@ class Folder:
 
     @contextlib.contextmanager
     def holder(self, place: str) -> Iterator[tuple[Folder, str]]:
-        """The directory that holds `a/b/file`, and the file's name in it.
+        """For `a/b/file`, opens the directory that holds the file. Gives it with the file's name in it.
 
         Raises:
-            NotAFolder: A directory on the way is a link or a file.
-            OSError: It cannot be opened.
+            NotAFolder: A directory of the path is a link or a file.
+            OSError: A directory cannot be opened.
         """
         *parents, name = PurePosixPath(place).parts
         with contextlib.ExitStack() as opened:
@@ -124,21 +125,21 @@ class Folder:
             yield folder, name
 
     def make_parents(self, place: str) -> None:
-        """Makes the directories on the way to `a/b/file`, where they are missing.
+        """Makes the missing directories of the path `a/b/file`.
 
         Raises:
-            OSError: One cannot be made.
+            OSError: A directory cannot be made.
         """
         for parent in reversed(PurePosixPath(place).parents[:-1]):
             with self.holder(parent.as_posix()) as (folder, name), contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=folder.descriptor)
 
     def open(self, name: str) -> BinaryIO:
-        """A file of this directory, to be read.
+        """Opens a file of this directory for reading.
 
         Raises:
-            NotAFile: It is no file.
-            OSError: It cannot be opened.
+            NotAFile: The name is not that of a regular file.
+            OSError: The file cannot be opened.
         """
         try:
             descriptor = os.open(name, _FILE, dir_fd=self.descriptor)
@@ -152,22 +153,22 @@ class Folder:
         return os.fdopen(descriptor, "rb")
 
     def create(self, name: str) -> BinaryIO:
-        """A new file in this directory, to be written.
+        """Makes a new file in this directory and opens it for writing.
 
         Raises:
-            OSError: It cannot be made, or is there already.
+            OSError: The file cannot be made, or exists already.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.fdopen(os.open(name, flags, 0o666, dir_fd=self.descriptor), "wb")
 
     def names(self, pattern: re.Pattern[str] | None = None) -> list[str]:
-        """What is in this directory, in order.
+        """The sorted names in this directory.
 
         Args:
-            pattern: Other names are left out.
+            pattern: Leaves out names that do not match it completely.
 
         Raises:
-            OSError: It cannot be listed.
+            OSError: The directory cannot be listed.
         """
         with self._listed() as descriptor, os.scandir(descriptor) as entries:
             return sorted(entry.name for entry in entries if pattern is None or pattern.fullmatch(entry.name))
@@ -177,29 +178,30 @@ class Folder:
         """Holds a lock on this directory.
 
         Args:
-            kind: As of `fcntl.flock`.
+            kind: The operation, as for `fcntl.flock`.
 
         Raises:
-            NoLocks: Its file system has none.
-            OSError: It cannot be locked. BlockingIOError: Another process has the lock.
+            NoLocks: The file system has no locks.
+            BlockingIOError: Another process has the lock.
+            OSError: The directory cannot be locked.
         """
         with self._listed() as descriptor:
             lock(descriptor, kind)
             yield
 
     def status(self, name: str) -> os.stat_result:
-        """Of a file, a directory, or a link itself.
+        """The status of a file or a directory. For a link, the status of the link itself.
 
         Raises:
-            OSError: There is none.
+            OSError: The name does not exist.
         """
         return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
 
     def is_folder(self, name: str) -> bool:
-        """Whether there is a directory of this name. A link to one is none.
+        """Whether the name is that of a directory. A link to a directory does not count.
 
         Raises:
-            OSError: Nobody can tell.
+            OSError: The status cannot be read.
         """
         try:
             return stat.S_ISDIR(self.status(name).st_mode)
@@ -207,10 +209,10 @@ class Folder:
             return False
 
     def is_still(self, name: str, descriptor: int) -> bool:
-        """Whether a name is still that of an open file.
+        """Whether a name still refers to an open file.
 
         Raises:
-            OSError: Nobody can tell.
+            OSError: The status cannot be read.
         """
         try:
             return os.path.samestat(self.status(name), os.fstat(descriptor))
@@ -218,29 +220,29 @@ class Folder:
             return False
 
     def remove(self, name: str) -> None:
-        """Removes a file, or a link itself. It may be gone already.
+        """Removes a file, or a link itself. Does nothing if the name does not exist.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: The file cannot be removed.
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Removes a directory that holds nothing.
+        """Removes an empty directory.
 
         Raises:
-            OSError: Something is in it, or it is none.
+            OSError: The directory is not empty, or the name is not that of a directory.
         """
         os.rmdir(name, dir_fd=self.descriptor)
 
     def remove_tree(self, name: str) -> None:
-        """Removes a file, a link itself, or a directory with all that is in it.
+        """Removes a file, a link itself, or a directory with its content.
 
-        However deep that is, at most three descriptors are open at a time.
+        At most three descriptors are open at a time, however deep the directory is.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: Something cannot be removed.
         """
         if not self.is_folder(name):
             self.remove(name)
@@ -261,7 +263,7 @@ class Folder:
             folder.close()
 
     def _remove_files(self) -> list[str]:
-        """Removes all that is no directory, and returns the directories."""
+        """Removes everything except directories, and returns the names of the directories."""
         folders = []
         for name in self.names():
             if self.is_folder(name):
@@ -271,16 +273,16 @@ class Folder:
         return folders
 
     def _go(self, name: str) -> Folder:
-        """As `enter`, and closes this one. Keeps the path, which would take long to make at each of many levels."""
+        """Enters a directory and closes this one. Keeps the path: making one at each of many levels would take long."""
         folder = Folder(self._enter(name), self.path)
         self.close()
         return folder
 
     def _go_up(self, known: os.stat_result) -> Folder:
-        """The directory that this one is in, and closes this one.
+        """Opens the directory above this one, and closes this one.
 
         Raises:
-            OSError: Another process has moved this one meanwhile.
+            OSError: Another process has moved this one in the meantime.
         """
         folder = Folder(os.open("..", _FOLDER, dir_fd=self.descriptor), self.path)
         if not os.path.samestat(os.fstat(folder.descriptor), known):
@@ -290,16 +292,16 @@ class Folder:
         return folder
 
     def move(self, name: str, target: Folder, new_name: str) -> None:
-        """Moves a file or a directory, by one rename. A file of the new name is replaced, and so is a link.
+        """Moves a file or a directory by one rename. Replaces a file or a link that has the new name.
 
         Raises:
-            OSError: It cannot be moved.
+            OSError: The file or directory cannot be moved.
         """
         os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
 
     @contextlib.contextmanager
     def _listed(self) -> Iterator[int]:
-        """A descriptor by which this directory can be listed and locked."""
+        """A descriptor that can be used to list and lock this directory."""
         descriptor = os.open(".", _LISTED, dir_fd=self.descriptor)
         try:
             yield descriptor
@@ -319,9 +321,9 @@ class _Step:
     """A directory on the way down a tree that is being removed.
 
     Attributes:
-        name: In the directory above.
-        above: What the file system says of the directory above.
-        inside: The directories in it that are still there.
+        name: The name in the directory above.
+        above: The status of the directory above.
+        inside: The names of the directories in it that still exist.
     """
 
     name: str

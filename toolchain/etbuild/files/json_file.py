@@ -1,4 +1,4 @@
-"""JSON that others wrote: read with limits, and checked against its schema before anything is taken from it."""
+"""JSON files from other people: read with limits, and checked against a schema before they are used."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from etbuild.files import regular_files
 from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 
 MAX_BYTES = 32 << 20
-_DEPTH = 2 * MAX_DEPTH  # a plan has all that a manifest has, some levels deeper
-_QUOTED = 100  # so many characters of what it says
-_NAMED = 3  # so many of the places that break a schema are named
+_DEPTH = 2 * MAX_DEPTH  # a plan contains what the manifest contains, some levels deeper
+_QUOTED = 100  # this many characters of the file's `schema` are quoted
+_NAMED = 3  # this many places that break the schema are named
 
 
 def read(path: Path, what: str, schema_name: str, hint: str | None = None) -> Any:
-    """The content of a JSON file.
+    """Reads and checks a JSON file.
 
     Args:
         path: The file.
-        what: It should be, with an article, for errors.
-        schema_name: That it has to fit, as `schema.validator` takes it.
-        hint: What to do where it does not.
+        what: What the file should be, with an article, for errors.
+        schema_name: The schema, as `json_schema.validator` takes it.
+        hint: What to do if the file does not fit.
+
+    Returns:
+        The parsed content.
 
     Raises:
-        InputError: It cannot be read, or is something else.
+        InputError: The file cannot be read, is not JSON, or does not fit the schema.
     """
     try:
         data = regular_files.read(path, MAX_BYTES)
@@ -40,7 +43,7 @@ def read(path: Path, what: str, schema_name: str, hint: str | None = None) -> An
 
 
 def content(data: bytes, path: Path, what: str, schema_name: str, hint: str | None = None) -> Any:
-    """As `read`, of a file whose bytes were read already."""
+    """Parses and checks the bytes of a file that was read already. Arguments and errors are those of `read`."""
     try:
         parsed = parse(data)
     except ValueError as error:
@@ -52,18 +55,18 @@ def content(data: bytes, path: Path, what: str, schema_name: str, hint: str | No
 def check(
     parsed: Any, path: Path, what: str, schema_name: str, below: DocumentPath = (), hint: str | None = None
 ) -> None:
-    """Sees whether data of a file fits its schema.
+    """Checks that data of a file fits its schema.
 
     Args:
         parsed: The data.
         path: The file.
-        what: It should be, with an article.
-        schema_name: As `schema.validator` takes it.
-        below: Where in the file it stands.
-        hint: What to do where it does not fit.
+        what: What the file should be, with an article, for errors.
+        schema_name: The schema, as `json_schema.validator` takes it.
+        below: The place of the data in the file.
+        hint: What to do if the data does not fit.
 
     Raises:
-        InputError: It does not. Names the first few places.
+        InputError: The data does not fit. The error names the first few places.
     """
     said = parsed.get("schema") if isinstance(parsed, dict) else None
     wanted = json_schema.identifier(schema_name)
@@ -79,15 +82,17 @@ def check(
 
 
 def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """JSON in UTF-8, stricter than Python reads it: keys stand once, numbers are finite and fit into 64 bits, text has
-    no half of a surrogate pair, and nothing is nested more than 100 levels deep.
+    """Parses JSON in UTF-8, more strictly than Python.
+
+    Keys are unique, numbers are finite and fit into 64 bits, text contains no half of a surrogate pair, and the data is
+    at most 100 levels deep.
 
     Args:
         data: The bytes.
-        constants: The numbers that `NaN`, `Infinity` and `-Infinity` stand for, where they may be used.
+        constants: The numbers that `NaN`, `Infinity` and `-Infinity` stand for, if they are allowed.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The bytes are not such JSON.
     """
 
     def constant(text: str) -> float:
@@ -135,7 +140,7 @@ def _float(text: str) -> float:
 
 
 def _check_values(parsed: Any) -> None:
-    """Looks at the depth and the text of parsed data, level by level."""
+    """Checks the depth and the text of parsed data, level by level."""
     level: list[Any] = [parsed]
     for depth in range(_DEPTH + 1):
         below: list[Any] = []

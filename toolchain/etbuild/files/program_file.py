@@ -1,4 +1,4 @@
-"""What is in a `.pte` or `.ptd`, read from the file itself: any file of ExecuTorch's, also one made elsewhere."""
+"""Describes the content of a `.pte` or `.ptd` file. The file may come from any build, not only from this driver."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from etbuild.errors import InputError
 from etbuild.files import regular_files
 from etbuild.patching import replaced
 
-_READS = 4  # so many times the bytes of a flatbuffer may be read; those of ExecuTorch are read once
+_READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
 
-_SHARED = 64  # so many keys of named data may have one blob, on average
+_SHARED = 64  # this many keys of named data may share one blob, on average
 
 
 def describe(path: Path) -> dict[str, Any]:
     """The facts of one file, as JSON data.
 
     Returns:
-        `kind` ("program" or "named_data"), `size` in bytes and `sha256`; of a program what `program_facts` gives, of
-        named data `named_data`: the size in bytes of each blob by key.
+        `kind` ("program" or "named_data"), `file` (the name), `size` in bytes and `sha256`. For a program also what
+        `program_facts` returns; for named data also `named_data`, the size in bytes of each blob by key.
 
     Raises:
-        InputError: It is neither, or it is damaged.
+        InputError: The file is neither a program nor named data, or it is damaged.
     """
     try:
         with regular_files.opened(path) as file:
@@ -63,7 +63,7 @@ def describe(path: Path) -> dict[str, Any]:
             return {"kind": "program", **facts, **program_facts(read_program(data))}
         if identifier == b"FT":
             return {"kind": "named_data", **facts, "named_data": _blob_sizes(data, len(data))}
-    except Exception as error:  # flatbuffers and struct have no common base of their errors
+    except Exception as error:  # errors of flatbuffers and struct have no common base
         raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
     raise InputError.of(
         f"{path}: neither a .pte nor a .ptd",
@@ -72,11 +72,11 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def read_program(data: bytes) -> PTEFile:
-    """The content of a `.pte`.
+    """Parses the content of a `.pte`.
 
     Raises:
-        ValueError: It ends too early.
-        Exception: It is no program, or it is damaged; flatbuffers and struct have no common base of their errors.
+        ValueError: The data ends too early.
+        Exception: The data is not a program, or it is damaged. Errors of flatbuffers and struct have no common base.
     """
     header = _program._get_extended_header(data)
     if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
@@ -90,7 +90,7 @@ _restore_segments_of_program = _program._restore_segments
 
 
 def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
-    """As ExecuTorch does, which copies each segment and each tensor, where they do not overlap."""
+    """Does what ExecuTorch does, but refuses segments that overlap: ExecuTorch copies each segment and each tensor."""
     sizes = [segment.size for segment in program.segments]
     named = [sizes[entry.segment_index] for entry in program.named_data or ()]
     parts = [program.constant_segment, *(program.mutable_data_segments or ())]
@@ -102,9 +102,10 @@ def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
 
 @contextmanager
 def _read_once(size: int) -> Iterator[None]:
-    """Inside, reading a flatbuffer of so many bytes ends in a ValueError where it stands for much more than them.
+    """Inside, reading a flatbuffer of `size` bytes raises ValueError if it expands to much more than that.
 
-    Its parts may be pointed to from many places, and are read anew for each: a few kB could stand for terabytes.
+    Many places of a flatbuffer may point to one part, and each reads the part again: a few kB could expand to
+    terabytes.
     """
     left = _READS * size
     length_of, string_of = Table.VectorLen, Table.String
@@ -130,10 +131,11 @@ def _read_once(size: int) -> Iterator[None]:
 
 
 def named_data_facts(path: Path) -> dict[str, int]:
-    """The size in bytes of each blob of a named-data file, by key. The blobs are not read.
+    """The size in bytes of each blob of a named-data file, by key. Does not read the blobs.
 
     Raises:
-        Exception: As `named_data_blobs`.
+        ValueError: The file ends too early.
+        Exception: The file is not named data, or it is damaged.
     """
     with regular_files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -150,8 +152,10 @@ def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
 
 
 def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
-    """The blobs of named data with their sizes, after `flat_tensor.fbs` of ExecuTorch 1.5. ExecuTorch itself has
-    `flatc` write all of it as JSON, which may be larger than any disk."""
+    """The key and size in bytes of each blob of named data, read as `flat_tensor.fbs` of ExecuTorch 1.5 defines it.
+
+    ExecuTorch itself lets `flatc` write all of it as JSON, which may be larger than any disk.
+    """
     root = Table(flatbuffer, int.from_bytes(flatbuffer[:4], "little"))
     sizes = [_number(segment, 1, Uint64Flags) for segment in _tables(root, 1)]
     for named in _tables(root, 2):
@@ -162,7 +166,7 @@ def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _slot(field: int) -> int:
-    return 4 + 2 * field  # in a table of offsets, after its own size and that of the fields
+    return 4 + 2 * field  # the table of offsets begins with its own size and the size of the fields
 
 
 def _number(table: Table, field: int, kind: type) -> int:
@@ -186,7 +190,7 @@ def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:
 
 
 def named_data_content(head: bytes) -> FlatTensor:
-    """What a named-data file says of its blobs, given the part in front of them."""
+    """The description of the blobs in a named-data file, from the part of the file before the blobs."""
     header = FlatTensorHeader.from_bytes(head[8:])
     return _deserialize_to_flat_tensor(head[: header.flatbuffer_offset + header.flatbuffer_size])
 
@@ -195,8 +199,8 @@ def named_data_blobs(data: bytes) -> dict[str, bytes]:
     """The blobs of a named-data file, by key.
 
     Raises:
-        ValueError: It ends too early.
-        Exception: It is no named data, or it is damaged.
+        ValueError: The data ends too early.
+        Exception: The data is not named data, or it is damaged.
     """
     _named_data_header(data, len(data))
     payload = FlatTensorSerializer().deserialize(Cord(data))
@@ -204,7 +208,7 @@ def named_data_blobs(data: bytes) -> dict[str, bytes]:
 
 
 def program_facts(file: PTEFile) -> dict[str, Any]:
-    """The facts of a program: its methods by name, and its bytes by blob."""
+    """The facts of a program: its methods by name, the bytes of its blobs, and the keys of tensors in other files."""
     program = file.program
     return {
         "methods": {
@@ -229,7 +233,7 @@ def pte_named_data(file: PTEFile) -> dict[str, int]:
 
 
 def external_keys(file: PTEFile) -> list[str]:
-    """Names of the tensors that the program expects in named-data files. Delegates alone know what they ask for."""
+    """Names of the tensors that the program expects in named-data files. Leaves out what only a delegate asks for."""
     found = set()
     for plan in file.program.execution_plan:
         for value in plan.values:
@@ -253,13 +257,14 @@ def _method_facts(plan: ExecutionPlan) -> dict[str, Any]:
 
 
 def operator_name(plan: ExecutionPlan, index: int) -> str:
-    """The name of a method's operator, as `aten::add.out`."""
+    """The name of a method's operator, such as `aten::add.out`."""
     operator = plan.operators[index]
     return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 
 
 def _value_facts(plan: ExecutionPlan, index: int) -> dict[str, Any]:
-    """A tensor as dtype, shape (upper bounds where dynamic) and whether it is dynamic; else the type and the value."""
+    """For a tensor: dtype, shape (upper bounds if dynamic) and whether it is dynamic. Otherwise the type and the
+    value."""
     value = plan.values[index].val
     if isinstance(value, Tensor):
         return {

@@ -1,4 +1,4 @@
-"""Files whose content others made: opened without waiting, read up to a limit, and never beside their directory."""
+"""Reads files from other people: opens them without waiting, limits their size, and stays inside their directory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """A regular file, open for reading. A pipe that no one writes to, or a device, would never end.
+    """Opens a regular file for reading. Refuses devices and pipes, which may never end.
 
     Raises:
-        OSError: It cannot be opened, or is something else.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -36,10 +36,10 @@ def read(path: Path, limit: int) -> bytes:
 
     Args:
         path: The file.
-        limit: How many bytes it may have.
+        limit: The maximum size in bytes.
 
     Raises:
-        OSError: It cannot be read, is something else, or is larger.
+        OSError: The file cannot be read, is not a regular file, or is larger than the limit.
     """
     with opened(path) as file:
         data = file.read(limit + 1)
@@ -49,9 +49,16 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """The file that another file names, in the directory of that one or below; None where the name leads elsewhere.
+    """Finds a file that another file names, inside the directory of that other file.
 
-    A build system may put links in place of both, so that it is the real places that count.
+    A build system may put links in place of both files, so the comparison uses their real paths.
+
+    Args:
+        path: The file that contains the name.
+        name: The name, relative to the directory of `path`.
+
+    Returns:
+        The real path; None if there is no such file, or if it is outside the directory.
     """
     parts = PurePosixPath(name).parts
     if not parts or "\0" in name or name.startswith("/") or ".." in parts:
@@ -59,6 +66,6 @@ def beside(path: Path, name: str) -> Path | None:
     try:
         directory = path.resolve(strict=True).parent
         found = (directory / name).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError):  # not there, or links in a circle
+    except (OSError, ValueError, RuntimeError):  # it does not exist, or links form a circle
         return None
     return found if found.is_relative_to(directory) else None

@@ -1,15 +1,15 @@
-"""Directories and files that go with the process that made them, however it ends.
+"""Directories and files that are removed with the process that made them, however it ends.
 
-Each has a lock that its process holds (flock, which the kernel gives back when a process is killed; it holds between
-containers of one machine that share a directory, too). A directory has it on a file inside, which also tells that the
-directory is ours. A process that makes something new in a place sweeps there: it removes what has our kind of name and
-a lock that nobody holds.
+Each has a lock that its process holds (flock). The kernel releases the lock when the process is killed. The lock also
+works between containers of one machine that share a directory. For a directory, the lock is on a file inside it, which
+also shows that the directory is ours. A process that makes something new in a place sweeps it: it removes what has one
+of our names and a lock that nobody holds.
 
-A network file system may grant a lock to each machine by itself. A name therefore says in which boot of which machine
-it was made. What is of another boot is removed only when nobody has changed it for a week.
+A network file system may grant a lock to each machine separately. So a name tells on which machine, and in which boot
+of it, it was made. What comes from another boot is removed only if nobody has changed it for a week.
 
-Between making a thing and locking it, another process may sweep it. Who makes it looks whether it is still there once
-it has the lock, and else makes another one.
+Another process may sweep a new file or directory before it is locked. So its maker checks that it still exists after
+locking it, and otherwise makes another one.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from etbuild.errors import BuildError
 from etbuild.files.directories import Folder, NoLocks, lock
 
 HIDDEN = ".etbuild-"
-"""How directories beside a user's files are called."""
+"""The prefix of directories next to a user's files."""
 
 _MARKER = "made-by-etbuild"
 _DIRECTORY = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)([0-9a-f]{8})?[a-z0-9_]{8}")
 _FILE = re.compile(r"tmp([0-9a-f]{8})?[a-z0-9_]{8}")
-_ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # nothing is built for so long
+_ANOTHER_BOOT_SECONDS = 7 * 24 * 3600  # no build takes this long
 _CHILDREN_SECONDS = 1.0
 _LOCKED = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 observers: list[Callable[[str, bool], None]] = []
-"""Called with the path of a directory of this process, and whether it is about to be made or is gone."""
+"""Called before this process makes a directory (path, True), and after it has removed one (path, False)."""
 
 
 def _tell(path: str, exists: bool) -> None:
@@ -52,14 +52,14 @@ def _tell(path: str, exists: bool) -> None:
 
 
 class Scratch:
-    """A new directory, which is this process's alone. As a context it removes itself.
+    """A new directory that only this process uses. A `with` statement removes it at the end.
 
     Args:
         parent: An existing directory. Links in its path are followed.
-        prefix: Of its name: `HIDDEN`, or `etbuild-WORD-`.
+        prefix: The start of its name: `HIDDEN`, or `etbuild-WORD-`.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The directory cannot be made.
     """
 
     def __init__(self, parent: Path, prefix: str) -> None:
@@ -71,7 +71,7 @@ class Scratch:
             self._parent.close()
             raise
         self.path = self._folder.path
-        """Where it is."""
+        """The path of the directory."""
 
     def __enter__(self) -> Scratch:
         return self
@@ -82,11 +82,11 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Removes it with all that is in it. What cannot be removed is left for another process to sweep.
+        """Removes the directory with its content. What cannot be removed is left for another process to sweep.
 
-        Sweeps again what was locked before: children of a process that was killed may have ended only now.
+        Sweeps again the directories that were locked at the start: children of a killed process may have ended since.
         """
-        # A model may have closed descriptors that are not its own, and opened others in their place.
+        # A model may have closed descriptors of other code, and opened others under the same numbers.
         with contextlib.suppress(OSError):
             if self._parent.is_still(self._name, self._folder.descriptor):
                 _remove_directory(self._parent, self._name, self._folder)
@@ -101,19 +101,19 @@ class Scratch:
 
 
 def temporary(word: str) -> Scratch:
-    """A directory in the system's directory of temporary files.
+    """A new directory in the system's directory for temporary files.
 
     Args:
-        word: What it is for; becomes part of its name.
+        word: The purpose of the directory. It becomes part of the name.
 
     Raises:
-        BuildError: It cannot be made.
+        BuildError: The directory cannot be made.
     """
-    import tempfile  # takes longer than all of this file, and a hit makes no temporary file
+    import tempfile  # importing it takes longer than this module does, and a cache hit makes no temporary file
 
     try:
         place = Path(tempfile.gettempdir())
-    except FileNotFoundError as error:  # nowhere can a file be written
+    except FileNotFoundError as error:  # no directory for temporary files is writable
         raise BuildError.of(str(error.strerror), "name a directory that has room in TMPDIR") from error
     try:
         return Scratch(place, f"etbuild-{word}-")
@@ -123,10 +123,10 @@ def temporary(word: str) -> Scratch:
 
 @contextlib.contextmanager
 def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
-    """A new file, to be written and then moved, and its name. One that was not moved goes.
+    """A new file to write and then to move, with its name. If it was not moved, it is removed at the end.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be made.
     """
     while True:
         name = f"tmp{_boot()}{os.urandom(4).hex()}"
@@ -141,12 +141,12 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def remove_left(paths: Iterable[str]) -> None:
-    """Removes directories of a process that has ended, as far as that can be done.
+    """Removes directories of a process that has ended. Ignores those that cannot be removed.
 
-    Those that it has started were killed with it, and may need a moment to end.
+    The children of that process were killed with it, and may need a moment to end.
 
     Args:
-        paths: Absolute, of `Scratch`.
+        paths: Absolute paths of `Scratch` directories.
     """
     for path in map(Path, paths):
         until = time.monotonic() + _CHILDREN_SECONDS
@@ -158,13 +158,13 @@ def remove_left(paths: Iterable[str]) -> None:
 
 
 def sweep_files(folder: Folder) -> None:
-    """Removes what `unfinished` made in processes that were killed."""
+    """Removes files of `unfinished` that killed processes have left."""
     for name in _left_here(folder, _FILE):
         remove_unlocked(folder, name)
 
 
 def remove_unlocked(folder: Folder, name: str) -> None:
-    """Removes a file unless a process has its lock, as far as that can be done."""
+    """Removes a file unless a process holds its lock. Does nothing if it cannot be removed."""
     with contextlib.suppress(OSError):
         descriptor = _try_lock(folder, name)
         if descriptor is not None:
@@ -175,12 +175,12 @@ def remove_unlocked(folder: Folder, name: str) -> None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file is called as those that `unfinished` makes."""
+    """Whether a name has the form that `unfinished` gives its files."""
     return _FILE.fullmatch(name) is not None
 
 
 def write_error(path: Path, error: OSError) -> BuildError:
-    """That a file or a directory cannot be written, and where that is."""
+    """The error for a file or directory that cannot be written. It names the directory that the user knows."""
     hidden = [place for place in path.parents if _DIRECTORY.fullmatch(place.name)]
     place = hidden[-1].parent if hidden else path.parent
     where = f"in {place.absolute()}"
@@ -200,7 +200,7 @@ def _make_directory(parent: Folder, prefix: str) -> tuple[Folder, str, int]:
                 folder = failed.enter_context(parent.enter(name))
                 descriptor = _make_locked(folder, _MARKER)
             except FileNotFoundError:
-                continue  # another process has swept it while it was empty
+                continue  # another process swept it while it was empty
             if descriptor is not None:
                 failed.pop_all()
                 return folder, name, descriptor
@@ -212,10 +212,10 @@ def _remove_if_empty(parent: Folder, name: str) -> None:
 
 
 def _make_locked(folder: Folder, name: str) -> int | None:
-    """The descriptor of a new file that holds the file's lock; None where another process has swept the file."""
+    """Makes and locks a new file. Returns its descriptor, or None if another process has swept the file."""
     descriptor = os.open(name, _LOCKED | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.descriptor)
     try:
-        with contextlib.suppress(NoLocks):  # nothing is swept there
+        with contextlib.suppress(NoLocks):  # nothing is swept on such a file system
             lock(descriptor, fcntl.LOCK_EX)
         if folder.is_still(name, descriptor):
             return descriptor
@@ -228,7 +228,7 @@ def _make_locked(folder: Folder, name: str) -> int | None:
 
 @functools.cache
 def _boot() -> str:
-    """Tells one boot of one machine from others. Where nobody can tell, each process is alone."""
+    """An identifier of this boot of this machine. Where it is unknown, each process gets its own identifier."""
     try:
         return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
     except OSError:
@@ -236,11 +236,11 @@ def _boot() -> str:
 
 
 def _left_here(folder: Folder, pattern: re.Pattern[str]) -> list[str]:
-    """What may be removed if nobody has its lock. A place that cannot be listed is not swept.
+    """The names that may be removed if nobody holds their lock. Empty if the directory cannot be listed.
 
     Args:
-        folder: Where to look.
-        pattern: Of names. Its group is the boot.
+        folder: The directory to look in.
+        pattern: The form of the names. Its group is the boot.
     """
     try:
         return [name for name in folder.names(pattern) if _is_of_this_boot(name, pattern) or _is_old(folder, name)]
@@ -261,9 +261,9 @@ def _is_old(folder: Folder, name: str) -> bool:
 
 
 def _sweep_directories(parent: Folder, names: list[str]) -> list[str]:
-    """Removes directories that nobody has the lock of. Returns those that are still there."""
+    """Removes directories whose lock nobody holds. Returns those that still exist."""
     for name in names:
-        with contextlib.suppress(OSError):  # it is no directory, is gone already, or belongs to somebody else
+        with contextlib.suppress(OSError):  # it is not a directory, is gone already, or belongs to another user
             _sweep_directory(parent, name)
     return [name for name in names if _is_there(parent, name)]
 
@@ -282,7 +282,7 @@ def _sweep_directory(parent: Folder, name: str) -> None:
         try:
             descriptor = _try_lock(folder, _MARKER)
         except FileNotFoundError:
-            parent.remove_empty(name)  # a process was killed before it had made the lock; else it is not ours
+            parent.remove_empty(name)  # its process was killed before it made the lock; else it is not ours
             return
         if descriptor is not None:
             try:
@@ -292,20 +292,20 @@ def _sweep_directory(parent: Folder, name: str) -> None:
 
 
 def _try_lock(folder: Folder, name: str) -> int | None:
-    """The descriptor that now holds the lock of a file; None where it is another process's, or no file of ours."""
+    """Locks a file. Returns its descriptor, or None if another process holds the lock or the file is not ours."""
     descriptor = os.open(name, _LOCKED, dir_fd=folder.descriptor)
     try:
         lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISREG(os.fstat(descriptor).st_mode) and folder.is_still(name, descriptor):
             return descriptor
     except OSError:
-        pass  # a living process has it
+        pass  # a living process holds the lock
     os.close(descriptor)
     return None
 
 
 def _remove_directory(parent: Folder, name: str, folder: Folder) -> None:
-    """Removes a directory. Its lock goes last, so that who is killed meanwhile leaves what can be swept."""
+    """Removes a directory. Its lock goes last: if this process is killed, the rest can still be swept."""
     for each in folder.names():
         if each != _MARKER:
             folder.remove_tree(each)

@@ -1,4 +1,4 @@
-"""What values of YAML and JSON files may be."""
+"""Limits for the values of YAML and JSON files."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ def fits_64_bits(number: int) -> bool:
 
 
 has_surrogate = re.compile("[\ud800-\udfff]").search
-"""Finds half of a surrogate pair in a text, which has no form in UTF-8."""
+"""Finds half of a surrogate pair in a text. UTF-8 cannot encode it."""

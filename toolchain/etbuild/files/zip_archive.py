@@ -1,4 +1,4 @@
-"""Zip archives that are the same bytes for the same content."""
+"""Zip archives whose bytes depend only on their content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zipfile
 
 
 def canonical_archive(saved: bytes) -> bytes:
-    """A zip archive of torch's without times and without the identifier that torch draws."""
+    """Rewrites a zip archive of torch without times and without torch's random identifier."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(saved)) as archive, zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as canonical:
         for name in sorted(archive.namelist()):

@@ -1,1 +1,1 @@
-"""The inputs of a build: sources, data, installed packages, and the key made of their digests."""
+"""The inputs of a build: sources, data, installed packages, and the key that is made from their digests."""

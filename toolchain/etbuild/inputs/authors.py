@@ -1,4 +1,4 @@
-"""Which line of the declared sources has called what reads a file: the stack tells."""
+"""Finds the line of the declared sources that caused a file to be read, by looking at the stack."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from types import FrameType
 from etbuild.inputs.readable_places import DRIVER, python_directories
 from etbuild.inputs.thread_starters import starter
 
-# On the stack between a source and what it opens.
+# Modules of the driver that may be on the stack between a source and the call that opens a file.
 _WRAPPERS = {
     str(Path(__file__).with_name(f"{name}.py"))
     for name in ("native_readers", "thread_starters", "undeclared", "user_code")
 }
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
-# Compilers of PyTorch keep caches of what they make, which hold nothing that a build depends on.
+# PyTorch's compilers keep caches of what they make. A build does not depend on these caches.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
-# Modules of Python's own that open what they are told to open: who calls them opens it.
+# Modules of Python's library that open what their callers name. The caller counts as the one that opens it.
 _OPENERS = {
     *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
     *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
 }
-# Modules of Python's own that call, in another thread or process, what they are told to call.
+# Modules of Python's library that call what their callers name, in another thread or process.
 _CALLERS = {"asyncio", "concurrent", "multiprocessing", "threading"}
 
 
 @dataclass(frozen=True)
 class Author:
-    """The line of a source that an event comes from.
+    """The line of a source that caused an event.
 
     Attributes:
-        place: Such as `model.py:12, in create`.
-        direct: Nothing but Python's own library lies between.
-        itself: Nothing at all lies between, but for what opens what it is told to.
-        importing: It is an import statement, or what stands for one.
+        place: The line, such as `model.py:12, in create`.
+        direct: Only Python's own library is between this line and the event.
+        itself: Nothing is between this line and the event, except modules that open or call what they are told to.
+        importing: The line is an import statement, or a call that imports.
     """
 
     place: str
@@ -45,14 +45,17 @@ class Author:
 
 
 known_sources: dict[str, str] = {}
-"""The import path of each source of this process, by file name: a later step may run modules of an earlier one."""
+"""The import path of each source of this process, by file name. A later step may run modules of an earlier one."""
 
 
 def author_of(frame: FrameType | None) -> Author | None:
-    """Who has called what a frame of this thread does. If no source is on the stack: who started the thread.
+    """The source line that called a frame of this thread; if there is none, the one that started the thread.
+
+    Args:
+        frame: The frame that does something, such as opening a file.
 
     Returns:
-        None if no source did, or if a package did while it was imported.
+        None if no source caused it, or if a package did it while it was imported.
     """
     direct, itself, importing, inner = True, True, False, False
     while frame is not None:
@@ -63,7 +66,7 @@ def author_of(frame: FrameType | None) -> Author | None:
         if file in IMPORT_MACHINERY:
             if inner:
                 return None
-            importing = importing or frame.f_code.co_name != "get_data"  # which reads resources too
+            importing = importing or frame.f_code.co_name != "get_data"  # `get_data` also reads resources
         elif file not in _WRAPPERS:
             if file.startswith(DRIVER) or _compiles(frame) or _removes(frame):
                 return None
@@ -78,7 +81,7 @@ def author_of(frame: FrameType | None) -> Author | None:
 
 
 def is_running(frame: FrameType | None, real: str) -> bool:
-    """Whether a file holds code of the stack, whose lines are read to show them."""
+    """Whether a file contains code that is on the stack. Python reads the lines of such a file to show them."""
     while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
         frame = frame.f_back
     return frame is not None
@@ -96,12 +99,12 @@ def is_compiling(frame: FrameType | None) -> bool:
 
 
 def _removes(frame: FrameType) -> bool:
-    """Whether a directory is removed, name by name: that opens files by descriptors, and reads nothing."""
+    """Whether a directory is removed name by name. That opens files by descriptors, but reads nothing."""
     return frame.f_code.co_name.startswith("_rmtree")
 
 
 def _is_python(file: str) -> bool:
-    """Whether code is of Python's own library, or made from a string."""
+    """Whether code belongs to Python's own library, or was made from a string."""
     own, packages = python_directories("stdlib", "platstdlib"), python_directories("purelib", "platlib")
     return file.startswith(("<", *own)) and not file.startswith(packages)
 

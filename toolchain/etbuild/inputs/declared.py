@@ -12,13 +12,13 @@ from etbuild.errors import DocumentPath, InputError, did_you_mean
 
 @dataclass
 class Inputs:
-    """What a build may read.
+    """The files that a build may read.
 
     Attributes:
-        sources: Files by import path, `models/backbone.py` for `models.backbone`.
-        data: Files by name.
-        roots: Directories that are searched for what is not named there: on the command line the manifest's directory
-            and each `--root`; in a build system none, since it declares every file.
+        sources: Source files by import path, such as `models/backbone.py` for `models.backbone`.
+        data: Data files by name.
+        roots: Directories to search for files that are not in `sources` or `data`. On the command line, these are the
+            manifest's directory and each `--root`. In a build system there are none, because it declares every file.
     """
 
     sources: dict[str, Path] = field(default_factory=dict)
@@ -26,18 +26,22 @@ class Inputs:
     roots: list[Path] = field(default_factory=list)
 
     def source(self, name: str) -> Path | None:
-        """The source with this import path."""
+        """The source with this import path; None if there is none."""
         return self.sources.get(name) or self._search(name)
 
     def find(self, name: str) -> Path | None:
-        """The data file with this name, if it is declared."""
+        """The data file with this name; None if it is not declared."""
         return self.data.get(name) or self._search(name)
 
     def find_data(self, name: str, path: DocumentPath) -> Path:
-        """The data file with this name, which the manifest gives at `path`.
+        """The data file with this name.
+
+        Args:
+            name: The name.
+            path: The place in the manifest that names the file, for errors.
 
         Raises:
-            InputError: It is not declared, or there is no such file.
+            InputError: The file is not declared, or does not exist.
         """
         found = self.find(name)
         if found is not None and not is_file(found):
@@ -56,10 +60,13 @@ class Inputs:
         return found
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:
-        """The same sources, and of the data only these: what one step reads, since no more is in its key.
+        """The same sources with only some of the data. A step reads only the data that is in its key.
+
+        Args:
+            names: The names of the data, each with the place in the manifest that names it.
 
         Raises:
-            InputError: One is not declared.
+            InputError: A file is not declared, or does not exist.
         """
         return Inputs(self.sources, {name: self.find_data(name, path) for name, path in names.items()})
 
@@ -72,5 +79,5 @@ class Inputs:
 
 
 def is_file(path: Path) -> bool:
-    """Whether it is a file that can be looked at."""
-    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where it may not look
+    """Whether the path is that of a file. False if the file may not be looked at."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises if it has no permission to look

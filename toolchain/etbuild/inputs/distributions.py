@@ -1,4 +1,4 @@
-"""Installed distributions as the key holds them: version and content."""
+"""Versions and content digests of installed distributions, for the key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from etbuild.errors import InputError
 
-_INSTALL_SECONDS = 2.0  # that an installer may take to write the last files, besides the precision of times
+_INSTALL_SECONDS = 2.0  # the time an installer may take for the last files, plus the precision of file times
 _FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
 _INSTALLERS = re.compile(r"__editable__|distutils-precedence\.pth|_virtualenv\.pth")
 _IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
@@ -28,13 +28,13 @@ _IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
 
 @functools.cache
 def facts(name: str) -> tuple[str, str]:
-    """The version of an installed distribution, and the digest of its files that can be imported.
+    """The version of an installed distribution, and the digest of those of its files that can be imported.
 
-    The RECORD that an installer writes has their digests. One that is editable, or was installed without a RECORD, is
-    read itself: each is looked at once in a process, and what was imported stays what it was.
+    The digests of the files come from the RECORD that an installer writes. If the distribution is editable or has no
+    RECORD, its files are read, once in a process: modules that were imported do not change afterwards.
 
     Raises:
-        InputError: It has no RECORD, and its files are not found either.
+        InputError: The distribution has no RECORD, and its files cannot be found.
     """
     distribution = importlib.metadata.distribution(name)
     record = distribution.read_text("RECORD")
@@ -44,22 +44,22 @@ def facts(name: str) -> tuple[str, str]:
 
 @functools.cache
 def check_unedited(name: str) -> None:
-    """Whether the files of a distribution are those of its RECORD, of which the key is made.
+    """Checks that the files of a distribution match its RECORD, because the key is made from the RECORD.
 
-    Compared are sizes; and digests where a file is younger than the RECORD, which installers write last. A file that is
-    missing is none that could be imported.
+    Compares sizes; also compares digests of files that are younger than the RECORD, which installers write last.
+    Ignores missing files: they cannot be imported.
 
     Raises:
-        InputError: A file is another one.
+        InputError: A file was changed.
     """
     distribution = importlib.metadata.distribution(name)
     record = distribution.read_text("RECORD")
     if record is None or _is_editable(distribution, record):
-        return  # its files themselves are in the key
+        return  # the key is made from the files themselves
     root = str(distribution.locate_file(""))
     written = _time_of(root, record)
     for file, digest, size in csv.reader(row for row in _rows(record) if not _FOR_COMPILERS.search(row)):
-        path = os.path.join(root, file)  # noqa: PTH118 - of thousands
+        path = os.path.join(root, file)  # noqa: PTH118 - there are thousands of files, and pathlib is slower
         try:
             found = os.stat(path)  # noqa: PTH116
         except OSError:
@@ -72,7 +72,7 @@ def check_unedited(name: str) -> None:
 
 
 def _time_of(root: str, record: str) -> float:
-    """When all files of a RECORD had been written."""
+    """The time at which all files of a RECORD had been written, in seconds since the epoch."""
     names = [row.partition(",")[0] for row in record.splitlines() if ".dist-info/RECORD," in row]
     paths = [Path(root, name) for name in names]
     return max((path.stat().st_mtime for path in paths if path.exists()), default=math.inf) + _INSTALL_SECONDS
@@ -84,10 +84,10 @@ def _record_digest(path: Path) -> str:
 
 
 def startup() -> dict[str, str]:
-    """Code that Python runs at its start, by the name of the `.pth` file that has it: the digest of the file and of
-    the modules that it imports.
+    """Digests of the code that Python runs when it starts: of each `.pth` file and the modules that it imports.
 
-    Left out is what installers write to find packages, whose content the key holds where they are used.
+    Leaves out the files that installers write to find packages. The key covers the content of these packages if they
+    are used.
     """
     places = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     files = [path for place in places for path in sorted(Path(place).glob("*.pth")) if not _INSTALLERS.match(path.name)]
@@ -102,16 +102,16 @@ def startup() -> dict[str, str]:
 
 
 def _file_of(module: str) -> list[str]:
-    """The file of a module that is not Python's own."""
+    """The file of a module, in a list. Empty if the module is part of Python or has no file."""
     spec = None if module in sys.stdlib_module_names else importlib.util.find_spec(module)
     return [spec.origin] if spec is not None and spec.has_location and spec.origin else []
 
 
 def _rows(record: str) -> list[str]:
-    """Those of files that can be imported.
+    """The rows of a RECORD for files that can be imported.
 
-    Left out is what differs between two installations of one release: bytecode, commands outside of the package, and
-    the metadata, in which installers write too. Its version stands beside the digest.
+    Leaves out what differs between two installations of one release: bytecode, commands outside the package, and the
+    metadata, into which installers write too. The version is in the key next to the digest.
     """
     return [
         row
@@ -121,7 +121,7 @@ def _rows(record: str) -> list[str]:
 
 
 def _is_editable(distribution: Distribution, record: str) -> bool:
-    """Whether its files lie where they are edited, and the RECORD has no more than what leads there."""
+    """Whether a distribution is edited in place, so that its RECORD only lists files that lead to its modules."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable", False):
         return True
@@ -132,13 +132,17 @@ def _is_editable(distribution: Distribution, record: str) -> bool:
 
 
 def _names_directory(path: Path) -> bool:
-    """Whether a `.pth` file leads to modules: a line of it is a directory, or starts with `import` and is run."""
+    """Whether a `.pth` file leads to modules, that is, whether one of its lines is a directory and not an import."""
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     return any(line.strip() and not line.startswith(("#", "import ", "import\t")) for line in lines)
 
 
 def _files(name: str, distribution: Distribution) -> list[str]:
-    """The files of a distribution's modules, each with its digest."""
+    """The files of a distribution's modules, each with its digest, in the form of a RECORD's rows.
+
+    Raises:
+        InputError: No file was found.
+    """
     rows = [
         f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}"
         for file, path in _files_of_modules(name, distribution)
@@ -150,7 +154,7 @@ def _files(name: str, distribution: Distribution) -> list[str]:
 
 
 def edited_files(name: str) -> set[Path]:
-    """The files whose content `facts` digests, of a distribution that is installed where it is edited."""
+    """The files that `facts` reads, if the distribution is editable or has no RECORD; otherwise empty."""
     distribution = importlib.metadata.distribution(name)
     record = distribution.read_text("RECORD")
     if record is not None and not _is_editable(distribution, record):
@@ -167,10 +171,10 @@ def _files_of_modules(name: str, distribution: Distribution) -> Iterator[tuple[s
 
 
 def _files_of_module(module: str) -> Iterator[tuple[str, Path]]:
-    """The files of a top-level module, by their name in it."""
+    """The files of a top-level module, each with its name inside the module."""
     found = importlib.util.find_spec(module)
     places = (found.submodule_search_locations or [found.origin or ""]) if found is not None else []
-    seen = set()  # an editable package may consist of links to directories, in a circle too
+    seen = set()  # an editable package may consist of links to directories, and the links may form a circle
     for place in map(Path, places):
         if place.is_file():
             yield place.name, place

@@ -1,4 +1,4 @@
-"""The sources that a program uses, found by following import statements."""
+"""Finds the sources that a program uses, by following import statements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from etbuild.plan.plan import ExportPlan
 
 @dataclass
 class Used:
-    """What a plan uses of its sources.
+    """The sources that a plan uses.
 
     Attributes:
-        sources: Those that its callables reach through import statements, by import path, sorted.
-        packages: Top-level names that they import from elsewhere, Python's own left out.
-        contents: Of the sources, by import path. Each file is read once: what is digested is what runs.
+        sources: The sources that the plan's callables reach through import statements, by import path, sorted.
+        packages: The top-level names that these sources import from elsewhere, without Python's own modules.
+        contents: The content of each source, by import path. Each file is read only once, so the content that is
+            digested is also the content that runs.
     """
 
     sources: dict[str, Path] = field(default_factory=dict)
@@ -32,10 +33,10 @@ class Used:
 
 
 def read_sources(sources: Mapping[str, Path]) -> Used:
-    """All of some sources, whatever imports them.
+    """Reads all of the given sources, even those that nothing imports.
 
     Raises:
-        InputError: One cannot be read, or is not Python.
+        InputError: A source cannot be read, or is not Python.
     """
     used = Used(dict(sources), set(), {name: _read(name, path) for name, path in sources.items()})
     return reached_sources(used, [_module_of(name) for name in sorted(sources)])
@@ -49,8 +50,8 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> Used:
     """Follows the import statements of an export plan's callables.
 
     Raises:
-        InputError: The module of a callable is not among the sources, or a source is not Python, or hides a module of
-            Python's own.
+        InputError: The module of a callable is not among the sources, or a source is not Python or hides one of
+            Python's own modules.
     """
     used = Used(packages={"transformers"} if export_plan.model.huggingface is not None else set())
     problems = []
@@ -86,14 +87,14 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> Used:
 
 
 def _nearest(inputs: Inputs, module: str) -> str | None:
-    """What may have been meant by a module that there is not, or where it was looked for."""
+    """A hint for a module that does not exist: the names that it may have meant, or where it was searched for."""
     known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
     where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
     return did_you_mean(module, known) or (f"there is no {where}" if where else None)
 
 
 def reached_sources(used: Used, modules: Iterable[str]) -> Used:
-    """The part that the import statements of some modules reach, those modules among it. Reads no file again."""
+    """The sources that the import statements of some modules reach, including those modules. Reads no file again."""
     reached = Used(contents=dict(used.contents))
     for module in modules:
         _follow(Inputs(used.sources), module, reached)
@@ -102,7 +103,7 @@ def reached_sources(used: Used, modules: Iterable[str]) -> Used:
 
 
 def _follow(inputs: Inputs, module: str, used: Used) -> bool:
-    """Adds a module, the packages it lies in and what it imports; False where it is not a declared source."""
+    """Adds a module, the packages that contain it, and what it imports. Returns False if it is not a source."""
     parts = module.split(".")
     name, path = _locate(inputs, parts)
     if path is None:
@@ -116,7 +117,7 @@ def _follow(inputs: Inputs, module: str, used: Used) -> bool:
             _follow(inputs, ".".join(parts[:length]), used)
     package = parts if name.endswith("/__init__.py") else parts[:-1]
     for imported in _imports(content, name, package):
-        # `from a.b import c` may name a module a.b.c or a value in a.b, and imports a and a.b on the way.
+        # In `from a.b import c`, c may be a module a.b.c or a value in a.b. The statement also imports a and a.b.
         pieces = imported.split(".")
         for length in range(len(pieces), 0, -1):
             if _follow(inputs, ".".join(pieces[:length]), used):
@@ -139,7 +140,7 @@ def _read(name: str, path: Path) -> bytes:
     """The content of a source.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The source cannot be read.
     """
     try:
         if not is_file(path):
@@ -154,7 +155,7 @@ def _parse(content: bytes, name: str) -> ast.Module:
     """The syntax tree of a source.
 
     Raises:
-        InputError: It is not Python.
+        InputError: The source is not valid Python.
     """
     hint = None
     try:
@@ -163,13 +164,13 @@ def _parse(content: bytes, name: str) -> ast.Module:
         why = f"line {error.lineno}: {error.msg}"
     except ValueError as error:
         why = str(error)
-    except (RecursionError, MemoryError):  # so the parser says that its stack is full
+    except (RecursionError, MemoryError):  # the parser raises these when its stack is full
         why, hint = "an expression or a chain of `elif` in it is too long for Python's parser", "split it"
     raise InputError.at(("model", "factory"), f"the source `{name}` is not valid Python: {why}", hint)
 
 
 def _imports(content: bytes, name: str, package: list[str]) -> Iterator[str]:
-    """What a source imports: modules, and what may be modules, by their whole names."""
+    """The full names that a source imports. Some may be values in a module and not modules."""
     for node in ast.walk(_parse(content, name)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -185,13 +186,13 @@ def _imports(content: bytes, name: str, package: list[str]) -> Iterator[str]:
 
 
 def _absolute(name: str, level: int, package: list[str]) -> str:
-    """The whole name of what has `level` dots in front of it."""
+    """The full name of an import that has `level` dots before its name."""
     base = package[: len(package) - level + 1] if level else []
     return ".".join([*base, *([name] if name else [])])
 
 
 def _imported_by_call(call: ast.Call) -> str | None:
-    """The name that `importlib.import_module("NAME")` or `__import__("NAME")` spells out."""
+    """The name in `importlib.import_module("NAME")` or `__import__("NAME")`; None for any other call."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
     first = call.args[0] if call.args else None
     if function not in ("import_module", "__import__") or not isinstance(first, ast.Constant):

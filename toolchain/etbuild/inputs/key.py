@@ -19,33 +19,33 @@ KEY_SCHEMA = "executorch-key/v2"
 
 
 def describe_inputs(plan: Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
-    """`describe` of a whole plan, with the files that it uses.
+    """Describes a whole plan as `describe` does, with the files that it uses.
 
     Raises:
-        InputError: As the functions that it calls.
+        InputError: A file is missing or cannot be read, or the version of a package is unknown.
     """
     return describe(plan, describe_files(inputs, used, data_in_key(inputs, plan)))
 
 
 def data_in_key(inputs: Inputs, plan: Plan) -> dict[str, DocumentPath]:
-    """The data that a plan names, and what is declared besides."""
+    """The data that a plan names, and all other declared data, each with the place that names it."""
     return with_declared(inputs, plan.data_names)
 
 
 def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
-    """These data, and all others that are declared one by one: a model may open such a file by itself."""
+    """Adds all declared data to the named data. A model may open a declared file that the manifest does not name."""
     return {**dict.fromkeys(inputs.data, ("model",)), **names}
 
 
 def describe(plan: Plan, read: dict[str, Any]) -> dict[str, Any]:
-    """All that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
+    """Everything that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
 
     Args:
         plan: The plan.
-        read: What `describe_files` found.
+        read: The result of `describe_files`.
 
     Raises:
-        InputError: A package cannot be told from others of its name.
+        InputError: A package that the sources import belongs to no distribution, so its version is unknown.
     """
     return {
         "schema": KEY_SCHEMA,
@@ -57,15 +57,15 @@ def describe(plan: Plan, read: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> dict[str, Any]:
-    """Digests of files, as JSON data: `sources` by import path, `data` by name, and the `packages` that are imported.
+    """Digests of files, as JSON data: `sources` by import path, `data` by name, and the imported `packages`.
 
     Args:
-        inputs: What may be read.
+        inputs: The declared inputs.
         used: The sources.
         names: The data, each with the place in the manifest that names it.
 
     Raises:
-        InputError: Something that the plan names is not declared.
+        InputError: A file that the plan names is not declared, or cannot be read.
     """
     return {
         "sources": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(used.contents.items())},
@@ -75,16 +75,16 @@ def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]
 
 
 def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> None:
-    """What was digested has to be what was read: else another content would be kept under the key.
+    """Checks that the files still have the content that was digested. Otherwise the cache would keep a wrong result.
 
     Args:
-        read: What `describe_files` found when the build began.
-        inputs: What may be read.
+        read: The result of `describe_files` when the build began.
+        inputs: The declared inputs.
         used: The sources.
-        names: The data.
+        names: The data, each with the place in the manifest that names it.
 
     Raises:
-        BuildError: A source or a data file is no longer what it was.
+        BuildError: A source or a data file has changed.
     """
     now = {
         "sources": {name: _digest_now(path) for name, path in used.sources.items()},
@@ -98,7 +98,7 @@ def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Map
 
 
 def _digest_now(path: Path | None) -> str | None:
-    """The digest of a file, or None where it is gone."""
+    """The digest of a file; None if it no longer exists or cannot be read."""
     try:
         return None if path is None else file_digest(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Functions that read files in native code, of which Python tells no audit hook, made to tell it."""
+"""Makes native functions that read files report it to Python's audit hooks. By themselves they do not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 from etbuild.patching import replaced
 
 import_module = importlib.import_module
-"""Python's own, which `undeclared` replaces while the sources run."""
+"""Python's own `import_module`. `undeclared` replaces it in `importlib` while the sources run."""
 
-# A path is their first argument that can be one. Functions of Python's that they are called through need no wrapper.
+# Their first argument that can be a path is the path. The Python functions that call them need no wrapper.
 _NATIVE = {
     "safetensors": ["safe_open"],
-    "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by that of `UntypedStorage`
-    "torch.jit": ["load"],  # it first looks whether the file is there
+    "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by `UntypedStorage.from_file`
+    "torch.jit": ["load"],  # it checks first whether the file exists
     "torch._C": [
         "PyTorchFileReader.__init__",
         "import_ir_module",
@@ -33,12 +33,12 @@ _NATIVE = {
 
 
 def native_readers() -> Iterator[tuple[Any, str]]:
-    """The owner of each function that reads without telling, and its name.
+    """The owner and the name of each function that reads files without reporting it.
 
-    What a source imports later takes the functions from these modules, so that they are imported before.
+    Imports their modules first: modules that a source imports later take the functions from them.
     """
     for module, names in _NATIVE.items():
-        if "torch" not in sys.modules:  # whoever runs a model's code has imported it
+        if "torch" not in sys.modules:  # code that runs a model has imported torch before
             return
         for name in names:
             above, _, attribute = name.rpartition(".")
@@ -48,7 +48,7 @@ def native_readers() -> Iterator[tuple[Any, str]]:
 
 @contextlib.contextmanager
 def told_everywhere(owner: Any, name: str) -> Iterator[None]:
-    """Has a function tell, in the modules too that have taken it from its own."""
+    """Makes a function report what it reads, also in modules that have imported it from its own module."""
     opening = getattr(owner, name)
     told: Any = _told(opening)
     is_static = isinstance(owner, type) and name != "__init__"

@@ -1,4 +1,4 @@
-"""Places that sources may read: what is installed, and what an editable installation holds."""
+"""Places that sources may read: what is installed, including editable installations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DRIVER = str(Path(__file__).parents[1]) + os.sep
 
 @functools.cache
 def python_directories(*kinds: str) -> tuple[str, ...]:
-    """Directories of this Python, as `sysconfig` calls them, each with a separator at its end."""
+    """Directories of this Python, by their names in `sysconfig`. Each ends with a separator."""
     return tuple(sysconfig.get_path(kind) + os.sep for kind in kinds)
 
 
 def real_path(path: Any) -> str | None:
-    """The real path; None of a descriptor, and of what can be no path."""
+    """The real path; None for a descriptor and for anything that cannot be a path."""
     if isinstance(path, int):
         return None
     with contextlib.suppress(TypeError, ValueError):
@@ -35,13 +35,13 @@ def real_path(path: Any) -> str | None:
 
 
 def places_of(path: Any) -> set[str]:
-    """A path as it is named, and where its links lead: Bazel and some installers make a link of each file."""
+    """The path as given, and the path to which its links lead. Bazel and some installers make a link for each file."""
     named = os.fsdecode(path)
     return {os.path.abspath(named), os.path.realpath(named)}  # noqa: PTH100 - Path.resolve follows links
 
 
 def lies_in(place: str, allowed: set[str]) -> bool:
-    """Whether a path is one of these files and directories, or lies in one of the directories."""
+    """Whether a path is one of these files and directories, or is inside one of the directories."""
     while place not in allowed:
         place, _, last = place.rpartition(os.sep)
         if not last:
@@ -50,7 +50,7 @@ def lies_in(place: str, allowed: set[str]) -> bool:
 
 
 def installed_places(sources: Iterable[str]) -> set[str]:
-    """Directories of what is installed: Python's own, and others of the path, unless sources lie in them."""
+    """Directories of installed code: Python's own, and those entries of `sys.path` that contain no sources."""
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
     others = {place for entry in sys.path if entry for place in places_of(entry)}
     own = {
@@ -63,7 +63,7 @@ def installed_places(sources: Iterable[str]) -> set[str]:
 
 @functools.cache
 def _editable_places() -> tuple[str, ...]:
-    """Directories of distributions that are installed where they are edited, whose files are in the key."""
+    """Directories of editable distributions. The key covers their files."""
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
@@ -76,13 +76,13 @@ def _editable_places() -> tuple[str, ...]:
 
 
 def is_editable(real: str, packages: set[str], sources: Iterable[str]) -> bool:
-    """Whether a file is of a distribution that is installed where it is edited.
+    """Whether a file belongs to an editable distribution.
 
     Args:
         real: The file's real path.
         packages: The top-level names that the import statements of the sources name.
-        sources: The file names of all sources. If they lie in such a distribution, only its modules that the key holds
-            count.
+        sources: The file names of all sources. If some of them are inside an editable distribution, only modules that
+            the key covers count.
     """
     if not real.startswith(_editable_places()):
         return False
@@ -101,7 +101,7 @@ def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
 
 
 def source_of_bytecode(file: str) -> str:
-    """The source that a file of bytecode was made from."""
+    """The source from which a bytecode file was made. Other files are returned unchanged."""
     with contextlib.suppress(ValueError, NotImplementedError):
         return importlib.util.source_from_cache(file)
     return file

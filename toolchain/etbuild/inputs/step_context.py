@@ -1,4 +1,4 @@
-"""What the parts of a step work with."""
+"""What the parts of a step share: inputs, sources and progress."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from etbuild.inputs.user_code import SourceFinder
 
 Stage = Callable[[str], AbstractContextManager[Any]]
-"""Called with the name of a stage when it starts; the context ends with it."""
+"""A function that is called with the name of a stage when it starts. The returned context ends with the stage."""
 
 
 def silent(name: str) -> AbstractContextManager[None]:
-    """A stage that no one is told of."""
+    """A `Stage` that reports nothing."""
     del name
     return nullcontext()
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step works with, whatever it exports or lowers.
+    """What every step needs, whether it exports or lowers.
 
     Attributes:
-        inputs: The declared inputs, which it may read.
-        finder: The declared sources, which it may import.
-        stage: Is told of each stage, for progress.
+        inputs: The declared inputs, which the step may read.
+        finder: The declared sources, which the step may import.
+        stage: Is called for each stage, to show progress.
     """
 
     inputs: Inputs

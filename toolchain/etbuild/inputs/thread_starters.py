@@ -1,4 +1,4 @@
-"""Remembers which line of the declared sources started a thread: the stack of a thread does not say it."""
+"""Remembers which line of the declared sources started a thread. The stack of the thread does not contain that line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from etbuild.patching import replaced
 
-# Python 3.13 adds the joinable ones.
+# Python 3.13 adds the joinable functions.
 _STARTERS = [
     (owner, name)
     for owner, names in (
@@ -24,10 +24,10 @@ _STARTERS = [
 
 
 class _OfThread(threading.local):
-    """What is known of the current thread.
+    """What is known about the current thread.
 
     Attributes:
-        starter: What `starter_of` returned when another thread started this one.
+        starter: The result of `starter_of` when another thread started this one.
     """
 
     starter: Any = None
@@ -37,7 +37,7 @@ _current = _OfThread()
 
 
 def starter() -> Any:
-    """What `starter_of` returned when the current thread was started; None if nothing was remembered."""
+    """The result of `starter_of` when the current thread was started; None if nothing was remembered."""
     return _current.starter
 
 
@@ -46,8 +46,8 @@ def starters_remembered(starter_of: Callable[[], Any], quiet: type[BaseException
     """Remembers the starter of each thread that is started inside.
 
     Args:
-        starter_of: Called in the thread that starts another.
-        quiet: An exception that a thread ends with in silence.
+        starter_of: Is called in the thread that starts another one.
+        quiet: An exception that ends a thread without a message.
     """
 
     def remembering(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def starters_remembered(starter_of: Callable[[], Any], quiet: type[BaseException
         def started(function: Callable[..., Any], *rest: Any, **options: Any) -> Any:
             known = starter_of()
             if not callable(function):
-                return start(function, *rest, **options)  # which says what is wrong
+                return start(function, *rest, **options)  # raises the error about it
 
             def run(*arguments: Any, **keywords: Any) -> None:
                 _current.starter = known

@@ -18,15 +18,19 @@ from etbuild.inputs import distributions as installed
 
 
 def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> dict[str, Any]:
-    """What lowers: the driver by its files, each distribution in use by version and content, and Python's version.
+    """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
 
-    In use is what the driver requires, what owns the packages that the sources import, and distributions that are
-    named here because backends need them; and all that these require. `startup` is code that Python runs when it
-    starts, where there is any. The patch release of Python is left out: it does not reach the bytes, and executors of
-    one build may differ in it.
+    These distributions are used, each with everything that it requires: those that the driver requires, those that own
+    the packages that the sources import, and those that backends need. `startup` is the code that Python runs when it
+    starts, if there is any. The patch release of Python is left out: it does not change the bytes, and the machines of
+    one build may have different ones.
+
+    Args:
+        packages: Top-level names that the sources import.
+        distributions: Distributions that backends need.
 
     Raises:
-        InputError: A package cannot be told from others of its name.
+        InputError: An imported package belongs to no distribution, so its version is unknown.
     """
     return {
         "driver": {"version": __version__, "sha256": _driver_digest()},
@@ -41,7 +45,7 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
 
 
 def check_installed(packages: Iterable[str] = ()) -> None:
-    """Whether what lowers, and the packages that sources import, are installed as the key says.
+    """Checks that the driver's requirements and the packages that sources import are as they were installed.
 
     Raises:
         InputError: A file was changed after its installation.
@@ -59,10 +63,10 @@ def _driver_digest() -> str:
 
 
 def distributions_of(packages: Iterable[str]) -> set[str]:
-    """The distributions that the key holds for any build whose sources import these packages.
+    """The distributions in the key of every build whose sources import these packages.
 
     Raises:
-        InputError: A package cannot be told from others of its name.
+        InputError: An imported package belongs to no distribution, so its version is unknown.
     """
     found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
     others = [name for name in sorted(packages) if name not in found]
@@ -81,9 +85,9 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
 
 @functools.cache
 def _requirements(*roots: str) -> tuple[str, ...]:
-    """The named distributions and all that they require, as far as they are installed."""
+    """The named distributions and everything that they require, without those that are not installed."""
     found = []
-    waiting, seen = list(roots), {"etbuild"}  # which is there by its files
+    waiting, seen = list(roots), {"etbuild"}  # the key covers the driver by its files
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         if name in seen:

@@ -1,9 +1,9 @@
-"""Refuses what the declared sources read that no key holds, while their code runs.
+"""Refuses reads of the declared sources that no key covers, while their code runs.
 
-Python tells an audit hook of each file, library, process and connection that is opened. Who opened it is told by the
-stack: the sources did, where a function of theirs has called what opens it, a library between them or not. What an
-installed package reads while it is imported is the package's own business, and its version is in the key. Native code
-opens files without telling Python; the functions of PyTorch and safetensors that do so are made to tell.
+Python reports each file, library, process and connection that is opened to an audit hook. The stack shows who opened
+it: the sources did if one of their functions is on the stack, even if a library is in between. What an installed
+package reads while it is imported is left to the package: its version is in the key. Native code opens files without
+reporting it; the functions of PyTorch and safetensors that do so are wrapped, so that they report it.
 
 `docs/staleness.md` lists what is found this way and what is not.
 """
@@ -42,11 +42,11 @@ from etbuild.patching import replaced
 from etbuild.processes.environment import dropped, is_settled, stays_set
 from etbuild.processes.process_state import high_copy
 
-_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they look for modules, and for what is installed
-_OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries look into them
-_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # there is nothing in them to declare
+_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
+_OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries read these
+_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
-_TIME_ZONES = "/usr/share/zoneinfo/"  # opened by native code of Python's own library
+_TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
 _FILE = (
     "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
@@ -63,14 +63,16 @@ _OUTSIDE = "do that before the build, and declare the result as a file"
 
 
 class Undeclared(Exception):
-    """Raised in sources that read what they may not. The build reports the problem itself: this may come out of another
-    process as text."""
+    """Is raised in sources that read something that they may not read.
+
+    The build reports the problem separately: another process may turn this exception into text.
+    """
 
 
 class _Told:
-    """A list of rows of words that forked processes append to as well. It is read where it was made.
+    """A list of rows of words. Forked processes can append to it. The process that made it reads it.
 
-    A model may close the descriptor, which is not its own: what its own process has told is kept in memory too.
+    The rows of its own process are also in memory, because a model may close descriptors that are not its own.
     """
 
     def __init__(self) -> None:
@@ -104,14 +106,14 @@ class _Told:
 
 @dataclass
 class _Watch:
-    """What the sources of one step may read, and what they read besides.
+    """What the sources of one step may read, and what they have read in addition.
 
     Attributes:
-        readable: Declared files, and directories of what is installed.
-        packages: The top-level names that import statements of theirs name.
-        top_level_names: Their own.
-        made: Real paths of files and directories that the process has made meanwhile.
-        told: What they read besides, and what is not cached. It is reported at the end, should the code go on.
+        readable: Declared files, and directories of installed code.
+        packages: The top-level names that the import statements of the sources name.
+        top_level_names: The top-level names of the sources.
+        made: Real paths of files and directories that the process has made.
+        told: Refused reads, and reads that prevent caching. They are reported at the end, even if the code went on.
     """
 
     readable: set[str]
@@ -121,21 +123,21 @@ class _Watch:
     told: _Told = field(default_factory=_Told)
 
 
-_watches: list[_Watch] = []  # a step in a forked process watches inside of another's, which it tells at its end
+_watches: list[_Watch] = []  # a step in a forked process has its own watch, and reports to the outer one at its end
 _unkeyed: list[set[str]] = []
 
 
 @contextlib.contextmanager
 def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
-    """Refuses inside what the sources open and no key holds.
+    """Refuses, inside, what the sources open and no key covers.
 
     Args:
-        sources: Their import paths, by the file name of their code.
-        data: Other files that they may open.
+        sources: The import paths of the sources, by the file name of their code.
+        data: Other files that the sources may open.
         packages: The top-level names that their import statements name.
 
     Raises:
-        BuildError: They have opened something else, even if they went on without it.
+        BuildError: The sources have opened something else, even if they went on without it.
     """
     _install_hook()
     known_sources.update(sources)
@@ -171,7 +173,10 @@ def _problems(watch: _Watch) -> list[Problem]:
 
 @contextlib.contextmanager
 def unkeyed() -> Iterator[set[str]]:
-    """What sources read inside that is allowed, and may be another the next time: in words, each with a note."""
+    """Collects, in words, allowed reads by sources whose result may be another one in the next build.
+
+    A note is printed for each. The result of the build is then not cached.
+    """
     found: set[str] = set()
     _unkeyed.append(found)
     try:
@@ -195,10 +200,10 @@ def check_package(name: str) -> None:
     """Refuses the import of an installed package that no import statement of the sources names.
 
     Args:
-        name: Of the module that is imported.
+        name: The name of the imported module.
 
     Raises:
-        Undeclared: The key does not hold it.
+        Undeclared: The key does not cover the package.
     """
     top = name.partition(".")[0]
     if not _watches or not top or top in sys.stdlib_module_names:
@@ -213,7 +218,7 @@ def check_package(name: str) -> None:
 
 
 def _in_key(top: str, packages: set[str]) -> bool:
-    """Whether a change of an installed package changes the key; also true of what is not installed."""
+    """Whether a change of an installed package changes the key. True if the package is not installed."""
     import importlib.metadata
 
     from etbuild.inputs.toolchain import distributions_of
@@ -226,7 +231,7 @@ def _in_key(top: str, packages: set[str]) -> bool:
 
 @functools.cache
 def _install_hook() -> None:
-    sys.addaudithook(_hook)  # for as long as the process lives
+    sys.addaudithook(_hook)  # a hook cannot be removed
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -248,7 +253,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     author = author_of(sys._getframe(2))
     if author is None:
         if is_compiling(sys._getframe(2)):
-            watch.made.add(real)  # a module that was compiled is imported from there
+            watch.made.add(real)  # a compiled module is imported from this file
         return
     if not author.itself and real.startswith(_OF_THE_MACHINE):
         return
@@ -263,8 +268,8 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
 
 
 def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
-    """Whether a file is opened to be read; notes what is new, whose content is the process's own."""
-    if os.path.isdir(real):  # noqa: PTH112 - as a file without a name is made in it
+    """Whether a file is opened for reading. Records new files: the process itself writes their content."""
+    if os.path.isdir(real):  # noqa: PTH112 - a file without a name is made by opening its directory
         return False
     mode = mode or ""
     appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
@@ -291,7 +296,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
     del module, rest
-    if file is not None:  # an extension module; others are files that are opened
+    if file is not None:  # an extension module; other modules are files that are opened
         _opened(watch, file)
 
 
@@ -305,7 +310,7 @@ def _library_opened(watch: _Watch, name: Any) -> None:
 
 
 def _is_of_the_system(library: str) -> bool:
-    """Whether the loader takes a library of this name from a directory of the system."""
+    """Whether the loader finds a library of this name in a directory of the system."""
     first = os.environ.get("LD_LIBRARY_PATH", "")
     if any(Path(place, library).exists() for place in first.replace(";", ":").split(":") if first):
         return False
@@ -333,14 +338,17 @@ def _process_started(watch: _Watch, *arguments: Any) -> None:
 
 
 def _told_fork_exec(*arguments: Any) -> Any:
-    """Starts a process as `multiprocessing` does, of which Python tells no hook. `subprocess` tells one itself."""
+    """Wraps the function with which `multiprocessing` starts a process: Python reports it to no hook.
+
+    `subprocess` reports its processes itself.
+    """
     if _watches and not _is_tracker(sys._getframe(1)):
         _process_started(_watches[-1])
     return _own_fork_exec(*arguments)
 
 
 def _is_tracker(frame: FrameType) -> bool:
-    """Whether the process that is started only removes shared memory when others have ended."""
+    """Whether the started process is the one that removes shared memory after others have ended."""
     return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "multiprocessing.resource_tracker"
 
 
@@ -381,7 +389,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
     "builtins.input": _asked,
-    # `os.spawnv` and its like fork, and the copy goes on to another program by `os.exec`.
+    # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn"), _process_started),
     "cpython.PyInterpreterState_New": _interpreter_started,
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
@@ -402,7 +410,11 @@ def _may_read(watch: _Watch, path: Any) -> bool:
 
 
 def _check_modules(watch: _Watch, before: set[str]) -> None:
-    """What was imported is declared or installed, whichever way it was found."""
+    """Checks that everything that was imported is declared or installed, however it was found.
+
+    Raises:
+        BuildError: A module is neither declared nor installed.
+    """
     for name in sorted(set(sys.modules) - before):
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
@@ -419,7 +431,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
 
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
-    """Has those functions tell that read without doing so. PyTorch has been imported where its functions are used."""
+    """Wraps the functions that read without reporting it. PyTorch is imported before, if its functions are used."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
@@ -437,7 +449,7 @@ def _import_module(name: str, package: str | None = None) -> Any:
 
 
 def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
-    """What sources find by the name `__import__`. Their import statements do not need it."""
+    """The function that sources get for the name `__import__`. Their import statements do not use it."""
     if not (arguments[3:] or keywords.get("level")):
         check_package(name)
     return __import__(name, *arguments, **keywords)
@@ -449,7 +461,11 @@ _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.g
 
 
 def _read_variable(place: str, name: str, is_there: bool) -> None:
-    """A settled process sees few variables. One that it never sees, or that has one value, changes nothing."""
+    """Refuses or notes that a source reads an environment variable.
+
+    A settled process sees few variables. Reading one that it never sees, or that always has the same value, is
+    harmless.
+    """
     if is_settled():
         if name in dropped() and not is_there:
             message = f"{place}, reads the environment variable `{name}`, which is set, but builds do not see it"

@@ -1,7 +1,7 @@
-"""Imports the declared sources: of a user's own modules, only those that the key covers can be imported.
+"""Imports the declared sources. Of a user's own modules, only those that the key covers can be imported.
 
-What runs is compiled from the content that was digested: no file is read a second time, and bytecode is neither read
-nor written. `undeclared` refuses what a source reads by other means.
+The code that runs is compiled from the content that was digested: no file is read twice, and bytecode is neither read
+nor written. `undeclared` refuses what a source reads in other ways.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a source from its content, whatever its file, or bytecode beside that, holds by now."""
+    """Loads a source from the content that was read before, even if its file or bytecode has changed since."""
 
     def __init__(self, name: str, file: str, content: bytes) -> None:
         super().__init__(name, file)
@@ -45,20 +45,20 @@ class _Loader(importlib.machinery.SourceFileLoader):
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
-        """importlib's protocol. Puts the lines where `inspect` and tracebacks look for them; else they would read the
-        file."""
+        """importlib's protocol. Stores the lines where `inspect` and tracebacks look for them, so that they do not read
+        the file."""
         text = self.get_source(fullname) or ""
         linecache.cache[self.path] = (len(self.content), None, text.splitlines(keepends=True), self.path)
         return compile(self.content, self.path, "exec", dont_inherit=True, optimize=0)
 
 
 class SourceFinder:
-    """A meta path finder over sources. Directories without `__init__.py` are namespaces.
+    """A meta path finder for the sources. Directories without `__init__.py` are namespace packages.
 
     Attributes:
         sources: The files by import path.
-        contents: What was read from them.
-        kept: Names of modules that somebody else keeps, with the operators that they register.
+        contents: The content of the files by import path.
+        kept: Names of modules that other code keeps, with the operators that they register.
     """
 
     def __init__(self, used: Used) -> None:
@@ -87,7 +87,7 @@ class SourceFinder:
                     submodule_search_locations=[] if is_package else None,
                 )
                 if spec is not None and is_package:
-                    spec.submodule_search_locations = []  # or what lies beside could be imported undeclared
+                    spec.submodule_search_locations = []  # otherwise undeclared files next to it could be imported
                 return spec
         if name in self.namespaces:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
@@ -118,19 +118,19 @@ class SourceFinder:
 
 @contextmanager
 def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
-    """Makes sources importable, before anything that is installed, and forgets their modules at the end.
+    """Makes sources importable before anything that is installed. Removes their modules at the end.
 
-    PyTorch has to be imported already: what it imports must not be taken from the sources.
+    Import PyTorch before: what it imports must not come from the sources.
 
     Args:
         used: The sources.
-        data: Files besides them that their code may open.
+        data: Other files that the code may open.
 
     Raises:
         InputError: A source hides a module that is loaded already, such as torch.
-        BuildError: The code has read something that no key holds.
+        BuildError: The code has read something that no key covers.
     """
-    from etbuild.inputs import undeclared  # which what imports nothing of a user's does without
+    from etbuild.inputs import undeclared  # imported here, because only code that imports sources needs it
 
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
@@ -142,7 +142,7 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
         )
     sys.meta_path.insert(0, finder)
     path, bytecode = sys.path[:], sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # a build leaves nothing beside its inputs
+    sys.dont_write_bytecode = True  # a build writes nothing next to its inputs
     files = {finder.location(name): name for name in finder.sources}
     try:
         with undeclared.refused(files, data, used.packages):
@@ -160,12 +160,12 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
 
 
 def _unregister(modules: list[ModuleType]) -> None:
-    """Undoes what modules that are forgotten have registered with PyTorch, so that they can be imported again."""
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again."""
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return
     own = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, library)}
-    if own:  # some may come from a package
+    if own:  # some may belong to an installed package, which stays
         own = {key: value for key, value in own.items() if not _is_kept(value)}
     for value in own.values():
         value._destroy()
@@ -176,16 +176,16 @@ def _is_kept(value: Any) -> bool:
 
 
 def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
-    """The callable that `module:callable` names.
+    """Imports the callable that `module:callable` names.
 
     Args:
-        reference: What the manifest says.
+        reference: The text in the manifest.
         finder: The declared sources.
-        path: Where the manifest says it.
+        path: The place of the text in the manifest.
 
     Raises:
         InputError: The module has no such callable.
-        BuildError: Importing the module failed; names the source line.
+        BuildError: Importing the module failed. The error names the source line.
     """
     module_name, _, attribute = reference.partition(":")
     value: Any = import_module(module_name, finder, path)
@@ -200,10 +200,15 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
 
 
 def import_module(name: str, finder: SourceFinder, path: DocumentPath) -> ModuleType:
-    """A module of the declared sources, imported.
+    """Imports a module of the declared sources.
+
+    Args:
+        name: The name of the module.
+        finder: The declared sources.
+        path: The place in the manifest that names the module.
 
     Raises:
-        BuildError: Importing it failed; names the source line.
+        BuildError: Importing it failed. The error names the source line.
     """
     with wrap_user_error(path, f"importing `{name}`", finder):
         return importlib.import_module(name)
@@ -235,7 +240,7 @@ def failed(action: str, error: BaseException, finder: SourceFinder, line: str | 
         action: What was done.
         error: The exception.
         finder: The declared sources.
-        line: The source line to name if the exception passed through none.
+        line: The source line to name if the exception passed through no source.
     """
     place = source_line(error, finder) or line
     return f"{action} failed at {place}" if place else f"{action} failed"

@@ -1,1 +1,1 @@
-"""The lowering: edge programs, delegated to backends, with named data."""
+"""Lowering: edge programs, their delegates and their named data."""

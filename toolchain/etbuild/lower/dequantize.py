@@ -1,8 +1,9 @@
-"""Weights that are quantized while activations are not, in operators that ExecuTorch's runtime has.
+"""Replaces `dequantize_affine` by operators that ExecuTorch's runtime has.
 
-torchao reads such weights with one operator, `dequantize_affine`, which some backends take together with the layer, and
-which ExecuTorch has no kernel for otherwise. What it does is spelled out here, so that the layer runs everywhere, from
-weights that stay small in the program. An embedding is left as it is: ExecuTorch has a kernel of its own for it.
+torchao reads the weights of a weight-only quantized layer with this operator. Some backends take it together with the
+layer, but ExecuTorch has no kernel for it. The replacement computes the same result with portable operators, so that
+the layer runs without a backend and its weights stay small in the program. Embeddings keep the operator, because
+ExecuTorch has its own kernel for quantized embeddings.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from etbuild.lower import named_data
 
-# What ExecuTorch puts before an operator for embeddings.
+# ExecuTorch inserts these operators before a quantized embedding.
 _PACKING = (torch.ops.quant_fusion._pack_embedding_weight.default, torch.ops.aten.to.dtype)
 _DEQUANTIZE = "torchao.dequantize_affine.default"
 
 
 def spell_out(program: ExportedProgram) -> None:
-    """Replaces `dequantize_affine` of weights, where neither an embedding nor a layer with quantized activations reads
-    them."""
+    """Replaces each `dequantize_affine` of weights, unless an embedding or a layer with quantized activations reads it.
+
+    Args:
+        program: The exported method. Its graph is changed in place.
+    """
     graph = program.graph
     for node in list(graph.nodes):
         if str(node.target) == _DEQUANTIZE and _of_weights(node) and not any(map(_takes_quantized, node.users)):
@@ -48,7 +52,7 @@ def _takes_quantized(user: Node) -> bool:
 
 
 def _inline(graph: Graph, node: Node) -> None:
-    """Puts the operators that a node stands for in its place."""
+    """Replaces a `dequantize_affine` node by the operators that compute its result."""
     weights, _, scale, zero_point = node.args[:4]
     sources = [source for source in (weights, scale, zero_point) if isinstance(source, Node)]
     values = [source.meta["val"] for source in sources]
@@ -68,14 +72,14 @@ def _inline(graph: Graph, node: Node) -> None:
 
 
 def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
-    """Weights of a layer from their quantized ones.
+    """Computes the weights of a layer from their quantized values.
 
-    Nothing here is a view of a constant, which ExecuTorch 1.5 cannot emit where the constant lies in named data.
+    It makes no view of a constant: ExecuTorch 1.5 cannot emit a view of a constant that is stored in named data.
 
     Args:
         weights: int8 [rows, columns].
         scale: float [rows, groups].
-        zero_point: int8 [rows, groups]; None: zero.
+        zero_point: int8 [rows, groups]; None means zero.
 
     Returns:
         float [rows, columns].
@@ -87,7 +91,7 @@ def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Te
 
 
 def asymmetric_weights(program: ExportedProgram) -> list[str]:
-    """Names of the quantized weights that have zero points other than zero, for their rows or groups."""
+    """Returns the names of the quantized weights that have a row or group with a zero point other than zero."""
     names = dict(named_data.weights(program))
     found: list[str] = []
     for node in program.graph.nodes:
@@ -100,10 +104,10 @@ def asymmetric_weights(program: ExportedProgram) -> list[str]:
 
 
 def fuse_embeddings(edge: EdgeProgramManager) -> None:
-    """Gives methods with quantized embeddings ExecuTorch's own operators for them, which read packed weights.
+    """Replaces quantized embeddings by ExecuTorch's own operators, which read packed weights.
 
-    What ExecuTorch does for them folds all constants of the method, what `spell_out` has spelled out among them, and
-    would write it out in fp32: here the packing alone is folded.
+    ExecuTorch's function for this folds all constants of the method. It would also fold the operators that `spell_out`
+    inserted, and store those weights in fp32. This function folds only the packing.
     """
     for name in sorted(edge.methods):
         program = edge.exported_program(name)
@@ -121,7 +125,7 @@ def _is_quantized_embedding(node: Node) -> bool:
 
 
 def register_kernels(edge: EdgeProgramManager) -> None:
-    """Registers ExecuTorch's quantized operators, where some are left outside of delegates."""
+    """Registers ExecuTorch's quantized operators if a method calls one outside of its delegates."""
     for name in edge.methods:
         for child in edge.exported_program(name).graph_module.modules():
             if isinstance(child, GraphModule) and any(

@@ -1,4 +1,4 @@
-"""A lower plan's options as ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig`."""
+"""Makes ExecuTorch's `EdgeCompileConfig` and `ExecutorchBackendConfig` from the options of a lower plan."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def edge_compile_config(
 
     Args:
         lower_plan: The lower plan.
-        recipe: The recipe that the program starts from; what the manifest says itself holds against it.
-        of_backends: The fields that backends ask for.
+        recipe: The recipe that the program starts from. Options in the manifest override it.
+        of_backends: The fields of `EdgeCompileConfig` that the backends of each method need.
 
     Raises:
-        InputError: It names an operator that there is not.
+        InputError: The plan names an operator that does not exist.
     """
     said, path = lower_plan.edge_compile, ("edge_compile",)
     fields: Mapping[str, Any] = {
@@ -58,7 +58,12 @@ def edge_compile_config(
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an `EdgeCompileConfig` that both can live with: lists together, and of two flags what permits more."""
+    """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the more permissive of two flags.
+
+    Args:
+        one: Fields by name.
+        other: More fields by name. It need not have the same fields.
+    """
     joined = dict(one)
     for field, value in other.items():
         known = joined.get(field)
@@ -81,12 +86,12 @@ def backend_config(
 
     Args:
         lower_plan: The lower plan.
-        passes: What runs before memory is planned.
-        external_constants: ExecuTorch's option of that name.
-        finder: The declared sources, for planning algorithms that come from there.
+        passes: Passes that run before memory is planned, after those of the recipe.
+        external_constants: ExecuTorch's option `external_constants`.
+        finder: Finds declared sources, which may contain planning algorithms.
 
     Raises:
-        InputError: It names an operator or an algorithm that there is not.
+        InputError: The plan names an operator or a planning algorithm that does not exist.
     """
     said = lower_plan.executorch
     inplace = _operators(said.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
@@ -98,7 +103,7 @@ def backend_config(
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
-    del fields["external_mutable_weights"]  # they are tagged as all others are: see `emit`
+    del fields["external_mutable_weights"]  # these weights have tags like all others: see `emit`
     first, fields = _started_from_recipe(lower_plan, fields, finder)
     return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
 
@@ -106,14 +111,14 @@ def backend_config(
 def _started_from_recipe(
     lower_plan: LowerPlan, fields: dict[str, Any], finder: SourceFinder
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The passes of the recipe, and the fields with what the recipe says where the manifest says nothing itself."""
+    """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
     recipe = lower_plan.recipe
     config = load_recipe(recipe, finder).executorch_backend_config if recipe is not None else None
     if recipe is None or config is None:
         return [], fields
     said = set(recipe.said["executorch"])
     said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan.share_mutable_buffers else set()
-    # A default of ExecuTorch's is one object for the whole process, and passes keep state: a new one takes its place.
+    # ExecuTorch's default passes are shared by the whole process and keep state, so that new ones replace them.
     kept = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
@@ -133,7 +138,10 @@ def _propagate_device_config(lower_plan: LowerPlan) -> dict[str, PropagateDevice
 
 
 def _memory_planning(lower_plan: LowerPlan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
-    """New passes, since they keep state. Methods that share buffers have one, which lays them out together."""
+    """Makes new passes, because passes keep state.
+
+    If all methods have the same options, they get one pass: only one pass can plan shared buffers of all methods.
+    """
     by_method = lower_plan.memory_planning
     made = {
         method: _memory_planning_pass(said, lower_plan.share_mutable_buffers, method, finder)
@@ -153,7 +161,7 @@ def _memory_planning_pass(said: MemoryPlanning, share: bool, method: str, finder
 
 
 def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:
-    """An algorithm of the declared sources, whose errors name it."""
+    """Loads a planning algorithm from the declared sources and adds its name to its errors."""
     function = load_callable(reference, finder, path)
 
     @functools.wraps(function, updated=())
@@ -184,7 +192,7 @@ def _operators(names: Names, path: DocumentPath) -> list[torch._ops.OpOverload]:
 
 
 def _find(name: str) -> torch._ops.OpOverload | None:
-    """The operator `namespace::name` or `namespace::name.overload`."""
+    """Finds the operator `namespace::name` or `namespace::name.overload`; None: it does not exist."""
     qualified, _, overload = name.partition(".")
     namespace, _, operator = qualified.partition("::")
     try:

@@ -1,4 +1,4 @@
-"""Weights that hold NaN or infinity, before methods are lowered."""
+"""Finds weights with elements that are NaN or infinite before methods are lowered."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from torch.export import ExportedProgram
 from etbuild.lower import named_data
 
 NonFinite = dict[str, dict[str, Any]]
-"""By name of a weight, as JSON data: `kind`, "parameter" or "buffer"; `nan` and `infinite`, how many elements are so;
-`elements`, how many there are."""
+"""Facts about each weight by its name, as JSON data: `kind` ("parameter" or "buffer"), `nan` and `infinite` (the number
+of such elements) and `elements` (the number of all elements)."""
 
 
 def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
-    """The parameters and buffers that methods use, with elements that are NaN or infinite.
+    """Finds the parameters and buffers that methods use and that have elements that are NaN or infinite.
 
-    -inf in a buffer is none of them: masks of attention are made of it.
+    It does not count -inf in a buffer: attention masks consist of it.
 
     Args:
-        programs: The methods, with the content of their weights.
+        programs: The exported methods by name, with the content of their weights.
     """
     found: NonFinite = {}
-    known: set[tuple[int, int]] = set()  # tensors without any, by place: methods have most in common
+    # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
+    known: set[tuple[int, int]] = set()
     for _, program in sorted(programs.items()):
         parameters = program.graph_signature.inputs_to_parameters
         written = program.graph_signature.buffers_to_mutate.values()
@@ -42,7 +43,7 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
 
 
 def _may_have(dtype: torch.dtype) -> bool:
-    """Whether a dtype has NaN or infinity. Numbers of 4 bits have neither."""
+    """Whether a dtype can represent NaN or infinity. 4-bit floats cannot."""
     return bool((dtype.is_floating_point or dtype.is_complex) and dtype != torch.float4_e2m1fn_x2)
 
 

@@ -1,7 +1,8 @@
-"""Keeps what hooks compute out of linear layers.
+"""Prevents XNNPACK from treating the operators of a hook as part of a linear layer.
 
-XNNPACK's partitioner takes all operators that come from a `torch.nn.Linear` for the one layer, and multiplies by its
-parameter. A hook of the layer may compute the weight, or anything else, from that parameter: `docs/upstream.md`.
+XNNPACK's partitioner assumes that all operators that come from a `torch.nn.Linear` are the layer itself, and multiplies
+by its parameter. But a hook of the layer may compute the weight, or something else, from that parameter. See
+`docs/upstream.md`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _SHAPED = {
     *(_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default, _ATEN.view_copy.default),
     *(_ATEN.unsqueeze.default, _ATEN.squeeze.dims, _ATEN.expand.default, _ATEN.sym_size.int, operator.getitem),
 }
-# Where an operator that a linear layer becomes has its weight and its bias.
+# The operators that a linear layer becomes, with the positions of their weight and bias among the arguments.
 _LAYERS = {_ATEN.linear.default: (1, 2), _ATEN.addmm.default: (2, 0), _ATEN.mm.default: (1, None)}
 
 
 def keep_hooks_out(program: ExportedProgram) -> None:
-    """Renames the module of the operators of each linear layer that has others than its own.
+    """Changes the module type in the metadata of all operators of a linear layer if some of them come from a hook.
 
     Args:
-        program: A method. Its graph stays as it is.
+        program: An exported method. Only the metadata of its nodes changes.
     """
     layers: dict[str, list[torch.fx.Node]] = {}
     for node in program.graph.nodes:
@@ -52,7 +53,7 @@ def _is_linear(kind: Any) -> bool:
 
 
 def _is_one_layer(nodes: list[torch.fx.Node]) -> bool:
-    """Whether operators are one linear layer with its parameters, quantized or not, decomposed or not."""
+    """Whether the operators are one linear layer and nothing else. It may be quantized or decomposed."""
     layers = [node for node in nodes if node.target in _LAYERS]
     if len(layers) != 1:
         return False
@@ -68,7 +69,7 @@ def _is_one_layer(nodes: list[torch.fx.Node]) -> bool:
 
 
 def _transpositions(value: Any) -> int | None:
-    """How often a weight is transposed before its use; None: it is computed, or no weight."""
+    """Counts how often a weight is transposed before its use; None: the value is computed, or is not a weight."""
     count = 0
     while isinstance(value, torch.fx.Node):
         if value.op in ("placeholder", "get_attr"):
@@ -82,5 +83,5 @@ def _transpositions(value: Any) -> int | None:
 
 
 def _is_quantization(node: torch.fx.Node) -> bool:
-    """Whether an operator stands for quantization."""
+    """Whether an operator quantizes or dequantizes a tensor."""
     return getattr(node.target, "namespace", None) in _QUANTIZED

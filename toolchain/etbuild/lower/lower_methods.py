@@ -1,4 +1,4 @@
-"""Lower: all methods in one `to_edge_transform_and_lower` call, so that each backend sees all of them at once."""
+"""Lowers all methods in one `to_edge_transform_and_lower` call, so that each backend sees all of them at once."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ def lower(
 ) -> EdgeProgramManager:
     """Lowers methods together.
 
-    Their named data has then to be arranged: `named_data.arrange`.
+    The caller must then arrange their named data with `named_data.arrange`.
 
     Args:
         lower_plan: The lower plan.
-        programs: The exported program of each method.
+        programs: The exported program of each method, by name. They are changed in place.
         shards: The named-data shard of each parameter that has a tag, by name.
-        finder: The declared sources, for partitioners that come from there.
+        finder: Finds declared sources, which may contain partitioners and passes.
 
     Raises:
-        InputError: The plan names an operator or a callable that there is not.
-        BuildError: A backend or the edge dialect refuses a method; names the method and operator where ExecuTorch does.
+        InputError: The plan names an operator or a callable that does not exist.
+        BuildError: A backend or the edge dialect refuses a method. The error names the method and the operator if
+            ExecuTorch names them.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
     _check_while_loops(programs)
@@ -72,7 +73,7 @@ def lower(
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
         edge = to_edge_transform_and_lower(
             {name: programs[name] for name in methods},
-            # ExecuTorch takes an empty mapping for no names, and an empty list for a pass over nothing.
+            # ExecuTorch does not treat an empty mapping or an empty list as "no passes".
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
             partitioner={name: made.lists[name] for name in methods},
             constant_methods=dict(sorted(lower_plan.constant_methods.items())) or None,
@@ -88,20 +89,22 @@ def lower(
 
 
 def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> EdgeProgramManager:
-    """Methods in the edge dialect, after the passes over it, for people to look at: lowering does not start from it,
-    since backends may ask for other operators to be kept.
+    """Converts methods to the edge dialect and runs the edge passes, so that a user can look at the result.
+
+    Lowering does not start from this result, because backends may need operators that are decomposed here.
 
     Args:
         lower_plan: The lower plan.
-        programs: The exported program of each method. They stay as they are.
-        finder: The declared sources, for passes that come from there.
+        programs: The exported program of each method, by name. They are not changed.
+        finder: Finds declared sources, which may contain passes.
 
     Raises:
-        InputError: The plan names an operator or a callable that there is not.
+        InputError: The plan names an operator or a callable that does not exist.
         BuildError: The edge dialect or a pass refuses a method.
     """
     methods, recipe = sorted(programs), _recipe(lower_plan, finder)
-    config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])  # what a backend takes is there
+    # Not checked: the graphs still contain operators that only backends take.
+    config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])
     with wrap_errors(lambda error: _lowering_error(error, methods, finder)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
         edge_passes = passes.edge(lower_plan, copies, finder, recipe)
@@ -114,14 +117,18 @@ def _recipe(lower_plan: MethodPlan, finder: SourceFinder) -> LoweringRecipe | No
 
 
 def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
-    """The backends of a method, those of its recipe too."""
+    """The backends of a method, including those of its recipe."""
     method, recipe = lower_plan.methods[name], lower_plan.recipe
     of_recipe = recipe.backends if recipe is not None and method.from_recipe else ()
     return [*of_recipe, *(entry.backend for entry in method.partitioners)]
 
 
 def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
-    """ExecuTorch 1.5 gives no backend what is in a `while_loop`, and cannot emit one: known before all is lowered."""
+    """Fails if a method has a `while_loop`.
+
+    ExecuTorch 1.5 does not delegate operators inside a `while_loop` and cannot emit one. This check reports it before
+    lowering starts.
+    """
     problems = [
         Problem(
             "the method has a `while_loop`, which ExecuTorch cannot put into a program",
@@ -138,7 +145,7 @@ def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
 
 
 def _check_written_parameters(edge: EdgeProgramManager) -> None:
-    """ExecuTorch would return what a method writes to a parameter as one more output, and forget it."""
+    """Fails if a method writes to a parameter: ExecuTorch would return the value as an extra output and not keep it."""
     problems = [
         Problem(
             f"the method writes to the parameter `{name}`",
@@ -153,7 +160,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
 
 
 def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
-    """Asks each backend for what its runtime would refuse."""
+    """Lets each backend check whether its runtime accepts the operators that it took."""
     counts = operator_counts(edge)
     problems = [
         problem
@@ -171,7 +178,7 @@ def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
 
 
 def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
-    """Looks for weights with zero points that a backend would take for zero."""
+    """Fails if a delegate has weights with zero points other than zero and its backend ignores zero points."""
     problems = [
         Problem(
             f"`{backend.name}` would ignore the zero points of the quantized weight `{name}` and compute wrong results",
@@ -189,7 +196,7 @@ def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
 
 
 def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> dict[str, EdgeRequirements]:
-    """What the backends of each method want of it before it is partitioned, in the order of its backends."""
+    """The passes and options that each method's backends need before partitioning, in the order of its backends."""
     wanted = {}
     for name, method in sorted(lower_plan.methods.items()):
         passes: list[Any] = []
@@ -203,7 +210,12 @@ def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgr
 
 
 def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
-    """By method: how often each operator is `delegated`, by backend, and how often it falls back to portable ones."""
+    """Counts the operators of each method.
+
+    Returns:
+        For each method, `delegated`: the count of each operator by backend; `fallback`: the count of each operator
+        that no backend took.
+    """
     return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
 
 
@@ -219,7 +231,7 @@ def _operator_counts(graph_module: torch.fx.GraphModule) -> dict[str, Any]:
 
 
 def _operators(graph_module: torch.fx.GraphModule) -> Iterator[str]:
-    """The operators of a graph, those inside control flow too; picking from tuples and calls of delegates are none."""
+    """The operators of a graph, also those inside control flow, without `getitem` and calls of delegates."""
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.target not in (operator.getitem, executorch_call_delegate):
             yield operator_name(node)
@@ -227,7 +239,7 @@ def _operators(graph_module: torch.fx.GraphModule) -> Iterator[str]:
         yield from _operators(submodule)
 
 
-# By a word in ExecuTorch's message: what it means.
+# Words in ExecuTorch's messages, with the hint to show for each.
 _HINTS = (
     ("should not modify the graph module", "the partitioner changed the graph: it may only tag nodes"),
     (
@@ -273,7 +285,7 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
 
 
 def _why(error: BaseException) -> str:
-    """ExecuTorch's message without what it advises its own developers to try, and without the operators' schemas."""
+    """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
     refused = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
     if not refused:
         return summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]

@@ -1,15 +1,18 @@
-"""A lowered method as a directory, from which it can be merged with others into a program.
+"""Saves and reads a lowered method as a directory, and merges lowered methods into a program.
 
     method.json        what the directory holds, or why the method cannot be lowered by itself
     program.json       ExecuTorch's own form of a lowered program, without weights and blobs
     state.pt, constants.pt
-                       its tensors: content where lowering made them, shapes alone where the module has them
-    blobs/SHA256       what backends made of weights and operators, each content once
+                       its tensors: with content if lowering made them, only shapes if the module has them
+    blobs/SHA256       what backends compiled from weights and operators; equal content is stored once
 
-Merged, methods give the bytes of a joint lowering where no backend of theirs looks at several methods at once and all
-sharing comes from ExecuTorch's store of named data: `Backend.separable`. Written against ExecuTorch 1.5, whose
-serializer takes no control flow, nothing of a delegate's metadata, and changes the order of nodes and of arguments. The
-debug handles of delegates stand in method.json; both orders reach the memory plan, and are put right afterwards.
+Merging methods gives the same bytes as lowering them together, provided that none of their backends looks at several
+methods at once and that all sharing goes through ExecuTorch's store of named data. `Backend.separable` says whether
+this is so.
+
+The format works around the serializer of ExecuTorch 1.5. It refuses control flow. It drops the metadata of delegates:
+method.json holds their debug handles. It changes the order of nodes and of arguments, which affects the memory plan:
+`load` restores both orders.
 """
 
 from __future__ import annotations
@@ -51,24 +54,24 @@ _NOT_OF_PROGRAMS = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_
 
 
 class CannotSave(Exception):
-    """Why a method cannot be lowered by itself, in a user's words."""
+    """A method cannot be lowered by itself. The message gives users the reason."""
 
 
 @dataclass(frozen=True)
 class LoweredMethod:
-    """A lowered method that was read.
+    """What `read` returns: the facts of a lowered method. `load` reads the method itself.
 
     Attributes:
-        directory: Where it is.
-        name: Its name.
-        why_not: Why it could not be lowered by itself; then there is nothing else.
+        directory: The directory that holds the method.
+        name: The method's name.
+        why_not: Why it could not be lowered by itself, in which case all following attributes are empty; else None.
         bound: Names of the tensors that come from the module.
-        nodes: The graph's nodes in order, each with the number of its positional arguments.
-        delegates: By the name of each delegate its debug handles and the digests of its program and its named data.
-        claims: The shards that want each key of the named data.
+        nodes: The name of each node of the graph, in order, with the number of its positional arguments.
+        delegates: For each delegate by name: its debug handles, and the digests of its program and its named data.
+        claims: For each key of the named data, the shards that claim it.
         places: Where it keeps the weights that it reads.
-        non_finite: Those of them with elements that are NaN or infinite.
-        digests: Of its other files but blobs, which are called after theirs.
+        non_finite: The weights with elements that are NaN or infinite.
+        digests: The digests of its program and tensor files, by file name. (A blob's file name is its digest.)
     """
 
     directory: Path
@@ -85,12 +88,12 @@ class LoweredMethod:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a method that was just lowered.
+    """Facts about a method that was just lowered.
 
     Attributes:
-        claims: The shards that want each key of its named data.
+        claims: For each key of its named data, the shards that claim it.
         places: Where it keeps the weights that it reads.
-        non_finite: Those of them that had elements which are NaN or infinite before it was lowered.
+        non_finite: The weights that had elements that are NaN or infinite before the method was lowered.
     """
 
     claims: Claims
@@ -99,10 +102,10 @@ class Facts:
 
 
 def check(program: ExportedProgram) -> None:
-    """Looks for what would keep a lowered method from being saved.
+    """Checks whether a lowered method can be saved.
 
     Raises:
-        CannotSave: There is such a thing.
+        CannotSave: It has control flow.
     """
     if any(True for _ in get_control_flow_submodules(program.graph_module)):
         raise CannotSave("it has control flow")
@@ -118,14 +121,14 @@ def write(
     """Saves a lowered method, and reads it back.
 
     Args:
-        directory: An existing directory, empty but for blobs.
+        directory: An existing directory that contains nothing except blobs.
         name: The method's name.
-        program: The method. Its content is taken out of it.
-        facts: Of the method.
-        content: The module's parameters and buffers by name, which are left out.
+        program: The method. Its blobs and the module's weights are removed from it.
+        facts: Facts about the method.
+        content: The module's parameters and buffers by name. They are not saved.
 
     Raises:
-        CannotSave: ExecuTorch has no form for it.
+        CannotSave: ExecuTorch cannot serialize the method, or reads back something else.
         BuildError: A file cannot be written.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
@@ -154,11 +157,11 @@ def write(
 
 
 def _write_program(directory: Path, program: ExportedProgram) -> dict[str, str]:
-    """Writes what ExecuTorch makes of a program, and returns the digest of each file."""
+    """Serializes a program with ExecuTorch, writes the files, and returns the digest of each by its name."""
     try:
         with replaced(export_serialize, "serialize_torch_artifact", _serialize_tensors):
             artifact = serialize.serialize(program)
-    except Exception as error:  # ExecuTorch's serializer has no common base of its errors
+    except Exception as error:  # the errors of ExecuTorch's serializer have no common base class
         raise CannotSave(f"ExecuTorch cannot save it: {summary(error)}") from error
     parts = {_PROGRAM: artifact.exported_program, _STATE: artifact.state_dict, _CONSTANTS: artifact.constants}
     return {
@@ -171,12 +174,12 @@ _serialize_torch_artifact = export_serialize.serialize_torch_artifact
 
 
 def _serialize_tensors(*arguments: Any) -> bytes:
-    """As ExecuTorch does, without the identifier that torch draws."""
+    """Serializes tensors as ExecuTorch does, but without the random identifier that torch adds."""
     return canonical_archive(_serialize_torch_artifact(*arguments))
 
 
 def _check_read_back(directory: Path, name: str, program: ExportedProgram, content: dict[str, torch.Tensor]) -> None:
-    """What can be read is what was written, or the method is lowered with the others."""
+    """Reads the saved method back and compares it, so that a method that changes is lowered with the others instead."""
     try:
         again = load(read(directory, name), content)
     except InputError as error:
@@ -194,7 +197,16 @@ def _described(program: ExportedProgram) -> list[str]:
 
 
 def write_reason(directory: Path, name: str, reason: str) -> None:
-    """Saves why the method has to be lowered together with the others, in place of all else in the directory."""
+    """Removes everything in a directory, and saves why the method must be lowered together with the others.
+
+    Args:
+        directory: An existing directory.
+        name: The method's name.
+        reason: The message of `CannotSave`.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
     for path in directory.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     lists: dict[str, Any] = {"bound": [], "nodes": [], "places": []}
@@ -211,7 +223,11 @@ def _write(directory: Path, file: str, content: bytes) -> None:
 
 
 def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, Any]:
-    """Moves what a delegate holds into files, and leaves its graph."""
+    """Moves the blobs of a delegate into files and drops the content of its weights. Its graph stays.
+
+    Returns:
+        The digest of its `program`, those of its `named_data`, and its `debug_handles`.
+    """
     handles = _debug_handles(delegate)
     program = delegate.original_module
     program._state_dict = {name: _shape_alone(tensor) for name, tensor in program.state_dict.items()}
@@ -226,13 +242,13 @@ def _take_blobs(directory: Path, delegate: LoweredBackendModule) -> dict[str, An
 
 
 def _debug_handles(delegate: LoweredBackendModule) -> list[list[Any]] | None:
-    """The debug handle map of a delegate as pairs, since its keys may be numbers, of which JSON's objects have none."""
+    """The debug handle map of a delegate as pairs: its keys may be numbers, which JSON objects cannot have as keys."""
     meta = dict(delegate.meta or {})
     handles = meta.pop("debug_handle_map", None)
     try:
         pairs = None if handles is None else [[key, list(values)] for key, values in handles.items()]
         kept = not meta and _handle_map(json.loads(json.dumps(pairs))) == handles
-    except TypeError:  # no map of numbers or names to numbers
+    except TypeError:  # it does not map numbers or names to numbers
         kept = False
     if not kept:
         raise CannotSave(f"{delegate.backend_id} keeps facts of its own with a delegate")
@@ -251,7 +267,7 @@ def _write_blob(directory: Path, blob: CordBuffer) -> str:
 
 
 def _take_weights(program: ExportedProgram, content: dict[str, torch.Tensor]) -> list[str]:
-    """Leaves the shapes of those of the module, and returns their names."""
+    """Removes the content of weights that come from the module, keeps their shapes, and returns their names."""
     read = {name for _, name in named_data.weights(program)}
     bound = []
     for tensors in (program._state_dict, program._constants):
@@ -265,7 +281,7 @@ def _take_weights(program: ExportedProgram, content: dict[str, torch.Tensor]) ->
 
 
 def _same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are one memory, seen the same way."""
+    """Whether two tensors view the same memory with the same dtype, shape and strides."""
     return bool(
         tensor.data_ptr() == other.data_ptr()
         and tensor.dtype == other.dtype
@@ -275,14 +291,14 @@ def _same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _shape_alone(value: Any) -> Any:
-    """The same tensor to all who do not look into it, in the memory of one element."""
+    """A tensor with the same shape and dtype that takes the memory of one element."""
     if not isinstance(value, torch.Tensor):
         return value
     return _like(value, torch.zeros((), dtype=value.dtype).expand(value.shape))
 
 
 def _of_own_memory(value: Any) -> Any:
-    """A tensor of that shape with the strides that its content would have; its memory is never touched."""
+    """An uninitialized tensor of the same shape with contiguous strides. Its memory is never read or written."""
     return _like(value, torch.empty(value.shape, dtype=value.dtype)) if isinstance(value, torch.Tensor) else value
 
 
@@ -293,10 +309,14 @@ def _like(tensor: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
 
 
 def read(directory: Path, name: str) -> LoweredMethod:
-    """Reads what a directory holds, without the method itself.
+    """Reads the facts of a lowered method. `load` reads the method itself.
+
+    Args:
+        directory: The directory that `write` or `write_reason` filled.
+        name: The name that the method must have.
 
     Raises:
-        InputError: It is no lowered method, another one, or it is damaged.
+        InputError: The directory holds no lowered method or that of another name, or method.json is damaged.
     """
     try:
         facts = json_file.read(directory / _METHOD, "the lowered method", "step#loweredMethod")
@@ -317,17 +337,20 @@ def merge(
     shards: dict[str, str],
     constant_methods: dict[str, object],
 ) -> EdgeProgramManager:
-    """The methods as one lowering of all of them gives them.
+    """Merges methods that were lowered one by one. The result is the same as if they had been lowered together.
 
     Args:
-        methods: By name. All of them could be lowered by themselves.
-        content: The parameters and buffers by name.
+        methods: The lowered methods by name. Each has `why_not` None.
+        content: The module's parameters and buffers by name.
         shards: The shard of each parameter that has a tag, by name.
-        constant_methods: The program's constant methods.
+        constant_methods: The values of the program's constant methods, by name.
+
+    Returns:
+        All methods. Their named data is arranged.
 
     Raises:
         InputError: A method is damaged.
-        BuildError: Their named data does not fit together: see `named_data.arrange`.
+        BuildError: Named data of the methods conflicts: see `named_data.arrange`.
     """
     programs = {name: load(method, content) for name, method in sorted(methods.items())}
     for program in programs.values():
@@ -345,15 +368,16 @@ def merge(
 
 
 def load(method: LoweredMethod, content: dict[str, torch.Tensor]) -> ExportedProgram:
-    """A lowered method, with the content of its parameters and buffers.
+    """Reads a lowered method, and puts in the content of its parameters and buffers.
+
+    The model's modules that define operators and types of results must have been imported.
 
     Args:
-        method: What `read` gave, of a method that could be lowered by itself. The model's modules that define operators
-            and types of results have been imported.
+        method: The facts that `read` returned. `why_not` is None.
         content: The module's parameters and buffers by name.
 
     Raises:
-        InputError: It is damaged.
+        InputError: A file is damaged.
     """
     where = method.directory
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
@@ -376,10 +400,14 @@ def _check_digests(method: LoweredMethod) -> None:
 
 
 def _put_in_order(graph: Graph, nodes: list[tuple[str, int]]) -> None:
-    """Undoes what the serializer does to a graph.
+    """Undoes the changes that the serializer makes to a graph.
 
-    It moves picking from a tuple to where the tuple is made, and adds it for parts that no one reads; and it passes by
-    keyword what has a default.
+    The serializer moves each `getitem` next to the node that makes the tuple, and adds one for each element that
+    nothing reads. It passes arguments that have a default by keyword.
+
+    Args:
+        graph: The graph. It is changed in place.
+        nodes: The names of the original nodes, in order, each with the number of its positional arguments.
     """
     positional = dict(nodes)
     for node in [node for node in graph.nodes if node.name not in positional]:

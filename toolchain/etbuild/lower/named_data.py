@@ -1,11 +1,11 @@
-"""Named data: which blob goes to which tag, so that a tag's file depends on its weights alone.
+"""Decides which blob of named data goes to which tag, so that a tag's file depends only on the tag's weights.
 
-ExecuTorch decides blob by blob, in the order in which it meets them. Three things need help: backends lose the tag
-where a pass makes a new constant; a blob that a tagged and an untagged parameter have in common lands where it was met
-first; and the order of blobs in a file follows the graph. Written against ExecuTorch 1.5.
+ExecuTorch 1.5 decides for each blob when it meets it. This module corrects three results of that. Backends lose the tag
+when a pass makes a new constant. A blob that a tagged and an untagged parameter share goes where it is met first. The
+order of blobs in a file follows the graph.
 
-A tag that is split over several files has several shards, each of which is a tag to ExecuTorch. What is said here of
-shards holds for a whole tag too, which is its own only shard.
+A tag that is split over several files has several shards. ExecuTorch treats each shard as a tag. A tag that is not
+split has one shard with the tag's name.
 """
 
 from __future__ import annotations
@@ -44,26 +44,34 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
-_MOST_ALIGNMENT = 1 << 21  # bytes: the largest that a manifest can ask for
+_MOST_ALIGNMENT = 1 << 21  # bytes: the largest alignment that a manifest can set
 
 Claims = dict[str, set[str | None]]
-"""By the key of each blob the shards whose weights it holds; None for weights without one."""
+"""For each blob by key, the shards whose weights it holds; None stands for weights without a shard."""
 
 
 def tag_placeholders(program: ExportedProgram, shards: dict[str, str]) -> None:
-    """Marks the placeholders of tagged parameters and buffers, by the names that they have in the module."""
+    """Marks the placeholders of tagged parameters and buffers.
+
+    Args:
+        program: The method. The metadata of its placeholders is changed in place.
+        shards: The shard of each tagged parameter or buffer, by its name in the module.
+    """
     for node, name in weights(program):
         if name in shards:
             node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: shards[name]}
 
 
 def untag(node: torch.fx.Node) -> None:
-    """Undoes `tag_placeholders` for one of them."""
+    """Undoes `tag_placeholders` for one placeholder."""
     node.meta.get("custom", {}).pop(_TAG, None)
 
 
 def shard_of(node: torch.fx.Node) -> str | None:
-    """The shard of a placeholder that something reads; ExecuTorch calls it for each constant that no backend took."""
+    """The shard of a placeholder; None if it has none or if no node reads it.
+
+    ExecuTorch calls this for each constant that no backend took.
+    """
     return node.meta.get("custom", {}).get(_TAG) if node.users else None
 
 
@@ -77,18 +85,28 @@ def weights(program: ExportedProgram) -> Iterator[tuple[torch.fx.Node, str]]:
 
 
 def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
-    """The content of a parameter or buffer. Those that are not in the state dict are among the constants."""
+    """The content of a parameter or buffer, from the state dict or else from the constants.
+
+    Args:
+        program: The method.
+        name: The name of the parameter or buffer in the module.
+    """
     content = program.state_dict.get(name)
     return program.constants[name] if content is None else content
 
 
 @contextmanager
 def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
-    """Keeps the tag where XNNPACK folds a BatchNorm into a new constant, which it names after the old one.
+    """Within this context, a constant keeps its tag when XNNPACK folds a BatchNorm into it.
+
+    XNNPACK makes a new constant for this and names it after the old one.
+
+    Args:
+        shards: The shard of each tagged parameter or buffer, by name.
 
     Raises:
-        BuildError: At the end: what was folded together does not have one tag, so that a file would depend on other
-            weights too.
+        BuildError: On exit, if XNNPACK folded weights of different tags together: a tag's file would depend on weights
+            outside the tag.
     """
     modules = (fuse_batch_norm, decompose_batch_norm)
     originals = [module.create_constant_placeholder for module in modules]
@@ -122,12 +140,12 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
 
 
 def _tags_of(shards: set[str | None]) -> set[str | None]:
-    """The tags of some shards; None for what has no tag."""
+    """The tags of shards. None stays None: no tag."""
     return {None if shard is None else tag_of_shard(shard) for shard in shards}
 
 
 def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> set[str]:
-    """Names of the weights that a new constant is made of: of the layer that it is named after, and its BatchNorm."""
+    """Names of the weights that XNNPACK folds into a new constant: those of the layer in its name and its BatchNorm."""
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     sources = [
@@ -144,7 +162,7 @@ def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) 
 
 
 def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModule]:
-    """Every delegate of a lowered graph, those inside control flow too, in the graph's order."""
+    """Every delegate of a lowered graph, also those inside control flow, in the graph's order."""
     for node in graph_module.graph.nodes:
         if node.target is executorch_call_delegate:
             yield getattr(graph_module, node.args[0].target)
@@ -153,14 +171,19 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
 
 
 def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
-    """Finds out which shards want each blob of the delegates.
+    """Finds the shards that claim each blob of the delegates.
 
     If a backend's blobs depend only on weights (`named_data_is_weights`), and all weights of a delegate have one tag,
     its blobs have that tag. A blob of another backend has a tag if the backend put it there, or if it is a tagged
-    weight byte for byte: any other blob may depend on the graph.
+    weight byte for byte. Any other blob may depend on the graph and has no tag.
+
+    Args:
+        edge: The lowered methods.
+        shards: The shard of each parameter that has a tag, by name.
 
     Raises:
-        BuildError: Nothing says whose a blob is; or a backend puts one under a tag that the manifest does not have.
+        BuildError: The owner of a blob cannot be determined, or a backend puts a blob under a tag that the manifest
+            does not have.
     """
     found: Claims = {}
     for method in sorted(edge.methods):
@@ -186,7 +209,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
 
 
 def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
-    """A tag that a backend chose itself is one of the manifest, and a whole one."""
+    """Fails if a tag that a backend chose itself is not in the manifest, or is split into shards."""
     if tag in shards:
         return
     message = f"{backend} puts named data under the tag `{tag}`, which the manifest does not have"
@@ -199,7 +222,10 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
 
 @contextmanager
 def alignments_kept() -> Iterator[None]:
-    """Inside, a store keeps all alignments that a key is added with, as ExecuTorch says, and not the first alone."""
+    """Within this context, a store respects every alignment that a key is added with.
+
+    ExecuTorch says that it does so, but keeps only the first alignment.
+    """
     add = NamedDataStore.add_named_data
 
     def add_named_data(
@@ -216,7 +242,7 @@ def alignments_kept() -> Iterator[None]:
 
 @contextmanager
 def clashes_told_later() -> Iterator[None]:
-    """Inside, ExecuTorch passes over named data that it refuses: `arrange` does so too, and says whose it is."""
+    """Within this context, ExecuTorch ignores conflicts in named data. `arrange` reports them with their origin."""
     collect = _program.collect_named_data_store_from_exported_program
 
     def collect_what_fits(program: ExportedProgram, store: NamedDataStore) -> None:
@@ -229,7 +255,7 @@ def clashes_told_later() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Request:
-    """A blob under a key, as one delegate asks for it."""
+    """A blob that one delegate stores under a key."""
 
     method: str
     backend: str
@@ -238,7 +264,7 @@ class _Request:
 
     @property
     def alignment(self) -> int:
-        """In bytes. A backend may leave it open."""
+        """The alignment in bytes; 1 if the backend gives none."""
         return 1 if self.entry.alignment is None else self.entry.alignment
 
     def __str__(self) -> str:
@@ -246,18 +272,18 @@ class _Request:
 
 
 def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
-    """Gives each blob of the delegates its final place, whatever order they came in.
+    """Decides for each blob of the delegates which file it goes to, independently of the order of the methods.
 
-    A blob that a tagged and an untagged weight have in common goes to the tag, one that shards of a tag have in common
-    to the first of them. A blob that is asked for with several alignments has all of them.
+    A blob that a tagged and an untagged weight share goes to the tag. A blob that several shards of a tag share goes to
+    the first of them. A blob that several delegates store gets an alignment that suits all of them.
 
     Args:
-        edge: The lowered methods.
-        claims: Of all of them.
+        edge: The lowered methods. Their store of named data is replaced.
+        claims: For each key of all methods, the shards that claim it.
 
     Raises:
-        BuildError: Two tags claim a blob; delegates ask for different blobs under one key, or for alignments that no
-            file can keep.
+        BuildError: Two tags claim a blob, delegates store different blobs under one key, or the alignments in one file
+            have no common multiple up to 2 MiB.
     """
     asked: dict[str, list[_Request]] = {}
     for key, request in _requests(edge):
@@ -275,7 +301,7 @@ def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
 
 
 def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
-    """Each blob that a delegate asks for, with its key, in the order of the methods' names."""
+    """Each blob that a delegate stores, with its key, in the order of the methods' names."""
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
             output = delegate.named_data_store_output
@@ -286,7 +312,7 @@ def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
 
 
 def _check_requests(asked: dict[str, list[_Request]]) -> None:
-    """What is asked for under one key is one blob, and is aligned to some number of bytes."""
+    """Fails if delegates store different blobs under one key, or if an alignment is not a positive integer."""
     problems = []
     for key, requests in sorted(asked.items()):
         first, *others = requests
@@ -304,13 +330,13 @@ def _check_requests(asked: dict[str, list[_Request]]) -> None:
 
 
 def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
-    if releases.is_file_backed(one) or releases.is_file_backed(other):  # these know their digests
+    if releases.is_file_backed(one) or releases.is_file_backed(other):  # their digests are known: no need to read them
         return releases.sha256_of(one) == releases.sha256_of(other)
     return bool(one == other)
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:
-    """Gives all keys of a blob one alignment: ExecuTorch places it by that of the key that it meets first."""
+    """Gives all keys of a blob the same alignment: ExecuTorch uses only that of the key that it meets first."""
     by_blob: dict[int, list[DataEntry]] = {}
     for entry in entries:
         by_blob.setdefault(entry.buffer_index, []).append(entry)
@@ -321,7 +347,7 @@ def _align_together(entries: Iterable[DataEntry]) -> None:
 
 
 def _check_alignments(asked: dict[str, list[_Request]]) -> None:
-    """A file can keep all alignments that are asked for of its blobs: it grows by up to as much for each of them."""
+    """Fails if the common multiple of the alignments in one file is too large: each blob may add that much padding."""
     askers = {each.alignment: each for requests in asked.values() for each in requests}
     if math.lcm(*askers) > _MOST_ALIGNMENT:
         said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
@@ -343,14 +369,14 @@ def _only_shard(claims: set[str | None], size: int) -> str | None:
 
 
 def _owners(delegate: LoweredBackendModule, shards: dict[str, str]) -> set[str | None]:
-    """The shards of the weights that a delegate took; None for weights without one."""
+    """The shards of the weights that a delegate took; None stands for weights without a shard."""
     return {shards.get(name) for _, name in weights(delegate.original_module)}
 
 
 def _claims_by_content(
     delegate: LoweredBackendModule, output: NamedDataStoreOutput, shards: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Keys of blobs that are a tagged weight as it is, with its shard: of equal blobs a backend keeps one."""
+    """Keys of blobs whose bytes equal a tagged weight, with its shard. A backend stores equal weights as one blob."""
     program = delegate.original_module
     by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for _, name in weights(program):
@@ -366,7 +392,7 @@ def _claims_by_content(
 
 
 def blob_bytes(blob: CordBuffer) -> bytes:
-    """The bytes of a blob, which may lie in a file."""
+    """The bytes of a blob, which may be in a file."""
     return blob.to_bytes() if releases.is_file_backed(blob) else bytes(blob)
 
 
@@ -381,7 +407,10 @@ def _check_untagged(
     owners: set[str | None],
     shards: dict[str, str],
 ) -> None:
-    """In a delegate of several owners, what has no tag must come from weights without one."""
+    """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
+
+    The limit for the number of untagged blobs is the number of weights without a tag.
+    """
     program = delegate.original_module
     untagged = [
         name
@@ -405,7 +434,12 @@ def keys(delegate: LoweredBackendModule) -> set[str]:
 
 
 def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
-    """Names of a shard's constants that no delegate took. What a method writes to, such as a cache, is no constant."""
+    """Names of a shard's constants that no delegate took. A buffer that a method writes to is not a constant.
+
+    Args:
+        edge: The lowered methods.
+        shard: The name of the shard.
+    """
     programs = [edge.exported_program(method) for method in edge.methods]
     return {
         name
@@ -416,18 +450,25 @@ def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
 
 
 def program_alignment(edge: EdgeProgramManager, alignment: int) -> int:
-    """The alignment of a program's segments that puts its named data where backends want it.
+    """The alignment that a program's segments need so that each blob of named data is aligned as its backend requires.
 
-    ExecuTorch aligns each blob to the place where the segments begin, which has to be aligned itself.
+    ExecuTorch aligns each blob relative to the start of the segments, so that this start has to be aligned too.
+
+    Args:
+        edge: The lowered methods, with arranged named data.
+        alignment: The least alignment of the segments, in bytes.
+
+    Returns:
+        An alignment in bytes, a multiple of `alignment`.
     """
     return math.lcm(alignment, *(entry.alignment for entry in edge._named_data_store.pte_data.values()))
 
 
 def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
-    """The content of each named-data file, with the blobs in the order of their keys, not of the graph.
+    """The content of the named-data file of each shard. Its blobs are in the order of their keys, not of the graph.
 
     Args:
-        edge: The lowered methods, arranged.
+        edge: The lowered methods, with arranged named data.
         manager: The program that was made of them.
         alignment: The least alignment of a blob in its file, in bytes.
     """
@@ -451,7 +492,7 @@ def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, 
 
 
 def _pieces(file: Cord) -> tuple[FlatTensor, list[CordBuffer]]:
-    """What a named-data file says of its blobs, and the blobs as they are, on disk or in memory."""
+    """The header of a named-data file and its blobs. Blobs that are in files are not read."""
     pieces, end = {}, 0
     for piece in file._buffers:
         if len(piece):

@@ -1,8 +1,8 @@
-"""Compares the partitions of methods before a backend compiles them, where it needs as many in each.
+"""Checks that all methods have the same number of partitions if a backend pairs them.
 
-A backend that pairs partitions, as CoreML and Qualcomm do to share weights, refuses other counts: after what it has
-compiled until then, and without a word on where methods part. ExecuTorch has the partitioners of all methods tag their
-operators before it calls the first backend, so that the last of them knows all counts.
+Core ML and Qualcomm pair partitions to share weights. They refuse methods with different numbers of partitions, but
+only after other partitions were compiled, and do not say where the methods differ. ExecuTorch runs the partitioners of
+all methods before it calls the first backend, so that the check can run as soon as the last partitioner has run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from etbuild.lower import named_data
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator of a method's graph: the number of its partition, None for one that is left out; and its layer."""
+    """An operator of a method's graph.
+
+    Attributes:
+        name: ExecuTorch's name of the operator.
+        partition: The number of its partition; None if the backend does not take it.
+        layer: The innermost submodule of the model that it comes from; empty if it is not known.
+    """
 
     name: str
     partition: int | None
@@ -39,12 +45,12 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Method:
-    """What a partitioner tagged in a method.
+    """The result of a partitioner for a method.
 
     Attributes:
-        path: Of the partitioner in the manifest.
-        operators: By backend all operators of the method.
-        weights: The size in bytes of each weight that it reads, by name.
+        path: The document path of the partitioner.
+        operators: For each backend that takes some, all operators of the method.
+        weights: The size in bytes of each weight that the method reads, by name.
     """
 
     path: DocumentPath
@@ -53,11 +59,11 @@ class _Method:
 
 
 class PartitionLint:
-    """Collects what the partitioners of one index tag.
+    """Collects and compares the results of the partitioners at one index of ExecuTorch's partitioner lists.
 
     Args:
-        methods: That have one.
-        otherwise: What a manifest says so that partitions need not be equal; None if there is nothing.
+        methods: The methods that have a partitioner at this index.
+        otherwise: What to write in the manifest so that partitions need not be equal; None if there is no such option.
     """
 
     def __init__(self, methods: set[str], otherwise: str | None) -> None:
@@ -66,14 +72,14 @@ class PartitionLint:
         self._methods: dict[str, _Method] = {}
 
     def watched(self, partitioner: Partitioner, method: str, path: DocumentPath) -> Partitioner:
-        """The partitioner, looked at while it tags the operators of a method.
+        """Returns a copy of a partitioner that records its result.
 
-        The last one raises a BuildError if the counts differ.
+        The last of the copies to run raises a BuildError if the numbers of partitions differ.
 
         Args:
-            partitioner: Of one method or several.
-            method: The method.
-            path: Where the manifest names the partitioner.
+            partitioner: The partitioner. Several methods may share it.
+            method: The method that the copy is for.
+            path: The document path of the partitioner.
         """
 
         def partition_and_compare(program: ExportedProgram) -> PartitionResult:
@@ -83,7 +89,7 @@ class PartitionLint:
                 _compare(self._methods, self._otherwise)
             return result
 
-        looked_at = copy.copy(partitioner)  # a factory may give one to several methods
+        looked_at = copy.copy(partitioner)  # a factory may return one partitioner for several methods
         looked_at.partition = partition_and_compare
         return looked_at
 
@@ -106,7 +112,15 @@ def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]
 
 
 def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:
-    """A branch of control flow has partitions of its own, even under a tag of the graph around it."""
+    """The operators of a graph and its submodules.
+
+    A branch of control flow has its own partitions, even if their tag is used in the graph around it too.
+
+    Args:
+        module: The graph.
+        tags: The tags of one backend.
+        numbers: The number of each partition by its graph's id and its tag. New partitions are added.
+    """
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             tag = node.meta.get("delegation_tag")
@@ -117,7 +131,7 @@ def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str
 
 
 def _layer(node: Node) -> str:
-    """The innermost submodule of the model that the operator comes from."""
+    """The innermost submodule of the model that an operator comes from; empty if it is not known."""
     stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     return next((name for name, _ in reversed(stack.values()) if name), "")
 
@@ -133,7 +147,7 @@ def _weights(program: ExportedProgram) -> dict[str, int]:
 def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:
     problems = []
     for backend in sorted({backend for method in methods.values() for backend in method.operators}):
-        # A method without a partition is not shown to the backend at all.
+        # ExecuTorch does not pass a method without partitions to the backend.
         counts = {
             name: _count(each.operators[backend]) for name, each in sorted(methods.items()) if backend in each.operators
         }
@@ -163,10 +177,11 @@ def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:
 
 
 def _parting(one: list[_Operator], other: list[_Operator]) -> tuple[_Operator | None, _Operator | None]:
-    """The operators at which two methods get different partitions.
+    """Finds the operators at which the partitions of two methods begin to differ.
 
-    What both have is aligned. Where the same operator is in another partition, the last difference before it did that,
-    of those with an operator that is left out, which alone cuts; or the partitioner cuts there by itself.
+    It aligns the operators that both methods have. If an operator of both is in different partitions, the cause is the
+    last difference before it that has an operator which the backend does not take: only such operators end a partition.
+    Without such a difference, the partitioner ended a partition at that operator for its own reasons.
     """
     tokens = [(each.name, each.partition is None) for each in one]
     codes = SequenceMatcher(a=tokens, b=[(each.name, each.partition is None) for each in other], autojunk=False)
@@ -184,7 +199,7 @@ def _parting(one: list[_Operator], other: list[_Operator]) -> tuple[_Operator | 
 
 
 def _first(operators: list[_Operator]) -> _Operator | None:
-    """The first that is left out, else the first."""
+    """The first operator that the backend does not take, or else the first operator."""
     return next((each for each in operators if each.partition is None), operators[0] if operators else None)
 
 

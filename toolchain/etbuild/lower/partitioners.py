@@ -1,4 +1,4 @@
-"""The partitioners of methods: those of the manifest and those of a recipe, aligned."""
+"""Makes the partitioners of the manifest and of a recipe, and aligns those of different methods."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from etbuild.plan.plan import MethodPlan
 
 
 class _NoPartition(Partitioner):  # type: ignore[misc]
-    """Takes nothing: keeps the place of a method that a backend passes over.
+    """A placeholder for a method that does not use the backend at this index. It takes no operators.
 
-    Before it partitions, ExecuTorch decomposes what a partitioner does not want kept, one partitioner after the other.
-    This one keeps what the next one keeps, or there would be no linear layers left for XNNPACK.
+    Before each partitioner runs, ExecuTorch decomposes the operators that the partitioner does not want to keep. This
+    one keeps the operators that the next one keeps: otherwise no linear layers would be left for XNNPACK.
     """
 
     def __init__(self, following: Partitioner) -> None:
@@ -40,7 +40,7 @@ class _NoPartition(Partitioner):  # type: ignore[misc]
         return self.following.ops_to_not_decompose(ep)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """The program as it is."""
+        """Returns the program unchanged."""
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
@@ -53,7 +53,7 @@ class Made:
 
     Attributes:
         lists: ExecuTorch's partitioner list of each method.
-        claims: What the backends of other packages say of themselves.
+        claims: The partitioners whose backends come from other packages and claim to be `separable`.
     """
 
     lists: dict[str, list[Partitioner]]
@@ -61,14 +61,24 @@ class Made:
 
 
 class _Pairing(NamedTuple):
-    """Partitions of methods are paired, unless the manifest has what the hint says."""
+    """Says that a backend pairs the partitions of methods.
+
+    Attributes:
+        hint: What to write in the manifest so that it does not; None if there is no such option.
+    """
 
     hint: str | None
 
 
 @dataclass(frozen=True)
 class _One:
-    """A partitioner of a method, what it is aligned by, and whether its partitions are paired with those of others."""
+    """A partitioner of a method.
+
+    Attributes:
+        partitioner: The partitioner.
+        item: What it is aligned by.
+        pairing: Set if its backend pairs its partitions with those of other methods.
+    """
 
     partitioner: Partitioner
     item: Item
@@ -76,16 +86,16 @@ class _One:
 
 
 def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
-    """Makes ExecuTorch's partitioner lists, in which partitioners of one backend stand at the same index.
+    """Makes ExecuTorch's partitioner list of each method. Partitioners of one backend have the same index in all lists.
 
     Args:
         lower_plan: The lower plan.
-        programs: The exported program of each method.
-        finder: The declared sources, for partitioners that come from there.
+        programs: The exported program of each method, by name.
+        finder: Finds declared sources, which may contain partitioners.
 
     Raises:
-        InputError: An option has a value that its backend finds wrong, the plan names a callable that there is not, or
-            the orders of partitioners contradict each other.
+        InputError: A backend refuses the value of an option, the plan names a callable that does not exist, or the
+            orders of partitioners contradict each other.
         BuildError: A partitioner cannot be made.
     """
     claims = Claims()
@@ -109,7 +119,7 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
 
 
 def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
-    """The partitioners of a slot, looked at where their backend pairs partitions of methods."""
+    """The partitioners of a slot. If their backend pairs partitions, they are copies that check the counts."""
     of_recipe = [one.pairing for one in slot.values() if one.item.path == _RECIPE]
     said = [one.pairing for one in slot.values() if one.item.path != _RECIPE]
     pairing = next(filter(None, said), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
@@ -143,7 +153,7 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
     for partitioner in (found.get(method) if isinstance(found, dict) else found) or []:
         kind = _kind(partitioner, named)
         seen[kind] += 1
-        # The n-th of a kind is taken for the same in all methods.
+        # The n-th partitioner of a kind is assumed to be the same in all methods.
         identity = json.dumps(["recipe", kind, seen[kind]])
         item = Item(_called(partitioner), _RECIPE, kind, identity, _once(partitioner, kind, None))
         paired = backends.pairs_partitions_of(partitioner, named)
@@ -151,7 +161,7 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
 
 
 def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
-    """What a partitioner of the manifest is aligned by. Once it is made, it says which backend it is for."""
+    """What a partitioner of the manifest is aligned by. The partitioner itself tells which backend it is for."""
     name, options = entry.backend, entry.options
     said = call_slots.item(name, options, path)
     if backends.get(name).delegates_to_any:
@@ -162,12 +172,18 @@ def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, nam
 
 
 def _kind(partitioner: Partitioner, named: list[str]) -> str:
-    """What a partitioner of a factory or a recipe has in common with those that it may be lowered together with."""
+    """The kind of a partitioner from a factory or a recipe. Only partitioners of one kind are lowered together."""
     return json.dumps([_called(partitioner), backends.grouping_key_of(partitioner, named)])
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:
-    """`Item.once` of a partitioner that no backend of ours describes; `unknown` if it does not say its backend."""
+    """`Item.once` of a partitioner that none of our backends describes.
+
+    Args:
+        partitioner: The partitioner.
+        kind: Its kind.
+        unknown: The result if the partitioner's backend is unknown.
+    """
     backend_id = _backend_id(partitioner)
     found = None if backend_id is None else backend_class(backend_id)
     if found is None:
@@ -176,13 +192,16 @@ def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | Non
 
 
 def _called(partitioner: Partitioner) -> str:
-    """The backend that a partitioner is for, as ExecuTorch calls it; else what kind of partitioner it is."""
+    """ExecuTorch's name of the backend that a partitioner is for, or else the name of the partitioner's class."""
     kind = type(partitioner)
     return _backend_id(partitioner) or f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _backend_id(partitioner: Partitioner) -> str | None:
-    """A partitioner for one backend has its `DelegationSpec`, which ExecuTorch's own call `delegation_spec`."""
+    """The backend of the `DelegationSpec` among a partitioner's attributes; None: there is none, or several.
+
+    ExecuTorch's own partitioners call this attribute `delegation_spec`.
+    """
     held = [*vars(partitioner).values(), getattr(partitioner, "delegation_spec", None)]
     found = {each.backend_id for each in held if isinstance(each, DelegationSpec)}
     return str(found.pop()) if len(found) == 1 else None

@@ -1,6 +1,6 @@
-"""Passes of the declared sources, at each point where ExecuTorch takes some.
+"""Loads the passes of the manifest from declared sources, for each hook point.
 
-The points and what is called there are those of ExecuTorch's `ExportRecipe`: `aten_transform_passes`,
+The hook points and the arguments of the callables are those of ExecuTorch's `ExportRecipe`: `aten_transform_passes`,
 `edge_transform_passes`, `edge_manager_transform_passes`, and `ExecutorchBackendConfig.passes`.
 """
 
@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 def edge(
     lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
 ) -> dict[str, list[Any]]:
-    """The passes over each method in the edge dialect, before it is partitioned: those of the recipe first.
+    """The passes that run on each method in the edge dialect before it is partitioned.
+
+    Args:
+        lower_plan: The lower plan.
+        programs: The exported program of each method, by name.
+        finder: Finds the declared sources, which contain the callables.
+        recipe: The recipe, if the manifest names one.
+
+    Returns:
+        The passes of each method that has any, by its name: those of the recipe, then those of the manifest.
 
     Raises:
-        BuildError: A callable failed, or returned something else.
+        BuildError: A callable failed, or did not return a list of passes.
     """
     of_recipe = recipe and recipe.edge_transform_passes
     found: dict[str, list[Any]] = {}
@@ -43,10 +52,19 @@ def edge(
 def edge_manager(
     lower_plan: MethodPlan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
 ) -> EdgeProgramManager:
-    """The lowered methods after the passes over all of them.
+    """Runs the passes for lowered methods: those of the recipe, then those of the manifest.
+
+    Args:
+        lower_plan: The lower plan.
+        lowered: The lowered methods.
+        finder: Finds the declared sources, which contain the callables.
+        recipe: The recipe, if the manifest names one.
+
+    Returns:
+        The methods after all passes.
 
     Raises:
-        BuildError: A callable or a pass failed, or a callable returned something else.
+        BuildError: A callable or a pass failed, or a callable did not return passes.
     """
     of_recipe = recipe and recipe.edge_manager_transform_passes
     for reference, path, function in _callables("edge_manager", lower_plan.passes.edge_manager, finder, of_recipe):
@@ -60,10 +78,14 @@ def edge_manager(
 
 
 def executorch(lower_plan: LowerPlan, finder: SourceFinder) -> list[Any]:
-    """The passes over each method before its memory is planned.
+    """The manifest's passes that run on each method before its memory is planned.
+
+    Args:
+        lower_plan: The lower plan.
+        finder: Finds the declared sources, which contain the callables.
 
     Raises:
-        BuildError: A callable failed, or returned something else.
+        BuildError: A callable failed, or did not return a list of passes.
     """
     found = []
     for reference, path, function in _callables("executorch", lower_plan.passes.executorch, finder):
@@ -84,7 +106,7 @@ def _callables(
 
 
 def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
-    """The passes that a callable returned."""
+    """Checks what a callable returned, and returns it as a list of passes."""
     if isinstance(made, PassManager):
         if made.steps != 1 or made.constraints:
             message = f"`{reference}` returned a PassManager with steps or constraints"

@@ -1,7 +1,7 @@
-"""What a backend returns for the partitions of methods, checked before ExecuTorch puts it into programs.
+"""Checks the results of a backend before ExecuTorch puts them into programs.
 
-ExecuTorch takes the results of `preprocess_multimethod` as they come: it drops results that are too many, leaves
-partitions without a result in the graph, and fails far away from the backend where a result is no result.
+ExecuTorch does not check what `preprocess_multimethod` returns. It drops surplus results and leaves partitions without
+a result in the graph. If a result has the wrong type, it fails later with an error that does not name the backend.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ _HINT = (
 
 
 def backend_class(backend_id: str) -> type[BackendDetails] | None:
-    """The class that ExecuTorch would call; None: no module that was imported defines it."""
-    # Of two of one name ExecuTorch takes the last.
+    """The class that ExecuTorch calls for a backend; None: no imported module defines one."""
+    # If two classes have the same name, ExecuTorch uses the last one.
     found: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
     return found.get(backend_id)
 
 
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
-    """Inside, a backend's results are checked as soon as ExecuTorch has them.
+    """Within this context, a backend's results are checked as soon as it returns them.
 
     Raises:
-        BuildError: In ExecuTorch's call of the backend: the results are not one for each partition. Names the backend.
+        BuildError: A backend did not return one valid result for each partition. It is raised from ExecuTorch's call of
+            the backend, and names the backend.
     """
     lower_all = backend_api.lower_all_submodules_to_backend
 
@@ -56,7 +57,7 @@ def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
 
     def preprocess_multimethod(cls: Any, programs: Mapping[str, Sequence[Any]], specs: Any) -> Any:
         del cls
-        counts = {method: len(partitions) for method, partitions in programs.items()}  # before anyone changes them
+        counts = {method: len(partitions) for method, partitions in programs.items()}  # a backend may change `programs`
         results = preprocess(programs, specs)
         problems = list(_problems(owner.__name__, counts, results))
         if problems:
@@ -68,7 +69,13 @@ def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
 
 
 def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
-    """What is wrong with a backend's results, given the number of partitions of each method."""
+    """The errors in a backend's results.
+
+    Args:
+        backend: ExecuTorch's name of the backend.
+        counts: The number of partitions of each method.
+        results: What the backend returned.
+    """
     if not isinstance(results, Mapping):
         yield Problem(f"{backend} returned {_named(results)}, not a dict of results", ("methods",), _HINT)
         return
@@ -80,7 +87,7 @@ def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Pr
 
 
 def _messages(count: int, results: Any) -> Iterator[str]:
-    """What a backend returned for the partitions of one method that is wrong."""
+    """The errors in a backend's results for one method, as words that follow "the backend returned"."""
     if not isinstance(results, (list, tuple)):
         yield f"{_named(results)} for the method, not a list of results"
         return
@@ -104,7 +111,7 @@ def _is_blob(value: Any) -> bool:
 
 
 def _damage(output: NamedDataStoreOutput) -> str | None:
-    """What named data has that it must not have; None: nothing."""
+    """The error in a partition's named data, as words that follow "named data that"; None: there is none."""
     wrong = sorted({_named(each) for each in output.buffers if not _is_blob(each)})
     if wrong:
         return f"has {' and '.join(wrong)} instead of `bytes`"

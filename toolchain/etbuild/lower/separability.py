@@ -1,8 +1,7 @@
-"""Holds backends of other packages to what they say: that their methods may be lowered one by one.
+"""Checks that backends of other packages which claim to be `separable` are so.
 
-A `Backend` says so by `separable`. It cannot be true where ExecuTorch's class of the backend looks at all methods of a
-call, nor where what it makes of a partition depends on what it has compiled before: a build would then have other bytes
-with `--jobs 2` than with `--jobs 1`.
+The claim is wrong if ExecuTorch's class of the backend looks at all methods of a call, or if its result for a partition
+depends on what it compiled before. A build would then give different bytes with `--jobs 2` than with `--jobs 1`.
 """
 
 from __future__ import annotations
@@ -25,28 +24,31 @@ from etbuild.lower.preprocess_results import backend_class
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:
-    """Whether a backend has a `preprocess_multimethod` of its own, or of a class besides `BackendDetails`."""
+    """Whether a backend overrides `preprocess_multimethod`, itself or in a base class, to look at all methods.
+
+    An override that only calls `preprocess` for each partition does not count.
+    """
     name = "preprocess_multimethod"
     owner = next(each for each in kind.__mro__ if name in vars(each))
     return owner is not BackendDetails and not is_a_loop(vars(owner)[name])
 
 
 class Claims:
-    """The partitioners of one lowering whose backend is of another package and says that it is `separable`."""
+    """The partitioners of one lowering whose backends come from other packages and claim to be `separable`."""
 
     def __init__(self) -> None:
         self._by_delegate: dict[tuple[str, str], tuple[str, DocumentPath]] = {}
 
     def watched(self, partitioner: Partitioner, backend: str, method: str, path: DocumentPath) -> Partitioner:
-        """The partitioner, looked at while it says which backends its partitions are for.
+        """Returns a copy of a partitioner that records which backends its partitions are for.
 
-        It raises a BuildError if one of them looks at all methods.
+        The copy raises a BuildError when it partitions, if one of these backends looks at all methods.
 
         Args:
             partitioner: The partitioner.
             backend: The name of its backend in the manifest.
             method: The method that it is for.
-            path: Where the manifest names it.
+            path: Its document path.
         """
 
         def partition_and_check(program: ExportedProgram) -> PartitionResult:
@@ -63,13 +65,13 @@ class Claims:
         return looked_at
 
     def check(self, edge: EdgeProgramManager) -> None:
-        """Has each backend compile one of its partitions again.
+        """Compiles the smallest partition of each backend again, and compares the results.
 
         Args:
-            edge: The lowered methods, as they come from ExecuTorch.
+            edge: The lowered methods, as ExecuTorch returned them.
 
         Raises:
-            BuildError: It makes something else of it.
+            BuildError: A backend gives a different result, or fails.
         """
         claimed: dict[str, list[tuple[LoweredBackendModule, str, DocumentPath]]] = {}
         for (method, backend_id), claim in sorted(self._by_delegate.items()):
@@ -92,7 +94,7 @@ def _what_differs(delegate: LoweredBackendModule) -> str | None:
     program, specs = delegate.original_module, delegate.compile_specs
     try:
         again = kind.preprocess(releases.copy_for_preprocess(kind, program, specs), copy.deepcopy(specs))
-    except Exception as error:  # noqa: BLE001 - whatever a package raises
+    except Exception as error:  # noqa: BLE001 - a package may raise any exception
         return f"failed when it compiled a partition for the second time: {summary(error)}"
     same = releases.sha256_of(again.processed_bytes) == releases.sha256_of(delegate.processed_bytes)
     same = same and _named_data(again.data_store_output) == _named_data(delegate.named_data_store_output)

@@ -1,18 +1,19 @@
-"""What methods share of their weights, and which weights the artifacts hold more than once.
+"""Measures which weights methods share, and which weights the artifacts hold more than once.
 
-A weight is a content: two parameters or buffers with the same bytes are one. But those of which all elements are equal,
-as in a bias of zeros, are one only if they have one name: two layers that start with zeros are two layers.
+A weight is identified by its content: two parameters or buffers with the same bytes are one weight. If all elements are
+equal, as in a bias of zeros, the name counts too: two layers that start with zeros have two weights.
 
-A weight is held by *places*: ExecuTorch's own constants are one place, each delegate is another. Two places may be one
-copy:
+The *places* that hold weights are ExecuTorch's own constants, and each delegate. Two places may hold one copy of a
+weight:
 
-- delegates with named data, if they have the weight's blob in common, also those of two backends. Blobs have no names
-  of weights, so that sizes decide: of the blobs that have the weight's size, both have as many in common as they could.
-  Where a backend packs weights to other sizes, one common blob is enough;
-- delegates of one backend without, if what it compiled is the same bytes. ExecuTorch writes equal bytes once.
+- Delegates with named data, also of different backends, hold one copy if they share the weight's blob. Blobs do not
+  have the names of weights, so that sizes decide: the two delegates must share as many blobs of the weight's size as
+  they possibly could. If a backend packs weights to other sizes, one common blob is enough.
+- Delegates of one backend without named data hold one copy if their compiled bytes are equal: ExecuTorch writes equal
+  bytes once.
 
-A copy counts with its share of what its delegate stores, at most with the size that the weight has in the module: half
-of it, where a backend keeps half precision.
+The size of a copy is its share of the bytes that its delegate stores, but not more than the size of the weight in the
+module. It is half of that size if the backend stores half precision.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """A delegate, or all that a method's portable operators read.
+    """A delegate, or all weights that the portable operators of a method read.
 
     Attributes:
-        backend: ExecuTorch's name of it; empty for portable operators.
-        program: The digest of what the backend compiled.
-        stored: The size in bytes of that and of its named data.
+        backend: ExecuTorch's name of the backend; empty for portable operators.
+        program: The digest of what the backend compiled; empty for portable operators.
+        stored: The size in bytes of what the backend compiled, with its named data; 0 for portable operators.
         named_data: The size in bytes of each of its blobs of named data, by digest.
         weights: The first name and the size in bytes of each weight that it reads, by `identity`.
     """
@@ -41,17 +42,22 @@ class Place:
     weights: dict[str, tuple[str, int]]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON data, which `read` takes."""
+        """The place as JSON data, which `read` converts back."""
         return asdict(self)
 
 
 def identity(digest: str, name: str | None) -> str:
-    """What stands for a weight: the digest of its content, with its name where the content alone does not tell it."""
+    """The identity of a weight, which equal weights share.
+
+    Args:
+        digest: The digest of its content.
+        name: Its name if all its elements are equal; otherwise None, because the content is enough.
+    """
     return digest if name is None else f"{digest} {name}"
 
 
 def _contents(identities: Iterable[str]) -> set[str]:
-    """The digests of weights: blobs of named data are kept by content, whatever names they have."""
+    """The digests in the identities of weights. Blobs of named data are compared by content, without names."""
     return {each.partition(" ")[0] for each in identities}
 
 
@@ -60,22 +66,23 @@ Places = dict[str, list[Place]]
 
 
 def read(facts: dict[str, Any]) -> Place:
-    """What `Place.facts` gave.
+    """Reads a place from the JSON data that `Place.facts` returned.
 
     Raises:
-        TypeError, KeyError, ValueError: It did not.
+        TypeError, KeyError, ValueError: The data has another form.
     """
     weights = {weight: (str(name), int(size)) for weight, (name, size) in facts["weights"].items()}
     return Place(**{**facts, "weights": weights})
 
 
 def measure(places: Places) -> dict[str, Any]:
-    """How much of the weights is shared, as JSON data.
+    """Measures how much of the weights is shared.
 
     Returns:
-        `expected_bytes`, the size of the weights that several methods read, each counted once; `shared_bytes`, of those
-        of which there is one copy; `duplicate_bytes`, of all copies but the largest of each weight, also where one
-        method has them; `duplicates`, the weights of these, the largest first: their name, bytes, copies and readers.
+        JSON data. `expected_bytes`: the size of the weights that several methods read, each counted once.
+        `shared_bytes`: the size of those that have only one copy. `duplicate_bytes`: the size of all copies except the
+        largest of each weight, also if one method has several. `duplicates`: the weights with several copies, the
+        largest duplicates first, each with its name, bytes, number of copies and readers.
     """
     expected = shared = 0
     duplicates: list[dict[str, Any]] = []
@@ -112,7 +119,7 @@ def _readers(places: Places) -> dict[str, _Readers]:
 
 
 def _copies(weight: str, readers: _Readers) -> list[_Readers]:
-    """The readers of a weight, those together that have one copy."""
+    """Groups the readers of a weight by the copy that they share."""
     copies: list[_Readers] = []
     for reader in readers:
         same = [copy for copy in copies if any(_one_copy(weight, reader[1], other) for _, other in copy)]
@@ -134,17 +141,23 @@ def _one_copy(weight: str, one: Place, other: Place) -> bool:
 
 
 def _of_size(size: int, place: Place) -> set[str]:
-    """The contents of a size that a place reads."""
+    """The digests of the weights of a size that a place reads."""
     return _contents(weight for weight, (_, own) in place.weights.items() if own == size)
 
 
 def _blobs_of(shared: set[str], place: Place, size: int) -> int:
-    """How many blobs of a size a delegate can have of shared contents: those that are not of others that it reads."""
+    """The number of blobs of a size that may hold shared weights: those that no other weight of the place needs.
+
+    Args:
+        shared: The digests of the shared weights.
+        place: A delegate.
+        size: The size in bytes.
+    """
     return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
 
 
 def _share(weight: str, place: Place) -> int:
-    """The bytes of a weight in a place."""
+    """The number of bytes that a weight takes in a place."""
     size, total = place.weights[weight][1], sum(size for _, size in place.weights.values())
     return size * min(place.stored, total) // total if place.backend and total else size
 

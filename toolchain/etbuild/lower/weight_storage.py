@@ -1,4 +1,4 @@
-"""Where lowered methods keep the weights that they read."""
+"""Finds the places where lowered methods keep the weights that they read."""
 
 from __future__ import annotations
 
@@ -19,29 +19,37 @@ if TYPE_CHECKING:
 
 
 class Digests:
-    """Digests of tensors and blobs that outlive this, each worked out once: methods have many of them in common."""
+    """Computes the digests of tensors and blobs, each once, because methods share many of them.
+
+    The tensors and blobs must live longer than this object, which knows them by their addresses.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[int, int], tuple[str, bool]] = {}
         self._blobs: dict[int, str] = {}
 
     def weight(self, name: str, tensor: torch.Tensor) -> str:
-        """What stands for a weight: see `sharing.identity`."""
+        """The identity of a weight: see `weight_sharing.identity`.
+
+        Args:
+            name: Its name in the module.
+            tensor: Its content.
+        """
         digest, uniform = self._tensor(tensor)
         return identity(digest, name if uniform else None)
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
-        """The digest of what a tensor holds, in the order of its elements, and whether these are all equal."""
+        """The digest of a tensor's elements in their logical order, and whether all elements are equal."""
         contiguous = tensor.detach().contiguous()
         if contiguous.data_ptr() != tensor.data_ptr():
-            return _described_content(contiguous)  # of a copy, whose address is free again afterwards
+            return _described_content(contiguous)  # a copy: another tensor may get its address later
         place = contiguous.data_ptr(), contiguous.nbytes
         if place not in self._tensors:
             self._tensors[place] = _described_content(contiguous)
         return self._tensors[place]
 
     def blob(self, blob: CordBuffer) -> str:
-        """The digest of a blob, which may lie in a file."""
+        """The digest of a blob, which may be in a file."""
         if releases.is_file_backed(blob):
             return releases.sha256_of(blob).hex()
         if id(blob) not in self._blobs:
@@ -59,15 +67,15 @@ def _described_content(contiguous: torch.Tensor) -> tuple[str, bool]:
 
 
 def weight_places(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[Place]:
-    """The places of a method: its portable operators, and each delegate in the graph's order.
+    """The places of a method: its portable operators, then each delegate in the graph's order.
 
     Args:
         program: The lowered method, with the content of its weights.
-        digests: Of all methods.
+        digests: The digests that all methods of the program share.
         named: The backends that the plan names.
 
     Raises:
-        InputError: A backend of a package raised an error.
+        InputError: A backend from another package raised an error.
     """
     written = set(program.graph_signature.buffers_to_mutate.values())
     portable = {

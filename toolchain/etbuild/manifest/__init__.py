@@ -1,1 +1,1 @@
-"""The manifest: strict YAML, checked by its schema and by rules that a schema cannot express."""
+"""The manifest: strict YAML, checked against its schema and against rules that a schema cannot express."""

@@ -1,4 +1,4 @@
-"""Example inputs and their dynamic shapes, as a manifest describes them: checked, and reduced for the plan.
+"""Checks the example inputs of a manifest and their dynamic shapes, and normalizes them for the plan.
 
 An input is a tensor, a plain value, or a list, tuple or mapping of inputs. Its dynamic shapes have the same form.
 """
@@ -27,13 +27,13 @@ INT64 = _INTEGER_RANGES["int64"]
 
 
 def parts(example: Example) -> dict[int | str, Any]:
-    """What a list, tuple or mapping of inputs holds, by index or key; nothing for any other input."""
+    """The elements of a list, tuple or mapping of inputs, by index or key. Empty for any other input."""
     content = next((example[kind] for kind in CONTAINERS if kind in example), ())
     return content if isinstance(content, dict) else dict(enumerate(content))
 
 
 def normalized(method: dict[str, Any]) -> dict[str, Any]:
-    """A method's inputs and their dynamic shapes with all defaults, as the plan has them."""
+    """A method's inputs and their dynamic shapes for the plan, with all defaults."""
     inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})
     return {
         "example_inputs": [_reduce(example) for example in inputs],
@@ -56,12 +56,12 @@ def _reduce(example: Example) -> Example:
 
 
 def is_dim(shapes: Any) -> bool:
-    """Whether a part of dynamic shapes is a dimension, not the shapes of a mapping of inputs."""
+    """Whether a part of dynamic shapes is a dimension, and not the shapes of a mapping of inputs."""
     return isinstance(shapes, dict) and isinstance(shapes.get("dim"), str)
 
 
 def _normalized_shapes(shapes: Any) -> Any:
-    """None where nothing is dynamic."""
+    """Dynamic shapes with all defaults; None if nothing is dynamic."""
     if is_dim(shapes):
         return {"min": 1, **shapes}
     if isinstance(shapes, list):
@@ -74,12 +74,12 @@ def _normalized_shapes(shapes: Any) -> Any:
 
 
 def check(method: dict[str, Any], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
-    """What is wrong with the inputs of a method that a schema cannot say.
+    """Yields the problems of a method's inputs that a schema cannot find.
 
     Args:
-        method: The method as its manifest has it; it need not fit the schema.
-        path: Where it stands.
-        check_file: Says what is wrong with the name of a file.
+        method: The method as its manifest has it. It may break the schema.
+        path: The place of the method.
+        check_file: Yields the problems of the name of a file.
     """
     inputs, keywords = method.get("example_inputs"), method.get("example_kwargs")
     inputs, keywords = inputs if isinstance(inputs, list) else [], keywords if isinstance(keywords, dict) else {}
@@ -137,7 +137,7 @@ def _check_fill(example: Example, path: DocumentPath) -> Iterator[Problem]:
 
 
 _KnownDims = dict[str, tuple[tuple[int, int], int | None]]
-"""By name the range of a dimension and its size in the first example input that has it."""
+"""For each dimension by name: its range, and its size in the first example input that has it (None if unknown)."""
 
 
 def _check_sequence(inputs: list[Any], shapes: list[Any], known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:
@@ -155,7 +155,7 @@ def _check_sequence(inputs: list[Any], shapes: list[Any], known: _KnownDims, pat
 def _check_mapping(
     inputs: dict[str, Any], shapes: dict[str, Any], known: _KnownDims, path: DocumentPath
 ) -> Iterator[Problem]:
-    """What is not named is fixed."""
+    """Checks the shapes of a mapping of inputs. An input without shapes is fixed."""
     for key, hint in unknown(shapes, inputs):
         yield Problem(f"there is no input `{key}`", (*path, key), hint, at_key=True)
     for key, part in shapes.items():
@@ -164,7 +164,7 @@ def _check_mapping(
 
 
 def _check_shapes(example: Any, shapes: Any, known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:
-    """Dynamic shapes against the form of their input, and ranges against sizes and against each other by name."""
+    """Checks that dynamic shapes have the form of their input, and ranges against sizes and earlier uses of a name."""
     if not isinstance(example, dict) or shapes is None:
         return
     kind = next((kind for kind in _SOURCES if kind in example), None)
@@ -189,7 +189,7 @@ def _check_shapes(example: Any, shapes: Any, known: _KnownDims, path: DocumentPa
 
 
 def _check_dims_within(shapes: Any, known: _KnownDims, path: DocumentPath) -> Iterator[Problem]:
-    """The ranges for what a factory returns, whose form is not known yet."""
+    """Checks the ranges for the result of a factory. Its form is not known yet."""
     if _is_checkable(shapes):
         yield from _check_dim(shapes, None, known, path)
     elif isinstance(shapes, (list, dict)):

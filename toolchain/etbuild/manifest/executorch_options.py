@@ -1,4 +1,4 @@
-"""What a manifest says to ExecuTorch itself, under ExecuTorch's own names: checked, and reduced for the plan."""
+"""Checks the manifest's options for ExecuTorch, which have ExecuTorch's names, and normalizes them for the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etbuild.errors import DocumentPath, Problem, unknown
 from etbuild.manifest.yaml_document import mapping
 
 HOOKS = ("aten", "edge", "edge_manager", "executorch")
-"""Where passes run, in order. The first is in the export."""
+"""The points at which passes run, in order. The first one is in the export."""
 
 EDGE_COMPILE: dict[str, Any] = {
     "check_ir_validity": True,
@@ -72,16 +72,16 @@ def normalized_memory(manifest: dict[str, Any], method: dict[str, Any]) -> dict[
 
 
 def _sorted_operators(options: dict[str, Any]) -> dict[str, Any]:
-    """Their order means nothing to ExecuTorch."""
+    """Sorts lists of operators, because ExecuTorch ignores their order."""
     return {key: sorted(set(value)) if key in _OPERATORS else value for key, value in options.items()}
 
 
 def check(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with it that a schema cannot say.
+    """Yields the problems of these options that a schema cannot find.
 
     Args:
-        data: The manifest; it need not fit the schema.
-        methods: Its methods.
+        data: The manifest. It may break the schema.
+        methods: The methods of the manifest.
     """
     executorch = mapping(data, "executorch")
     for key, (value, why) in _WITHOUT_EFFECT.items():

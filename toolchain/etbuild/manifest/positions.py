@@ -1,4 +1,4 @@
-"""Line numbers of errors that are found after the manifest was read."""
+"""Line numbers for errors that are found after the manifest was read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from etbuild.errors import DocumentPath, EtbuildError, Positions, Problem
 
 _DEFAULTS: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
-"""By a key of a method: where the manifest sets it for all methods."""
+"""For a key of a method, the place where the manifest sets it for all methods."""
 
 
 def located(error: EtbuildError, positions: Positions) -> EtbuildError:
     """The error with the positions of its problems.
 
-    A method may inherit a value that the manifest sets for all methods. Its problem then is at that place.
+    If a method inherits the value, the position is the place where the manifest sets it for all methods.
 
     Args:
         error: The error. Its paths are those of the plan, in which each method has all its values.

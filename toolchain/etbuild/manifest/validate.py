@@ -1,4 +1,4 @@
-"""The manifest: read, checked against its schema and for what a schema cannot say."""
+"""Reads a manifest and checks it: against its schema, and against rules that a schema cannot express."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from etbuild.manifest import example_inputs, executorch_options, yaml_document
 from etbuild.manifest.yaml_document import mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # of a file: the bytes of each part, and the characters of all
-_LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # so many characters of a word are shown
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
+_LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that passed all checks: its data as written, and where each value stands."""
+    """A manifest that passed all checks: its data as written, and the position of each value."""
 
     data: dict[str, Any]
     positions: dict[DocumentPath, Position]
@@ -33,14 +33,14 @@ def load(path: Path, name: str | None = None) -> Manifest:
 
     Args:
         path: The file.
-        name: How errors call the file; default: `path` as given.
+        name: The file's name in errors; by default `path` as given.
 
     Raises:
-        InputError: All that is wrong with it, in the order of the file.
+        InputError: The manifest has problems. The error lists all of them, in the order of the file.
     """
     try:
         parsed = yaml_document.load(path, name)
-        # Only partitioners that are sound have an order.
+        # The order can be checked only if the partitioners themselves are valid.
         problems = [*_problems(parsed.data)] or _check_orders(parsed.data)
         if problems:
             problems = [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
@@ -51,15 +51,15 @@ def load(path: Path, name: str | None = None) -> Manifest:
 
 
 def _quoting_in_short(problem: Problem) -> Problem:
-    """The problem with what it quotes of the manifest on one line, and cut where it is long."""
+    """The problem with its quotes from the manifest on one line, and cut if they are long."""
     texts = (problem.message, problem.hint or "")
     message, hint = (_LONG_QUOTE.sub(r"\1\2...\1", printable(text)) for text in texts)
     return replace(problem, message=message, hint=hint or None)
 
 
 def _problems(data: Any) -> Iterator[Problem]:
-    """What is wrong with the data of a manifest. Where the schema has found something, at, above or below a place,
-    a second error would only confuse."""
+    """Yields the problems of a manifest's data. If the schema finds one, other checks report nothing at, above or below
+    its place, because a second error would only confuse."""
     found = json_schema.problems("model", data)
     yield from found
     if not isinstance(data, dict):
@@ -122,7 +122,7 @@ def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
 
 
 def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
-    """Where the module comes from: one thing, and nothing that belongs to the other."""
+    """Checks that the module comes from exactly one origin, and that no key belongs to another one."""
     origins = [key for key in ("factory", "huggingface") if key in model]
     if len(origins) != 1:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
@@ -195,14 +195,14 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
 
 
 def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
-    """Of a partitioner or a quantizer; None for what the schema refuses."""
+    """The name and options of a partitioner or a quantizer. None for what the schema refuses."""
     name = entry.get("backend") if isinstance(entry, dict) else entry
     options = entry.get("options", {}) if isinstance(entry, dict) else {}
     return name if isinstance(name, str) else None, options if isinstance(options, dict) else None
 
 
 def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterator[Problem]:
-    """What is said of the entry as a whole is said of its name."""
+    """Yields the problems, with those of the whole entry moved to its name."""
     name_path = (*path, "backend") if isinstance(entry, dict) else path
     for problem in problems:
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
@@ -212,8 +212,8 @@ _Partitioners = list[tuple[str, dict[str, Any]]]
 
 
 def _partitioners(defaults: dict[str, Any], methods: dict[str, Any]) -> dict[str, _Partitioners]:
-    """The backends of each method with their options, its own or inherited; without what the schema refuses. Methods
-    that inherit one list have one list."""
+    """The backends of each method with their options, its own or inherited, without what the schema refuses. Methods
+    that inherit the same list share one list object."""
     inherited = defaults.get("partitioners")
     common = _named(inherited)
     found: dict[str, _Partitioners] = {}
@@ -233,7 +233,7 @@ def _named(entries: Any) -> _Partitioners:
 
 
 def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> tuple[Any, DocumentPath]:
-    """What a method's partitioners are, its own or inherited, and where that stands; None if they are nowhere."""
+    """The partitioners of a method, its own or inherited, and their place. The list is None if nothing sets it."""
     if not isinstance(methods[name], dict):
         return None, ()
     if "partitioners" in methods[name]:
@@ -243,9 +243,10 @@ def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: s
 
 
 def _check_orders(data: dict[str, Any]) -> list[Problem]:
-    """Whether one order of the partitioners serves all methods of a manifest that is sound otherwise.
+    """Checks that one order of the partitioners works for all methods. The rest of the manifest is valid.
 
-    Those of a recipe are not known yet. Beside a named one no order is wrong: see `alignment`'s tests.
+    The partitioners of a recipe are not known yet. Next to those of a recipe of ExecuTorch, no order is wrong, as the
+    tests of `call_slots` show.
     """
     defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
     lists = {}
@@ -265,7 +266,7 @@ def _check_orders(data: dict[str, Any]) -> list[Problem]:
 
 
 def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem]:
-    """A backend that wants a setting of the whole program has to be that of every method."""
+    """Checks that a backend that needs a setting of the whole program is a backend of every method."""
     lists = {id(entries): {backend for backend, _ in entries} for entries in lowered.values()}
     for backend in sorted(set().union(*lists.values())):
         if not backends.whole_program(backend):
@@ -287,7 +288,7 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
 
 
 def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
-    """An exported program is as it is."""
+    """Checks a method that is an exported program. Keys that only an export uses are errors."""
     name = method["program"]
     if isinstance(name, str) and name:
         yield from _check_input_name(name, (*path, "program"))
@@ -310,7 +311,7 @@ def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Itera
 def _check_quantizers_fit(
     defaults: dict[str, Any], methods: dict[str, Any], lowered: dict[str, _Partitioners]
 ) -> Iterator[Problem]:
-    """What a method is quantized for has to be what it is lowered for."""
+    """Checks that a method is quantized for the same options for which it is lowered."""
     seen = set()
     for name, method in methods.items():
         own = isinstance(method, dict) and "quantize" in method
@@ -426,7 +427,7 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    """What a bound is for: a method or a tag of the manifest."""
+    """Checks that the limits of `checks` are for methods and tags of the manifest."""
     checks, tags = mapping(data, "checks"), mapping(data, "named_data")
     for check, kind, known in (
         ("max_memory_bytes", "method", methods),

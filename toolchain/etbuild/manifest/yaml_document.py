@@ -1,7 +1,7 @@
-"""YAML with positions: a file becomes plain JSON data, and each value knows where it stands.
+"""YAML with positions: a file becomes plain JSON data, and the position of each value is known.
 
-Stricter than YAML: keys are strings and stand once, numbers are finite, and what JSON cannot hold is an error. Scalars
-are those of the core schema of YAML 1.2, as editors read them. What YAML 1.1 takes for something else is an error.
+It is stricter than YAML: keys are unique strings, numbers are finite, and values that JSON cannot hold are errors.
+Scalars follow the core schema of YAML 1.2, as editors read them. A scalar that YAML 1.1 reads differently is an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from etbuild.errors import DocumentPath, InputError, Position, Problem
 from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 
 MAX_BYTES = 1 << 20
-MAX_VALUES = 20_000  # aliases count each time they are used, so that a bomb of them ends here
-_LONGEST_NUMBER = 400  # in characters: the largest float written out has 309 digits
+MAX_VALUES = 20_000  # each use of an alias counts, so this also stops a bomb of aliases
+_LONGEST_NUMBER = 400  # characters; the largest float has 309 digits if it is written out
 
 
 @dataclass
 class Document:
-    """The data of a file, and positions of its values (`positions`) and of the keys they stand under (`keys`)."""
+    """The data of a file, the positions of its values (`positions`), and the positions of their keys (`keys`)."""
 
     data: Any
     positions: dict[DocumentPath, Position] = field(default_factory=dict)
@@ -37,10 +37,11 @@ def load(path: Path, name: str | None = None) -> Document:
 
     Args:
         path: The file.
-        name: How errors call the file; default: `path` as given.
+        name: The file's name in errors; by default `path` as given.
 
     Raises:
-        InputError: The file cannot be read, is not UTF-8 or not the YAML described above. Holds every problem found.
+        InputError: The file cannot be read, is not UTF-8, or is not the YAML that this module accepts. The error lists
+            all problems that were found.
     """
     name = name or str(path)
     loader, node = _compose(_read(path, name), name)
@@ -52,7 +53,7 @@ def load(path: Path, name: str | None = None) -> Document:
 
 
 def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
-    """The nodes of a document, and what makes values of them."""
+    """The root node of a document, and the loader that makes values from nodes."""
     try:
         loader = _Loader(text, name)
     except yaml.reader.ReaderError as error:
@@ -64,7 +65,7 @@ def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise InputError([_syntax_problem(error, name)]) from None
-    except (ValueError, OverflowError):  # the number in an escape such as "\U00110000"
+    except (ValueError, OverflowError):  # an escape with a number that is too large, such as "\U00110000"
         position = Position(name, loader.line + 1, loader.column + 1)
         raise InputError.at(position, "an escape is not a Unicode character") from None
     if node is None:
@@ -120,8 +121,8 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML reads YAML 1.1; this is 1.2's core schema, and `<<`, so that it can be refused. It stops at what is too
-    large or too deep, and does not read it to its end first."""
+    """Reads the core schema of YAML 1.2, while PyYAML reads YAML 1.1. Also recognizes `<<`, so that it can be refused.
+    Stops at a file that is too large or too deep, before it has read it to the end."""
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
@@ -129,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         self.nodes = self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """The next node, with all that is in it."""
+        """The next node, with its content."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         position = Position(self.file, mark.line + 1, mark.column + 1)
         if self.nodes >= 2 * MAX_VALUES:  # keys are nodes too
@@ -172,7 +173,7 @@ def _tag_of_old(text: str) -> str:
 
 
 def _old_value(text: str) -> str | None:
-    """What YAML 1.1 takes a plain scalar for, as it is to be written; None where that is text, or no JSON has it."""
+    """The value of a plain scalar in YAML 1.1, as JSON text; None if it is text, or if JSON cannot hold it."""
     try:
         value = yaml.SafeLoader("").construct_object(yaml.ScalarNode(_tag_of_old(text), text))
     except ValueError:
@@ -181,7 +182,7 @@ def _old_value(text: str) -> str | None:
 
 
 class _Reader:
-    """Turns the nodes of a document into data, noting positions and problems on the way."""
+    """Turns the nodes of a document into data. Collects positions and problems."""
 
     def __init__(self, loader: _Loader, name: str) -> None:
         self.loader = loader
@@ -226,11 +227,11 @@ class _Reader:
                 self.keys[(*path, key)] = position
                 data[key] = self.read(value_node, (*path, key))
                 if not isinstance(value_node, yaml.ScalarNode):
-                    self.positions[(*path, key)] = position  # a mapping or a list is best found by its key
+                    self.positions[(*path, key)] = position  # the key is the best place to find a mapping or a list
         return data
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
-        """The value of a scalar; None, and a problem, where no manifest can hold it."""
+        """The value of a scalar. If a manifest cannot hold it, records a problem and returns None."""
         position, tag = self._position(node), self._type_of(node)
         if tag == _AMBIGUOUS:
             self._ambiguous(node.value, position, path)
@@ -258,8 +259,8 @@ class _Reader:
         return None
 
     def _type_of(self, node: yaml.Node) -> str:
-        """The tag of a scalar: with a tag that is written out, that of the text without it, so that the two can be
-        compared. Text is text whatever it looks like."""
+        """The tag that the text of a scalar has without an explicit tag, so that the two can be compared. If the scalar
+        is marked as text, or its tag is unknown, returns its own tag."""
         if node.tag == f"{_TAG}str" or node.tag not in _TYPES:
             return str(node.tag)
         return self.loader.resolve(yaml.ScalarNode, node.value, (True, False))
@@ -303,6 +304,6 @@ def _short_tag(node: yaml.Node) -> str:
 
 
 def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping under a key of a document that need not fit its schema; empty where there is none."""
+    """The mapping under a key; empty if there is none. The document may break its schema."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}

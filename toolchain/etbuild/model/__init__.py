@@ -1,1 +1,1 @@
-"""The PyTorch module of a program, and its weights."""
+"""Makes the PyTorch module of a program, and reads its weights."""

@@ -1,7 +1,6 @@
-"""The module of a Hugging Face configuration: a class of `transformers`, made from its configuration alone.
+"""Makes a module from a Hugging Face configuration and a class of `transformers`.
 
-Nothing is downloaded. What the module takes and returns are tensors, so that a program needs `transformers` no longer
-once it is exported.
+It downloads nothing. The module's inputs and results are tensors, so that only the export needs `transformers`.
 """
 
 from __future__ import annotations
@@ -26,15 +25,20 @@ from etbuild.processes.random_seeds import seed
 
 _PATH: DocumentPath = ("model", "huggingface")
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes them
-_OF_FILES = ("auto_map", "architectures", "transformers_version")  # what a config.json says to `from_pretrained` alone
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes these names
+_OF_FILES = ("auto_map", "architectures", "transformers_version")  # keys that only `from_pretrained` reads
 
 
 def create(wanted: HuggingFace, first_seed: int, context: StepContext) -> torch.nn.Module:
-    """The module, with random weights. Parameters have the names that `save_pretrained` writes.
+    """Makes the module with random weights. Parameters have the names that `save_pretrained` writes.
+
+    Args:
+        wanted: The class and the configuration.
+        first_seed: The seed for the random weights.
+        context: The declared inputs of the step, which may contain the configuration.
 
     Raises:
-        InputError: The class, or a key of the configuration, is unknown; its file cannot be read.
+        InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
         BuildError: `transformers` is missing, or refuses the configuration.
     """
     transformers = _import()
@@ -51,7 +55,7 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext) -> torch.
 
 
 def _import() -> ModuleType:
-    os.environ.update(_NO_NETWORK)  # read when the package is imported
+    os.environ.update(_NO_NETWORK)  # transformers reads these when it is imported
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
@@ -61,7 +65,11 @@ def _import() -> ModuleType:
 
 
 def _class(transformers: ModuleType, name: str) -> Any:
-    """The class of models with this name."""
+    """The class of `transformers` with this name.
+
+    Raises:
+        InputError: There is no such class of models.
+    """
     known = [word for word in dir(transformers) if "Model" in word or "For" in word]
     found = getattr(transformers, name, None) if name in known else None
     if found is None or not (_is_auto(found) or hasattr(found, "_from_config")):
@@ -70,7 +78,7 @@ def _class(transformers: ModuleType, name: str) -> Any:
 
 
 def _nearest(word: str, known: list[str]) -> str | None:
-    """As `did_you_mean`, without a list of two thousand names."""
+    """Like `did_you_mean`, but without the list of known names, which has two thousand entries."""
     hint = did_you_mean(word, known) or ""
     return hint.partition(" (known: ")[0] if hint.startswith("did") else "a class such as LlamaForCausalLM or BertModel"
 
@@ -80,18 +88,29 @@ def _is_auto(cls: Any) -> bool:
 
 
 def _config(transformers: ModuleType, cls: Any, wanted: str | dict[str, Any], inputs: Inputs) -> Any:
-    """The configuration, in which each key that the manifest gives is known to its class."""
+    """Makes the configuration.
+
+    Raises:
+        InputError: The file cannot be read, `model_type` is wrong, or the manifest has a key that the class of the
+            configuration does not know.
+    """
     path: DocumentPath = (*_PATH, "config")
     values = dict(_read(wanted, inputs) if isinstance(wanted, str) else wanted)
     config_class = _config_class(transformers, cls, values, path)
     config = config_class(**values)
-    if not isinstance(wanted, str):  # files hold what other versions knew, and `from_pretrained` passes over it
+    if not isinstance(wanted, str):  # files may have keys of other versions, which `from_pretrained` ignores
         _check_keys(config, wanted, path)
     return config
 
 
 def _check_keys(config: Any, wanted: dict[str, Any], path: DocumentPath) -> None:
-    """What transformers does not know becomes an attribute of the configuration, which nothing reads."""
+    """Fails if transformers does not know a key: it would become an attribute of the configuration that nothing reads.
+
+    Args:
+        config: The configuration.
+        wanted: The keys and values in the manifest.
+        path: The document path of the configuration.
+    """
     cls = type(config)
     known = cls().to_dict()
     problems = [
@@ -115,7 +134,11 @@ def _read(name: str, inputs: Inputs) -> dict[str, Any]:
 
 
 def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:
-    """The class of configurations that goes with a class of models. `model_type` is taken out of the values."""
+    """The class of configurations for a class of models. Removes `model_type` from the values.
+
+    Raises:
+        InputError: `model_type` is unknown, missing, or not that of the class of models.
+    """
     model_type = values.pop("model_type", None)
     if not _is_auto(cls):
         own = cls.config_class.model_type
@@ -131,7 +154,10 @@ def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], pa
 
 
 def _return_tensors(model: Any) -> None:
-    """Has the module return its results as a tuple: their classes are not ExecuTorch's, and a cache is no result."""
+    """Makes the module return its results as a tuple, because a program cannot return the classes of transformers.
+
+    It also turns off the cache, so that the cache is not among the results.
+    """
     if getattr(model.config, "use_cache", False):
         model.config.use_cache = False
     original = type(model).forward
@@ -145,15 +171,25 @@ def _return_tensors(model: Any) -> None:
 
 
 def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
-    """In a class of the model's own: a function that an instance has would call the original from every copy of it."""
+    """Gives the model a new class with this `forward`.
+
+    A function set on the instance would not do: every copy of the model would call it with the original model.
+    """
     kind = type(model)
     model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def _add_cache(model: Any, max_length: int) -> None:
-    """Gives a decoder a cache in buffers of its own, and `forward(input_ids, cache_position)`, which returns logits.
+    """Gives a decoder buffers for a cache, and a `forward(input_ids, cache_position)` that returns the logits.
 
-    `input_ids` are int64 [1, seq], `cache_position` int64 [1] is the position of the first of them.
+    `input_ids` is int64 [1, seq]. `cache_position` is int64 [1]: the position of the first of these tokens.
+
+    Args:
+        model: The model. It is changed in place.
+        max_length: The number of tokens that the cache can hold.
+
+    Raises:
+        InputError: The model is not a decoder with a cache of keys and values, or `max_length` is too large for it.
     """
     from transformers import StaticCache
     from transformers.configuration_utils import get_head_shapes
@@ -166,7 +202,7 @@ def _add_cache(model: Any, max_length: int) -> None:
     for index, layer in enumerate(cache.layers):
         model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
         model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
-        layer.keys = layer.values = None  # the module has them; `forward` lends them
+        layer.keys = layer.values = None  # the buffers hold them; `forward` sets them for each call
     original = type(model).forward
     model.etbuild_cache = cache
 
@@ -178,14 +214,20 @@ def _add_cache(model: Any, max_length: int) -> None:
         try:
             return original(self, input_ids=input_ids, past_key_values=self.etbuild_cache, use_cache=True).logits
         finally:
-            for layer in layers:  # or a copy of the model would hold what was traced
+            for layer in layers:  # otherwise a copy of the model would contain traced tensors
                 layer.keys = layer.values = layer.cumulative_length = None
 
     _set_forward(model, forward)
 
 
 def _plain_layer(layer: Any, max_length: int) -> Any:
-    """A layer that keeps every token at its position. A sliding one does so too, as long as its window is not full."""
+    """A cache layer that keeps every token at its position.
+
+    It replaces a layer with a sliding window, which does the same as long as its window is not full.
+
+    Raises:
+        InputError: The layer caches something other than keys and values.
+    """
     from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
     if type(layer) is StaticSlidingWindowLayer:
@@ -202,7 +244,7 @@ def _check_cache(model: Any, config: Any, max_length: int) -> None:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(path, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
     limits = {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
-    limits["sliding_window"] = getattr(config, "sliding_window", None)  # beyond it transformers moves what it holds
+    limits["sliding_window"] = getattr(config, "sliding_window", None)  # transformers moves entries of a full window
     for name, limit in limits.items():
         if limit is not None and max_length > limit:
             message = f"max_length {max_length} is more than the configuration's `{name}` {limit}"

@@ -1,7 +1,8 @@
-"""The content of an export that carries its own: weights that were quantized, or that came with an exported program.
+"""Collects the tensors of methods that have their own: quantized weights, and weights of exported programs.
 
-Methods may have different content under one name, since each is quantized by itself. What is equal under one name is
-one tensor for all of them; what is not gets a name of its own in the methods that have it, as named data goes by name.
+Methods may have different content under one name, because each method is quantized by itself. Equal tensors with one
+name become one tensor for all methods. A tensor that differs gets another name, because named data finds tensors by
+name.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from etbuild.model.weights_files import TensorFacts, dtype_name, equal
 
 @dataclass
 class Carried:
-    """What the methods hold.
+    """The tensors of methods.
 
     Attributes:
-        tensors: Each tensor once.
-        content: By name.
+        tensors: Facts about each tensor.
+        content: The tensors by name.
     """
 
     tensors: list[TensorFacts] = field(default_factory=list)
@@ -31,11 +32,14 @@ class Carried:
 
 
 def name_apart(programs: dict[str, ExportedProgram]) -> None:
-    """Gives what a method has under a name, and an earlier one with other content, the name `NAME@METHOD`.
+    """Renames a tensor to `NAME@METHOD` if an earlier method has a different tensor with its name.
 
-    So too where they tie it to others of the names that both have: what is one cache in one may be two in another.
+    Two tensors also differ if the methods tie them to different names: one cache in a method may be two in another.
+
+    Args:
+        programs: The methods by name. They are changed in place.
     """
-    known: dict[str, list[tuple[str, torch.Tensor, Ties]]] = {}  # by name: what methods have, and its own names
+    known: dict[str, list[tuple[str, torch.Tensor, Ties]]] = {}  # the variants of each tensor, with their new names
     for method, program in sorted(programs.items()):
         tensors, renamed = _tensors(program), {}
         ties = _ties(tensors)
@@ -52,7 +56,7 @@ def name_apart(programs: dict[str, ExportedProgram]) -> None:
 
 
 Ties = dict[str, set[str]]
-"""By name of a tensor, all the names that it has in one method."""
+"""For each name of a tensor, all names of that tensor in one method."""
 
 
 def _ties(tensors: list[tuple[str, torch.Tensor]]) -> Ties:
@@ -67,16 +71,21 @@ def _agree(name: str, one: Ties, other: Ties) -> bool:
 
 
 def original_name(name: str, methods: Collection[str]) -> str:
-    """The name that a tensor had before `name_apart`."""
+    """The name that a tensor had before `name_apart`.
+
+    Args:
+        name: The name of the tensor.
+        methods: The names of all methods.
+    """
     original, _, method = name.rpartition("@")
     return original if method in methods else name
 
 
 def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) -> Carried:
-    """The content of methods, in the order of their names.
+    """Collects the tensors of methods, in the order of the methods' names.
 
     Args:
-        programs: The methods, after `name_apart`.
+        programs: The methods by name, after `name_apart`.
         of_module: The names of the module's own parameters and buffers.
     """
     found: dict[str, TensorFacts] = {}
@@ -95,8 +104,15 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
 
 
 def _also(own: str, name: str, of_module: Collection[str]) -> list[str]:
-    """Other names by which a pattern finds a tensor: in its method, and of the parameter that it was made of, from the
-    names that torchao and `quantize_method` give. What is a parameter or buffer of the module was made of none.
+    """Other names by which a pattern finds a tensor.
+
+    These are its original name, and the name of the parameter that it was quantized from. The latter follows from the
+    names that torchao and `quantize_method` give. A parameter or buffer of the module was not quantized.
+
+    Args:
+        own: The tensor's name after `name_apart`.
+        name: The tensor's name before `name_apart`.
+        of_module: The names of the module's own parameters and buffers.
     """
     names = [name] if own != name else []
     if name not in of_module:

@@ -1,4 +1,4 @@
-"""The module: what the factory returns, ready to be exported."""
+"""Makes the module from its factory or configuration, and prepares it for the export."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from etbuild.processes.random_seeds import seed
 
 
 def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
-    """The module in `eval()` mode, as its factory or its Hugging Face configuration makes it.
+    """Makes the module from its factory or Hugging Face configuration, in `eval()` mode.
 
-    It is an empty one where every method was exported already.
+    If all methods come from exported programs, there is neither, and the module is empty.
+
+    Args:
+        source: The factory or configuration, with its arguments and seed.
+        context: The declared inputs of the step, which contain the factory.
 
     Raises:
         InputError: The configuration is wrong.
-        BuildError: The factory failed, or returned something else.
+        BuildError: The factory failed, or did not return a module that can be exported.
     """
     if source.huggingface is not None:
         from etbuild.model import huggingface
@@ -33,7 +37,7 @@ def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
 
 
 def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
-    """The module in `eval()` mode. Exported ones, as PT2E quantization makes, refuse that unless they are told to."""
+    """Puts the module into `eval()` mode. Exported modules, such as those of PT2E quantization, must first allow it."""
     exported = [
         child for child in module.modules() if isinstance(child, torch.fx.GraphModule) and "eval" in vars(child)
     ]
@@ -42,7 +46,7 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
 
         for child in exported:
             allow_exported_model_train_eval(child)
-    module.eval()  # what it returns is left alone: an exported module returns None
+    module.eval()  # its result is not used: an exported module returns None
     return module
 
 
@@ -69,10 +73,14 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
 
 
 def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Module:
-    """Several modules as one, whose children they are: what they share is shared.
+    """Makes one module with several modules as its children. Tensors that they share stay shared.
+
+    Args:
+        modules: The modules by name.
+        reference: The factory, for errors.
 
     Raises:
-        BuildError: Something else is among them, or one has a name that no child can have.
+        BuildError: A value is not a module, or a name cannot be that of a child.
     """
     joined, path = torch.nn.Module(), ("model", "factory")
     for name, module in modules.items():
@@ -87,32 +95,32 @@ def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Mod
 
 
 def settle(module: torch.nn.Module) -> None:
-    """Makes what ExecuTorch can lower of a module's parameters and buffers: in row-major layout, without gradients.
+    """Makes a module's parameters and buffers row-major and without gradients, so that ExecuTorch can lower them.
 
     Raises:
-        BuildError: One has no content.
+        BuildError: A tensor is on the meta device and has no content.
     """
     meta = [name for name, tensor in named_tensors(module).items() if tensor.is_meta]
     if meta:
         path = ("model", "factory")
         raise BuildError.at(path, f"`{meta[0]}` is on the meta device and has no content", "make the module on the CPU")
     for parameter in module.parameters():
-        parameter.requires_grad_(False)  # a mutable buffer beside a parameter that requires grad cannot be lowered
+        parameter.requires_grad_(False)  # else modules with mutable buffers cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.data = row_major(tensor.data)
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the strides that a new one of its shape has; XNNPACK refuses weights in other layouts.
+    """The tensor with the strides of a new tensor of its shape. XNNPACK refuses weights in other layouts.
 
-    `contiguous()` keeps the strides of a dimension of size 1, which would reach the program's bytes.
+    `contiguous()` is not enough: it keeps the strides of dimensions of size 1, which would reach the program's bytes.
     """
     strides = torch.empty(tensor.shape, device="meta").stride()
     return tensor if tensor.stride() == strides else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers by name, in the order of the module; tied ones under each of their names."""
+    """All parameters and buffers by name, in the order of the module. Tied tensors are listed under each name."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -120,9 +128,12 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def loading_code(module: torch.nn.Module) -> str | None:
-    """What of the module takes part in loading weights; None where loading only copies them.
+    """Finds code of the module that runs when weights are loaded.
 
-    Such code may do anything when it sees the weights, so that the module has to be exported after it has run.
+    Such code may do anything with the weights, so that the module must be exported after it has run.
+
+    Returns:
+        A description of the code for messages; None if loading only copies weights.
     """
     plain = torch.nn.Module
     tensors = named_tensors(module)

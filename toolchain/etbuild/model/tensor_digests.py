@@ -1,4 +1,4 @@
-"""Digests of the tensors in a weights file, one by one: what changed between two builds, tensor by tensor."""
+"""Computes the digest of each tensor in a weights file, to show which tensors changed between two builds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 
 _BLOCK = 1 << 20
-_HEADER_LIMIT = 100_000_000  # that of safetensors itself
+_HEADER_LIMIT = 100_000_000  # bytes: the limit of safetensors itself
 
 
 def tensor_digests(name: str, file: Path) -> dict[str, str]:
-    """sha256 over dtype, shape and bytes of each tensor, by its name. Those of a safetensors file need no torch.
+    """The sha256 over dtype, shape and bytes of each tensor, by its name. A safetensors file is read without torch.
 
     Args:
-        name: What the manifest calls the file.
+        name: The file's name in the manifest.
         file: The file.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
     """
     if not name.endswith(".safetensors"):
         return _of_torch_file(name, file)
@@ -35,10 +35,12 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
 
 
 def _of_safetensors(file: BinaryIO) -> dict[str, str]:
-    """Follows the format: eight bytes with the length of a JSON header, the header, then the tensors' bytes.
+    """The digests of the tensors in a safetensors file.
+
+    The format is: eight bytes with the length of the header (little endian), a JSON header, and the tensors' bytes.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The file has another format.
     """
     length = int.from_bytes(file.read(8), "little")
     if length > _HEADER_LIMIT:
@@ -53,7 +55,15 @@ def _of_safetensors(file: BinaryIO) -> dict[str, str]:
 
 
 def _check_places(header: dict[str, Any], size: int) -> None:
-    """Tensors fill the file one after the other, as safetensors wants it: none is read twice."""
+    """Fails if the tensors do not fill the file one after the other, as safetensors requires.
+
+    Args:
+        header: The header of the file. Each entry has its offsets in bytes.
+        size: The number of bytes after the header.
+
+    Raises:
+        ValueError: There is a gap, an overlap or a rest.
+    """
     end = 0
     for begin, after in sorted(entry["data_offsets"] for entry in header.values()):
         if begin != end or after < begin:
@@ -90,5 +100,5 @@ def _of_torch_file(name: str, file: Path) -> dict[str, str]:
 
 
 def _state(dtype: str, shape: list[int]) -> Any:
-    """A hash that has seen the dtype, by safetensors' name, and the shape."""
+    """A sha256 object that was updated with the dtype (safetensors' name of it) and the shape."""
     return hashlib.sha256(f"{dtype}{shape}".encode())

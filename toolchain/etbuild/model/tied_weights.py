@@ -1,7 +1,8 @@
-"""Tied tensors of an exported method: each becomes one input of its graph, under one name in all methods.
+"""Gives each tied tensor of an exported method one input of its graph, with the same name in all methods.
 
-`torch.export` makes an input for each name, and reads and writes through one of them. A graph that writes to a tensor
-of several inputs cannot be decomposed; and methods share buffers, and read named data, by name.
+`torch.export` makes an input for each name of a tensor, and reads and writes through one of them. A graph that writes
+to a tensor with several inputs cannot be decomposed. Methods share buffers and read named data by name, so that the
+name must be the same in all methods.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, InputS
 
 
 def memory(tensor: torch.Tensor) -> Hashable:
-    """Equal for two names of one tensor. Two of equal content differ: they may be caches that start with zeros."""
+    """The identity of a tensor, which is equal for all names of one tensor.
+
+    Two tensors with equal content have different identities: they may be caches that start with zeros.
+    """
     if tensor.numel() == 0:
         return id(tensor)
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def untie(program: ExportedProgram, tensors: Mapping[str, Hashable]) -> None:
-    """Leaves each tied tensor one input, under the last of its names, which is the one that `torch.export` uses.
+    """Leaves one input for each tied tensor, with the last of its names, which `torch.export` reads and writes.
 
     Args:
-        program: The method.
-        tensors: By the name of each parameter and buffer of the module, what is equal for the names of one tensor.
+        program: The method. It is changed in place.
+        tensors: The identity of each parameter and buffer, by name. All names of one tensor have the same identity.
     """
     last = {tensor: name for name, tensor in tensors.items()}
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}

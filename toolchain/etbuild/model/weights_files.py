@@ -1,4 +1,4 @@
-"""A module's parameters and buffers apart from the module: their names and shapes, their tags, and their content."""
+"""Describes the parameters and buffers of a module, reads their content from weights files, and finds their tags."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from etbuild.inputs.declared import Inputs
 from etbuild.model.module import named_tensors
 from etbuild.plan.plan import MethodPlan, weights_names
 
-_FEW = 3  # so many unknown names are each compared with the known ones
-_SHARD = "#"  # no tag of a manifest has this character
+_FEW = 3  # an error with at most this many unknown names suggests a known name for each
+_SHARD = "#"  # tags in a manifest cannot contain this character
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What is known of a parameter or buffer without its content.
+    """Facts about a parameter or buffer, without its content.
 
     Attributes:
-        name: In the module.
-        dtype: By PyTorch's name, such as `float32`.
+        name: Its name in the module.
+        dtype: PyTorch's name of its dtype, such as `float32`.
         shape: Its sizes.
-        parameter: A parameter, not a buffer.
-        same_as: The first name of the same tensor, where it has several.
-        in_weights: Its content comes from the weights' files; else the factory made it.
-        also: Other names by which a pattern finds it, such as that of the parameter that quantization made it of.
+        parameter: Whether it is a parameter; otherwise it is a buffer.
+        same_as: The first name of the same tensor if it has several and this is another one; otherwise None.
+        in_weights: Whether its content comes from weights files; otherwise the factory made it.
+        also: Other names by which a pattern finds it, such as the name of the parameter that it was quantized from.
     """
 
     name: str
@@ -47,20 +47,20 @@ class TensorFacts:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """The size of its content in bytes."""
         return int(torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON data, which the constructor takes by name."""
+        """The facts as JSON data. The constructor accepts them as keyword arguments."""
         return asdict(self)
 
 
 def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
-    """The parameters and buffers of a module, in its own order.
+    """Describes the parameters and buffers of a module, in the order of the module.
 
     Args:
         module: The module.
-        weights: Whether files bring what is in its state dict.
+        weights: Whether the content of its state dict comes from weights files.
     """
     loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
     first: dict[int, str] = {}
@@ -68,15 +68,22 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
 
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
-    """What files of weights have to hold for `load_state_dict`, by the names of the state dict."""
-    # What `get_extra_state` adds is no tensor, and safetensors cannot hold it.
+    """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict."""
+    # Entries of `get_extra_state` are not tensors, and safetensors cannot hold them.
     stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     first: dict[int, str] = {}
     return [_facts(name, tensor, first, True) for name, tensor in stored.items()]
 
 
 def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool) -> TensorFacts:
-    """The facts of a tensor; `first` collects the first name of each."""
+    """The facts about a tensor.
+
+    Args:
+        name: Its name.
+        tensor: The tensor.
+        first: The first name of each tensor by the tensor's id. A new tensor is added.
+        in_weights: Whether its content comes from weights files.
+    """
     same_as = first.setdefault(id(tensor), name)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     return TensorFacts(
@@ -85,17 +92,17 @@ def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: b
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """PyTorch's name of its dtype, such as `float32`."""
+    """PyTorch's name of a tensor's dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def form(tensor: torch.Tensor) -> str:
-    """Its dtype and shape, as errors show them."""
+    """The dtype and shape of a tensor, as errors show them: `float32[2, 3]`."""
     return f"{dtype_name(tensor)}{list(tensor.shape)}"
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same form and the same bits."""
+    """Whether two tensors have the same dtype, shape and bits."""
     return one is other or (form(one) == form(other) and torch.equal(_bits(one), _bits(other)))
 
 
@@ -104,15 +111,19 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def read_weights(weights: Sequence[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
-    """The content of the weights' files, by the name of the tensor in the module, under each name of a tied one.
+    """Reads the tensors of weights files.
 
     Args:
-        weights: The names of the files.
-        inputs: What may be read.
-        facts: The module's parameters and buffers.
+        weights: The names of the files in the manifest.
+        inputs: The declared inputs, which contain the files.
+        facts: Facts about the module's parameters and buffers.
+
+    Returns:
+        The tensors by their names in the module. A tied tensor is listed under each of its names.
 
     Raises:
-        InputError: They do not fit the module: each missing, unexpected or mis-shaped parameter is named.
+        InputError: The files cannot be read, or do not fit the module. The error names each parameter that is missing
+            or unexpected, or has another shape or dtype.
     """
     path: DocumentPath = ("model", "weights")
     state: dict[str, torch.Tensor] = {}
@@ -145,7 +156,12 @@ def read_weights(weights: Sequence[str], inputs: Inputs, facts: list[TensorFacts
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
-    """What to do if the names in the file and in the module differ by a prefix, such as `model.`."""
+    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not.
+
+    Args:
+        missing: The names that the file does not have.
+        extra: The names that the module does not have.
+    """
     if not missing or not extra:
         return None
     for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
@@ -187,15 +203,18 @@ def _first_name(entry: TensorFacts) -> str:
 
 
 def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors or torch.save file, by name; a file that holds one tensor alone has it under "".
+    """Reads the tensors of a safetensors or torch.save file.
 
     Args:
-        name: What the manifest calls the file.
+        name: The file's name in the manifest.
         file: The file.
-        path: Where the manifest says so.
+        path: The document path of that name.
+
+    Returns:
+        The tensors by name. If a torch.save file is a tensor and not a mapping, its name is "".
 
     Raises:
-        InputError: It cannot be read, or holds something else.
+        InputError: The file cannot be read, or contains something other than tensors.
     """
     with wrap_library_errors(InputError, path, f"cannot read `{name}`"):
         if name.endswith(".safetensors"):
@@ -215,14 +234,21 @@ def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.T
 
 
 def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]:
-    """The tag of each parameter and buffer that belongs to one, by name.
+    """Finds the tag of each parameter and buffer.
+
+    Args:
+        lower_plan: The lower plan, which has the patterns of each tag.
+        facts: Facts about the module's parameters and buffers.
+
+    Returns:
+        The tag of each tensor that has one, by the tensor's name.
 
     Raises:
         InputError: A pattern matches nothing, or a parameter belongs to two tags.
     """
     entries = {entry.name: entry for entry in facts}
     names = list(entries)
-    aliases: dict[str, list[str]] = {}  # of tied weights: a tag of one name is the tag of all
+    aliases: dict[str, list[str]] = {}  # all names of tied weights get the same tag
     for entry in entries.values():
         aliases.setdefault(_first_name(entry), []).append(entry.name)
     found: dict[str, str] = {}
@@ -257,13 +283,21 @@ def _matches(entry: TensorFacts, pattern: str) -> bool:
 
 
 def shards(lower_plan: MethodPlan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:
-    """The shard of each tagged parameter and buffer, by name: a tag that is not split is its own only shard.
+    """Assigns each tagged parameter and buffer to a shard. A tag that is not split has one shard with the tag's name.
 
-    Weights are put into shards in the order of the module, by their sizes: their content and the graph have no say, so
-    that a changed weight changes its own shard, and another method none.
+    Weights fill shards in the order of the module, according to their sizes. The result does not depend on their
+    content or on the graph, so that a changed weight changes only its own shard, and another method changes none.
+
+    Args:
+        lower_plan: The lower plan, which has the shard size of each tag in bytes.
+        facts: Facts about the module's parameters and buffers, in the order of the module.
+        tags: The tag of each tensor that has one, by the tensor's name.
+
+    Returns:
+        The shard of each tagged tensor, by the tensor's name.
     """
     found: dict[str, str] = {}
-    filled: dict[str, tuple[int, int]] = {}  # by tag: the number of its last shard, and the bytes in it
+    filled: dict[str, tuple[int, int]] = {}  # for each tag: the number of its last shard, and the bytes in it
     for entry in facts:
         if entry.name not in tags:
             continue

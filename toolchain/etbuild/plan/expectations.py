@@ -1,4 +1,4 @@
-"""What a BUILD file says of a program, compared with its plan."""
+"""Compares what a BUILD file says about a program with its plan."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from etbuild.plan.plan import Plan
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
-    """Compares what the build rule says of the program with what the manifest says.
+    """Compares what the build rule says about the program with what the manifest says.
 
     Args:
         plan: The plan.
-        expected: By attribute of the rule (`name`, `methods`, `backends`, `named_data`, `sharded_named_data`) its
-            values; None: not said.
+        expected: For each attribute of the rule (`name`, `methods`, `backends`, `named_data`, `sharded_named_data`) its
+            values; None if the rule does not set it.
 
     Raises:
-        InputError: They differ. Says what to write into the BUILD file.
+        InputError: They differ. The error says what to write into the BUILD file.
     """
     actual = {
         "name": [plan.name],

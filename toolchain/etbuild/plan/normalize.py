@@ -1,4 +1,4 @@
-"""Normalizing: a manifest becomes the JSON data of its plan, in which every default is filled in."""
+"""Normalizes a manifest to the JSON data of its plan, with every default filled in."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from etbuild.manifest import example_inputs, executorch_options
 
 PLAN_SCHEMA = "executorch-plan/v2"
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
-"""Where passes over a method run while it is quantized, in order."""
+"""The points of quantization at which passes over a method run, in order."""
 
 
 def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     """The plan of a checked manifest, as JSON data.
 
-    Every default is filled in, what `defaults` says is written into each method, and mappings are sorted by key: a
-    factory gets its `kwargs` in that order, whatever the manifest's is.
+    Fills in every default and writes the manifest's `defaults` into each method. Sorts mappings by key, so that a
+    factory gets its `kwargs` in the same order whatever order the manifest has.
     """
     model = manifest.get("model", {})
     weights = model.get("weights", [])

@@ -1,4 +1,4 @@
-"""What plans and their parts have in common: immutable values with typed fields, and their JSON."""
+"""The base of plans and their parts: immutable values with typed fields, and their JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**options: Any) -> Callable[[Any], Any]:
-        """Tells type checkers that the class works as a dataclass does."""
+        """Tells type checkers that the class works like a dataclass."""
         del options
         return lambda cls: cls
 
@@ -24,17 +24,18 @@ Readers = Mapping[str, Callable[[Any], Any]]
 
 @dataclass_transform(frozen_default=True)
 class Part:
-    """A plan or a part of one: immutable, and equal to another one of its class with equal fields.
+    """A plan or a part of one. It is immutable, and equal to another part of its class with equal fields.
 
-    A subclass annotates its fields, and type checkers treat it as a frozen dataclass. It is none, because `dataclass`
-    compiles six methods for each class: for the 34 classes of plans that takes 15 ms, in every start that reads a plan.
+    A subclass annotates its fields, and type checkers treat it as a frozen dataclass. It is not a real dataclass,
+    because `dataclass` compiles six methods for each class. For the 34 classes of plans this takes 15 ms, each time a
+    command reads a plan.
 
-    As JSON a part is an object with a key for each field, unless its class says otherwise.
+    As JSON, a part is an object with a key for each field, unless its class says otherwise.
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _READERS: ClassVar[Readers] = {}
-    """By field, what makes its value of its JSON. Other fields hold plain values, and tuples for lists."""
+    """Functions that make a field's value from its JSON. Other fields hold plain values, and tuples for lists."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]
@@ -46,7 +47,7 @@ class Part:
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._FIELDS)}, each once")
         self.__dict__.update(given)
 
-    if not TYPE_CHECKING:  # a type checker that sees it takes any attribute for one that can be set
+    if not TYPE_CHECKING:  # with this method, type checkers would allow setting any attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
             raise AttributeError(f"{type(self).__name__} is immutable: use `replace`")
@@ -65,7 +66,7 @@ class Part:
         return tuple(self.__dict__[name] for name in self._FIELDS)
 
     def replace(self, **fields: Any) -> Self:
-        """The same with other values of these fields."""
+        """A copy with other values for these fields."""
         return type(self)(**{**self.fields(), **fields})
 
     def fields(self) -> dict[str, Any]:
@@ -74,10 +75,10 @@ class Part:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The part that a JSON object describes.
+        """Makes a part from a JSON object.
 
         Args:
-            document: The object. It fits the schema of plans. Keys that are no field are not read.
+            document: The object. It fits the schema of plans. Keys that are not fields are ignored.
         """
         return cls(**{name: cls._READERS.get(name, plain)(document[name]) for name in cls._FIELDS})
 
@@ -95,22 +96,22 @@ def _json(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A reader of plain values, and of lists of them."""
+    """Reads plain values, and lists of them as tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def same(value: Any) -> Any:
-    """A reader of any JSON, which stays as it is."""
+    """Reads any JSON and leaves it as it is."""
     return value
 
 
 def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reader that leaves `null` as None."""
+    """A reader that returns None for `null`, and otherwise uses the given reader."""
     return lambda value: None if value is None else read(value)
 
 
 def each_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reader of a list or a mapping whose elements the given one reads."""
+    """A reader for a list or a mapping. The given reader reads its elements."""
 
     def parts(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The parts of plans, each with a type, and what they are as JSON."""
+"""The parts of plans, with their types and their form as JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
 
 Names = tuple[str, ...]
 Options = dict[str, Any]
-"""A user's own: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
+"""Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
 
 
 class FactoryCall(Part):
-    """A value that a callable of the declared sources makes.
+    """A value that a callable of the declared sources returns.
 
     Attributes:
-        factory: The callable, `module:callable`.
-        kwargs: Its keyword arguments.
+        factory: The callable, as `module:callable`.
+        kwargs: The keyword arguments.
     """
 
     factory: str
@@ -28,7 +28,7 @@ class FactoryCall(Part):
 
 
 class TensorExample(Part):
-    """An example input by its form: its sizes, PyTorch's name of its dtype, and the value of its elements."""
+    """A tensor as example input: its sizes, the PyTorch name of its dtype, and the value of its elements."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -40,7 +40,7 @@ class FileExample(Part):
 
     Attributes:
         file: The name of the file.
-        key: The name of the tensor in it; None: the file holds one tensor only.
+        key: The name of the tensor in the file; None if the file holds only one tensor.
     """
 
     file: str
@@ -48,16 +48,16 @@ class FileExample(Part):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FileExample:
-        """Without `key` the file holds one tensor only."""
+        """Reads the object. `key` may be missing."""
         return cls(document["file"], document.get("key"))
 
     def to_json(self) -> dict[str, Any]:
-        """Without `key` where there is none."""
+        """The object without `key` if there is none."""
         return {"file": self.file} if self.key is None else {"file": self.file, "key": self.key}
 
 
 class ValueExample(Part):
-    """An example input that is no tensor: a number, a boolean, a string or None."""
+    """An example input that is not a tensor: a number, a boolean, a string or None."""
 
     _READERS: ClassVar[Readers] = {"value": same}
 
@@ -65,11 +65,11 @@ class ValueExample(Part):
 
 
 class ContainerExample(Part):
-    """An example input that holds others.
+    """An example input that contains others.
 
     Attributes:
         kind: `list`, `tuple` or `dict`.
-        parts: What it holds, by index or key.
+        parts: The inputs in it, by index or key.
     """
 
     kind: str
@@ -87,7 +87,7 @@ CONTAINERS = ("list", "tuple", "dict")
 
 
 def read_example(document: Mapping[str, Any]) -> Example:
-    """An example input, from its JSON."""
+    """Reads an example input from its JSON."""
     for kind in CONTAINERS:
         if kind in document:
             content = document[kind]
@@ -98,7 +98,7 @@ def read_example(document: Mapping[str, Any]) -> Example:
 
 
 class Dim(Part):
-    """A dynamic dimension: its name, its smallest and its largest size. None: it has no largest size."""
+    """A dynamic dimension: its name, its smallest size, and its largest size (None if it has no limit)."""
 
     dim: str
     min: int
@@ -106,30 +106,30 @@ class Dim(Part):
 
 
 Shapes = Dim | tuple["Shapes", ...] | dict[str, "Shapes"] | None
-"""Dynamic shapes, in the form of their input. None: all of it is fixed."""
+"""Dynamic shapes, in the form of their input. None means that everything is fixed."""
 
 
 def read_shapes(document: Any) -> Shapes:
-    """Dynamic shapes, from their JSON."""
+    """Reads dynamic shapes from their JSON."""
     if isinstance(document, dict) and isinstance(document.get("dim"), str):
         return Dim.from_json(document)
     return None if document is None else each_of(read_shapes)(document)
 
 
 class BackendEntry(Part):
-    """A partitioner or a quantizer: its backend by name, and the backend's options."""
+    """A partitioner or a quantizer: the name of its backend, and the backend's options."""
 
     backend: str
     options: Options
 
     @property
     def callables(self) -> Names:
-        """Every `module:callable` of the declared sources that the options of a partitioner name."""
+        """Every `module:callable` of the declared sources in the options of a partitioner."""
         return backends.callables(self.backend, self.options)
 
     @property
     def quantizer_callables(self) -> Names:
-        """The same of a quantizer's options."""
+        """Every `module:callable` of the declared sources in the options of a quantizer."""
         return backends.quantizer_callables(self.backend, self.options)
 
 
@@ -137,10 +137,11 @@ class TorchaoEntry(Part):
     """Layers whose weights torchao quantizes before the export.
 
     Attributes:
-        config: One of torchao's configurations by name, or a `module:callable` that returns one.
-        modules: Patterns over the names of layers.
+        config: The name of one of torchao's configurations, or a `module:callable` that returns one.
+        modules: Patterns for the names of layers.
         layers: Kinds of layers.
-        group_size: For a configuration by name, how many weights of a row have one scale; None: the whole row.
+        group_size: For a named configuration, the number of weights of a row that share a scale; None for the whole
+            row.
         kwargs: Keyword arguments of the callable.
     """
 
@@ -157,24 +158,24 @@ class TorchaoEntry(Part):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
-        """A configuration by name has no `kwargs`, and one from code no `group_size`."""
+        """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
         config, modules, layers = document["config"], tuple(document["modules"]), tuple(document["layers"])
         if ":" in config:
             return cls(config, modules, layers, None, document["kwargs"])
         return cls(config, modules, layers, document["group_size"], {})
 
     def to_json(self) -> dict[str, Any]:
-        """With `kwargs` or `group_size`, never with both."""
+        """The object with either `kwargs` or `group_size`."""
         own = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
         return {"config": self.config, "modules": list(self.modules), "layers": list(self.layers), **own}
 
 
 class BatchesFile(Part):
-    """Batches for a calibration, from a declared file.
+    """Calibration batches from a declared file.
 
     Attributes:
         file: The name of the file.
-        keys: The name of the tensor in it for each input; None: it has only one tensor, for the only input.
+        keys: For each input, the name of its tensor in the file; None if the file has one tensor for the only input.
     """
 
     file: str
@@ -182,23 +183,23 @@ class BatchesFile(Part):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchesFile:
-        """`keys` may be missing."""
+        """Reads the object. `keys` may be missing."""
         return cls(document["file"], tuple(document["keys"]) if "keys" in document else None)
 
     def to_json(self) -> dict[str, Any]:
-        """Without `keys` where there are none."""
+        """The object without `keys` if there are none."""
         return {"file": self.file} if self.keys is None else {"file": self.file, "keys": list(self.keys)}
 
 
 class OwnInputs(Part):
-    """A calibration on the example inputs."""
+    """Calibration on the example inputs."""
 
 
 Calibration = FactoryCall | BatchesFile | OwnInputs
 
 
 def read_calibration(document: Mapping[str, Any]) -> Calibration:
-    """What a method is calibrated on, from its JSON."""
+    """Reads what a method is calibrated on from its JSON."""
     if "file" in document:
         return BatchesFile.from_json(document)
     return FactoryCall.from_json(document) if "factory" in document else OwnInputs()
@@ -208,9 +209,9 @@ class Pt2e(Part):
     """How a method is quantized after its export.
 
     Attributes:
-        quantizers: The quantizers; none: those of the recipe.
-        calibration: What the method is calibrated on; None: the recipe decides, or `qat` finds the ranges.
-        qat: The `module:callable` that trains the method.
+        quantizers: The quantizers; empty to use those of the recipe.
+        calibration: The data for calibration; None if the recipe decides or `qat` finds the ranges.
+        qat: The `module:callable` that trains the method; None for no training.
         passes: Callables by hook, one of `normalize.QUANTIZE_HOOKS`.
     """
 
@@ -227,7 +228,7 @@ class Pt2e(Part):
 
     @property
     def callables(self) -> Iterator[str]:
-        """Every `module:callable`."""
+        """Every `module:callable` in it."""
         for entry in self.quantizers:
             yield from entry.quantizer_callables
         for names in self.passes.values():
@@ -239,7 +240,7 @@ class Pt2e(Part):
 
 
 class Quantize(Part):
-    """How a method is quantized: by torchao before its export, and by PT2E after it. None: not by PT2E."""
+    """How a method is quantized: by torchao before its export, and by PT2E after it (None if PT2E is not used)."""
 
     _READERS: ClassVar[Readers] = {"torchao": each_of(TorchaoEntry.from_json), "pt2e": optional(Pt2e.from_json)}
 
@@ -248,7 +249,7 @@ class Quantize(Part):
 
     @property
     def callables(self) -> Iterator[str]:
-        """Every `module:callable`."""
+        """Every `module:callable` in it."""
         yield from (entry.config for entry in self.torchao if entry.from_code)
         if self.pt2e is not None:
             yield from self.pt2e.callables
@@ -258,9 +259,9 @@ class HuggingFace(Part):
     """A model of Hugging Face's transformers.
 
     Attributes:
-        model_class: The name of its class.
-        config: Its configuration, or the name of the declared file that has it.
-        cache_length: How many positions its cache has; None: it has no cache.
+        model_class: The name of the class.
+        config: The configuration, or the name of the declared file that contains it.
+        cache_length: The number of positions of the cache; None if the model has no cache.
     """
 
     model_class: str
@@ -283,11 +284,12 @@ class ModuleSource(Part):
     """Where the module comes from.
 
     Attributes:
-        factory: The `module:callable` that makes it; None: `huggingface` does, or every method is exported already.
-        huggingface: The model of Hugging Face's transformers that it is.
+        factory: The `module:callable` that makes it; None if `huggingface` does, or if every method is exported
+            already.
+        huggingface: The model of Hugging Face's transformers; None if the module is not one.
         kwargs: Keyword arguments of the factory.
-        seed: Random numbers start from it.
-        modules: Python modules that the factory imports by itself.
+        seed: The seed for random numbers.
+        modules: Python modules that the factory imports by computed names.
     """
 
     _READERS: ClassVar[Readers] = {"huggingface": optional(HuggingFace.from_json)}
@@ -300,18 +302,18 @@ class ModuleSource(Part):
 
 
 class Model(ModuleSource):
-    """Where the module comes from, and the declared files that have its weights."""
+    """Where the module comes from, and the declared files that contain its weights."""
 
     weights: Names
 
     @property
     def source(self) -> ModuleSource:
-        """The same without the weights."""
+        """The model without the weights."""
         return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules)
 
 
 class RecipeCall(Part):
-    """One of ExecuTorch's export recipes by name, or the `module:callable` that returns one; and its arguments."""
+    """An export recipe with its arguments: one of ExecuTorch's by name, or a `module:callable` that returns one."""
 
     name: str
     kwargs: Options
@@ -323,12 +325,13 @@ class RecipeCall(Part):
 
     @property
     def backends(self) -> Names:
-        """The backends that it lowers to; none are known of a recipe from the declared sources."""
+        """The backends that the recipe lowers to. Empty for a recipe from the declared sources, where they are
+        unknown."""
         return recipes.NAMES.get(self.name, ())
 
 
 class Recipe(RecipeCall):
-    """A recipe, and which fields of ExecuTorch's configurations the manifest sets itself, by configuration."""
+    """A recipe, and for each of ExecuTorch's configurations the fields that the manifest sets itself."""
 
     _READERS: ClassVar[Readers] = {"said": each_of(plain)}
 
@@ -341,14 +344,14 @@ class Recipe(RecipeCall):
 
 
 class NamedData(Part):
-    """The weights of a tag: patterns over their names, and the size in bytes of a shard. None: one file."""
+    """The weights of a tag: patterns for their names, and the size of a shard in bytes (None for a single file)."""
 
     parameters: Names
     shard_size: int | None
 
 
 class CustomOps(Part):
-    """Where operators come from that are not PyTorch's: declared shared libraries, and Python modules."""
+    """The sources of operators that do not belong to PyTorch: declared shared libraries, and Python modules."""
 
     libraries: Names
     modules: Names
@@ -360,7 +363,7 @@ class CustomOps(Part):
 
 
 class LowerPasses(Part):
-    """Callables that return passes, for each point of the lowering at which ExecuTorch takes some."""
+    """Callables that return passes, for each point of lowering at which ExecuTorch accepts passes."""
 
     edge: Names
     edge_manager: Names
@@ -368,18 +371,19 @@ class LowerPasses(Part):
 
 
 class Passes(LowerPasses):
-    """The same, and the callables that change a method after its export."""
+    """The passes of lowering, and the callables that change a method after its export."""
 
     aten: Names
 
     @property
     def of_lowering(self) -> LowerPasses:
-        """Those that run in the lowering."""
+        """The passes that run in lowering."""
         return LowerPasses(self.edge, self.edge_manager, self.executorch)
 
 
 class EdgeCompile(Part):
-    """Fields of ExecuTorch's `EdgeCompileConfig`. Operators are `namespace::name` or `namespace::name.overload`."""
+    """Fields of ExecuTorch's `EdgeCompileConfig`. Operators have the form `namespace::name` or
+    `namespace::name.overload`."""
 
     check_ir_validity: bool
     skip_dim_order: bool
@@ -388,7 +392,7 @@ class EdgeCompile(Part):
 
 
 class Executorch(Part):
-    """Fields of ExecuTorch's `ExecutorchBackendConfig`, under its names."""
+    """Fields of ExecuTorch's `ExecutorchBackendConfig`, with its names."""
 
     extract_delegate_segments: bool
     segment_alignment: int
@@ -407,7 +411,7 @@ class Executorch(Part):
 
 
 class MemoryPlanning(Part):
-    """Arguments of ExecuTorch's `MemoryPlanningPass`, under its names."""
+    """Arguments of ExecuTorch's `MemoryPlanningPass`, with its names."""
 
     memory_planning_algo: str
     allow_lifetime_and_storage_overlap: bool
@@ -418,7 +422,7 @@ class MemoryPlanning(Part):
 
 
 class ReportOptions(Part):
-    """What the report lists: the counts of operators, and each blob."""
+    """Whether the report lists the counts of operators, and each blob."""
 
     operators: bool
     blobs: bool
@@ -428,15 +432,15 @@ class ExportMethod(Part):
     """What the export of a method depends on.
 
     Attributes:
-        program: The declared file that holds it, exported already; None: it is exported.
-        entry: What of the module is called.
+        program: The declared file with the exported method; None if the method is exported from the module.
+        entry: The callable of the module that the method calls.
         strict: Whether the export is strict.
-        quantize: How it is quantized.
+        quantize: How it is quantized; None if it is not.
         example_inputs: The positional inputs.
         example_kwargs: The keyword inputs.
-        dynamic_shapes: For each positional input.
-        dynamic_kwargs_shapes: For each keyword input.
-        from_recipe: What the recipe decides: some of `recipes.DECIDES`.
+        dynamic_shapes: The dynamic shapes of each positional input.
+        dynamic_kwargs_shapes: The dynamic shapes of each keyword input.
+        from_recipe: What the recipe decides, some of `recipes.DECIDES`.
     """
 
     _READERS: ClassVar[Readers] = {
@@ -459,25 +463,25 @@ class ExportMethod(Part):
 
     @property
     def pt2e(self) -> Pt2e | None:
-        """How it is quantized after its export, as far as the manifest says."""
+        """How the manifest quantizes it after its export; None if the manifest does not."""
         return self.quantize.pt2e if self.quantize is not None else None
 
     @property
     def carries_content(self) -> bool:
-        """Whether its export holds the content of weights: where that is made by exporting, as that of quantized
-        weights is, or comes with an exported program. A recipe may quantize."""
+        """Whether the exported method contains the content of weights. This is so if the export makes it, as it does
+        for quantized weights, or if an exported program brings it. A recipe may quantize too."""
         return self.quantize is not None or self.program is not None or "quantize" in self.from_recipe
 
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
-        """Every tensor and plain value among its inputs, with its place below `path`."""
+        """Every tensor and plain value of the inputs, with its place below `path`."""
         for index, example in enumerate(self.example_inputs):
             yield from _leaves(example, (*path, "example_inputs", index))
         for name, example in self.example_kwargs.items():
             yield from _leaves(example, (*path, "example_kwargs", name))
 
     def data_names(self, path: DocumentPath) -> Iterator[tuple[str, DocumentPath]]:
-        """The declared inputs that its export reads, besides those of the whole plan, each with its place below
-        `path`."""
+        """The declared inputs that the export of this method reads, each with its place below `path`. Leaves out those
+        that the export of every method reads."""
         if self.program is not None:
             yield self.program, (*path, "program")
         if self.pt2e is not None and isinstance(self.pt2e.calibration, BatchesFile):
@@ -488,7 +492,7 @@ class ExportMethod(Part):
 
     @property
     def callables(self) -> Iterator[str]:
-        """Every `module:callable`."""
+        """Every `module:callable` in it."""
         yield from (example.factory for example, _ in self.leaves(()) if isinstance(example, FactoryCall))
         if self.quantize is not None:
             yield from self.quantize.callables
@@ -503,7 +507,7 @@ def _leaves(example: Example, path: DocumentPath) -> Iterator[tuple[Leaf, Docume
 
 
 class LowerMethod(Part):
-    """What the lowering of a method depends on: its partitioners, and whether those of the recipe come before them."""
+    """What lowering a method depends on: its partitioners, and whether those of the recipe come before them."""
 
     _READERS: ClassVar[Readers] = {"partitioners": each_of(BackendEntry.from_json)}
 
@@ -512,7 +516,7 @@ class LowerMethod(Part):
 
 
 class Method(ExportMethod):
-    """All of a method: how it is exported, its partitioners, and how its memory is planned."""
+    """A whole method: how it is exported, its partitioners, and how its memory is planned."""
 
     _READERS: ClassVar[Readers] = {
         **ExportMethod._READERS,

@@ -1,13 +1,16 @@
-"""The plan: what a manifest asks for. No comment, order or default of the manifest is left in it.
+"""The plan: what a manifest asks for.
 
-Each step has a plan of its own, with what it may read:
+Comments, order and `defaults` of the manifest are not in it, and every default is filled in.
 
-    Plan          all of it
+Each step has its own plan, which contains what the step may read:
+
+    Plan          everything
     ExportPlan    what the export of all methods depends on
-    MethodPlan    what lowering one method by itself depends on, besides what was exported
-    LowerPlan     what lowering all methods depends on: more than a `MethodPlan` what is read once they are lowered
+    MethodPlan    what lowering one method by itself depends on, in addition to the exported method
+    LowerPlan     what lowering all methods depends on: a `MethodPlan`, and what is read after they are lowered
 
-The report's options and the checks are in none of the parts: they are read at the end and lower nothing again.
+The report's options and the checks are only in `Plan`: they are read at the end, so a change of them lowers nothing
+again.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ from etbuild.plan.parts import (
 )
 
 Bound = bool | float | dict[str, float]
-"""What a check asks for: whether it runs, a limit, or a limit by method or tag."""
+"""The value of a check: whether it runs, a limit, or a limit for each method or tag."""
 
 
 class _Document(Part):
-    """A plan. Its JSON has a `schema` besides the fields."""
+    """A plan. In addition to the fields, its JSON has a `schema`."""
 
     SCHEMA: ClassVar[str]
     DEFINITION: ClassVar[str]
-    """What its JSON has to fit, as `json_schema.validator` takes it."""
+    """The schema of its JSON, as `json_schema.validator` takes it."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data. Keys depend on each byte of its canonical form."""
@@ -63,14 +66,14 @@ D = TypeVar("D", bound=_Document)
 
 
 def read(path: Path, kind: type[D]) -> D:
-    """A plan that another step wrote.
+    """Reads a plan that another step wrote.
 
     Args:
         path: The file.
-        kind: What it is: `Plan` or the class of a part.
+        kind: The class of the plan, such as `Plan` or `ExportPlan`.
 
     Raises:
-        InputError: It is none, or another one.
+        InputError: The file is not a plan, or is one of another class.
     """
     from etbuild.files import json_file
 
@@ -83,10 +86,10 @@ def from_manifest(manifest: dict[str, Any]) -> Plan:
 
 
 def weights_names(names: Sequence[str]) -> dict[str, DocumentPath]:
-    """Declared inputs that hold the weights, each with the place that names it first.
+    """The declared inputs that contain the weights, each with the place that names it first.
 
     Args:
-        names: Of `weights` of a lower plan, or `read_weights` of an export plan.
+        names: The `weights` of a lower plan, or the `read_weights` of an export plan.
     """
     found: dict[str, DocumentPath] = {}
     for index, name in enumerate(names):
@@ -99,7 +102,7 @@ def _read_constant(value: Any) -> object:
 
 
 class _LoweredMethod(Protocol):
-    """What says how a method is lowered, in a whole plan or in its part."""
+    """A method of a `Plan` or a `LowerPlan`."""
 
     @property
     def partitioners(self) -> tuple[BackendEntry, ...]:
@@ -111,7 +114,7 @@ class _LoweredMethod(Protocol):
 
 
 class _Lowered(_Document):
-    """What is asked of a whole plan and of its part for lowering."""
+    """The common part of `Plan` and the plans of lowering."""
 
     recipe: Recipe | None
     named_data: dict[str, NamedData]
@@ -127,12 +130,12 @@ class _Lowered(_Document):
 
     @cached_property
     def sharded_tags(self) -> list[str]:
-        """Those of them whose weights are split over several files, sorted."""
+        """The tags whose weights are split over several files, sorted."""
         return [tag for tag in self.tags if self.named_data[tag].shard_size is not None]
 
     @cached_property
     def partitioners(self) -> dict[DocumentPath, BackendEntry]:
-        """The partitioner entries of all methods, by place."""
+        """The partitioner entries of all methods, by their place in the manifest."""
         return {
             ("methods", name, "partitioners", index): entry
             for name, method in self._methods.items()
@@ -141,23 +144,23 @@ class _Lowered(_Document):
 
     @cached_property
     def backends(self) -> list[str]:
-        """The backends that methods name, sorted, those of their recipe too."""
+        """The backends of all methods, including those of their recipe, sorted."""
         return sorted({entry.backend for entry in self.partitioners.values()} | set(self._recipe_backends))
 
     @property
     def _recipe_backends(self) -> Names:
-        """The backends of the recipe, where it decides over some method's."""
+        """The backends of the recipe, if it decides something for a method; otherwise empty."""
         decides = any(method.from_recipe for method in self._methods.values())
         return self.recipe.backends if self.recipe is not None and decides else ()
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
-        """The quantizer entries, by place."""
+        """The quantizer entries of all methods, by their place in the manifest."""
         return {}
 
     @cached_property
     def used_backends(self) -> dict[str, DocumentPath]:
-        """The backends that are used, as partitioners and as quantizers. Each with the place that names it first."""
+        """The backends that are used as partitioners or quantizers, each with the place that names it first."""
         found: dict[str, DocumentPath] = {}
         for path, entry in {**self.partitioners, **self._quantizers}.items():
             found.setdefault(entry.backend, path)
@@ -166,10 +169,10 @@ class _Lowered(_Document):
         return found
 
     def check_backends(self) -> None:
-        """Sees whether everything is there that the backends need.
+        """Checks that everything that the backends need is installed.
 
         Raises:
-            InputError: Something is not. Says what, and what to do.
+            InputError: Something is missing. The error says what, and what to do.
         """
         entries = {path: entry.to_json() for path, entry in self.partitioners.items()}
         backends.check_installed(self.used_backends, entries)
@@ -180,14 +183,14 @@ class ExportPlan(_Document):
 
     Attributes:
         model: Where the module comes from.
-        weights: Whether its weights come from files: lowering then brings them, and the export leaves them out.
-        read_weights: The declared files of weights that the export itself reads, since what it makes of them is in its
-            methods.
+        weights: Whether lowering reads the weights from files. If so, the export leaves them out.
+        read_weights: The declared files of weights that the export itself reads, because the exported methods contain
+            what it makes from them.
         methods: The methods by name.
-        custom_ops: Operators that are not PyTorch's.
+        custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
         passes: Callables that change a method after its export.
-        constant_methods: Those that come from code.
+        constant_methods: The constant methods whose values a callable computes, by name.
         lowering_callables: Callables whose sources lowering needs, sorted.
     """
 
@@ -213,12 +216,12 @@ class ExportPlan(_Document):
 
     @cached_property
     def carries_content(self) -> bool:
-        """Whether the export holds the content of weights."""
+        """Whether the exported methods contain the content of weights."""
         return any(method.carries_content for method in self.methods.values())
 
     @cached_property
     def callables(self) -> list[str]:
-        """Every `module:callable`, sorted: the roots of the sources that the plan uses."""
+        """Every `module:callable`, sorted. The search for the used sources starts from them."""
         found = {self.model.factory or "", *self.passes, *self.lowering_callables}
         found.update(self.recipe.callables if self.recipe is not None else ())
         found.update(call.factory for call in self.constant_methods.values())
@@ -227,8 +230,9 @@ class ExportPlan(_Document):
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
-        """The declared inputs that the export reads, each with the place that names it first: example inputs, what
-        methods are quantized with or come from, and a model's configuration."""
+        """The declared inputs that the export reads, each with the place that names it first: example inputs,
+        calibration data, exported programs, weights that it reads itself, shared libraries, and a model's
+        configuration."""
         found = {**weights_names(self.read_weights), **self.custom_ops.library_names}
         if self.model.huggingface is not None and isinstance(self.model.huggingface.config, str):
             found.setdefault(self.model.huggingface.config, ("model", "huggingface", "config"))
@@ -239,18 +243,18 @@ class ExportPlan(_Document):
 
 
 class MethodPlan(_Lowered):
-    """What lowering one method by itself depends on, besides what was exported.
+    """What lowering one method by itself depends on, in addition to the exported method.
 
     Attributes:
-        name: Of the program.
-        weights: The declared files of weights that the export leaves to the lowering.
-        methods: The method by name; in a `LowerPlan` all methods.
+        name: The name of the program.
+        weights: The declared files of weights that the export leaves to lowering.
+        methods: The method by name; in a `LowerPlan`, all methods.
         recipe: ExecuTorch's export recipe.
-        named_data: By tag the weights that leave the program.
-        custom_ops: Operators that are not PyTorch's.
+        named_data: The weights that leave the program, by tag.
+        custom_ops: Operators that do not belong to PyTorch.
         edge_compile: The configuration of the edge dialect.
         passes: Callables that return passes.
-        constant_methods: By name the values of methods that return a constant.
+        constant_methods: The values of constant methods, by name.
     """
 
     SCHEMA = "executorch-lower-plan/v1"
@@ -285,11 +289,11 @@ class MethodPlan(_Lowered):
 
     @property
     def has_default_edge_compile(self) -> bool:
-        """Whether the configuration of the edge dialect is ExecuTorch's own."""
+        """Whether the configuration of the edge dialect is ExecuTorch's default."""
         return self.edge_compile.to_json() == EDGE_COMPILE
 
     def of_method(self, name: str) -> MethodPlan:
-        """What lowering this method by itself depends on: nothing that is read once all methods are lowered."""
+        """The plan for lowering this method by itself. It leaves out what is read after all methods are lowered."""
         return MethodPlan(
             name=self.name,
             weights=self.weights,
@@ -304,12 +308,12 @@ class MethodPlan(_Lowered):
 
 
 class LowerPlan(MethodPlan):
-    """What lowering depends on, besides what was exported: all methods, and what is read once they are lowered.
+    """What lowering depends on, in addition to the exported methods: a `MethodPlan` of all methods, and more.
 
     Attributes:
         executorch: The configuration of the program.
-        memory_planning: By method how its memory is planned.
-        share_mutable_buffers: Whether a buffer that methods write to is one for all of them.
+        memory_planning: How the memory of each method is planned, by name.
+        share_mutable_buffers: Whether all methods that write to a buffer share it.
     """
 
     DEFINITION = "plan#lowerPlan"
@@ -325,22 +329,22 @@ class LowerPlan(MethodPlan):
 
 
 class Plan(_Lowered):
-    """All that a manifest asks for.
+    """Everything that a manifest asks for.
 
     Attributes:
-        name: Of the program.
+        name: The name of the program.
         model: Where the module and its weights come from.
         methods: The methods by name.
         recipe: ExecuTorch's export recipe.
-        constant_methods: By name the values of methods that return a constant, or what computes them.
-        named_data: By tag the weights that leave the program.
-        custom_ops: Operators that are not PyTorch's.
+        constant_methods: The values of constant methods by name, or the callables that compute them.
+        named_data: The weights that leave the program, by tag.
+        custom_ops: Operators that do not belong to PyTorch.
         passes: Callables that change methods or return passes.
         edge_compile: The configuration of the edge dialect.
         executorch: The configuration of the program.
-        share_mutable_buffers: Whether a buffer that methods write to is one for all of them.
+        share_mutable_buffers: Whether all methods that write to a buffer share it.
         report: What the report lists.
-        checks: By name what the program has to keep.
+        checks: The values of the checks, by name.
     """
 
     SCHEMA = PLAN_SCHEMA
@@ -413,7 +417,7 @@ class Plan(_Lowered):
 
     @cached_property
     def lower_plan(self) -> LowerPlan:
-        """The part that lowering depends on, besides what was exported."""
+        """The part that lowering depends on, in addition to the exported methods."""
         constants = self.constant_methods.items()
         return LowerPlan(
             name=self.name,

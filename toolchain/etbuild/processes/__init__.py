@@ -1,1 +1,1 @@
-"""Processes: how a build is started, watched, isolated and ended, and what user code changes in one."""
+"""Processes: how a build is started, watched, isolated and ended, and how changes by user code are undone."""

@@ -1,5 +1,5 @@
-"""What a process that builds says of itself, for the one that watches it: which stage it is in, and that it has reached
-the end. An exit code alone says nothing: a model may call `os._exit(0)`."""
+"""The status that a building process writes for the process that watches it: its stage, and whether it has reached its
+end. An exit code is not enough, because a model may call `os._exit(0)`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from etbuild.errors import Problem
 from etbuild.files import scratch
 
 GRACE_SECONDS = 5.0
-"""How long a process may take to remove half-made files after SIGTERM, or to end after its work is done."""
+"""The time that a process has to remove unfinished files after SIGTERM, or to end after its work is done."""
 
 _SLATE_BYTES = 16384
 
 
 class Slate:
-    """What a process says of itself while it works: memory that it shares with the one that watches it.
+    """The status of a process, in memory that it shares with the process that watches it.
 
-    The memory is written without its descriptor. A model may close descriptors that are not its own, and a file that it
-    opens next may get the same number.
+    The memory is written without its descriptor. A model may close descriptors that are not its own, and the next file
+    that it opens may get the same number.
 
     Args:
-        descriptor: Of the shared memory. It may be closed afterwards.
+        descriptor: The descriptor of the shared memory. It may be closed afterwards.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -35,12 +35,12 @@ class Slate:
 
         self.descriptor = descriptor
         self.scratch: list[str] = []
-        """Directories of this process that go with it."""
+        """Directories of this process that must be removed when it ends."""
         self._memory = mmap.mmap(descriptor, _SLATE_BYTES)
 
     @classmethod
     def new(cls) -> Slate:
-        """One of this process, which watches another that has not said anything yet."""
+        """A new slate for watching another process. The other process has written nothing yet."""
         descriptor = os.memfd_create("etbuild")
         try:
             os.ftruncate(descriptor, _SLATE_BYTES)
@@ -52,36 +52,36 @@ class Slate:
         return slate
 
     def write(self, stage: str | None = None, code: int | None = None) -> None:
-        """Says which stage this process is in, or the exit code that it has reached the end with."""
+        """Writes the stage that this process is in, or the exit code with which it has reached its end."""
         said = {"pid": os.getpid(), "stage": stage and stage[:500], "code": code}
         text = json.dumps({**said, "scratch": self.scratch}).encode()
-        if len(text) > _SLATE_BYTES:  # the next process that builds there removes them
+        if len(text) > _SLATE_BYTES:  # without the list, the next process that builds there removes the directories
             text = json.dumps(said).encode()
         self._memory[:] = text.ljust(_SLATE_BYTES)
 
     def stage(self) -> str | None:
-        """The stage that was written last."""
+        """The stage that was written last; None if it is unknown."""
         stage = self._read().get("stage")
         return stage if isinstance(stage, str) else None
 
     def pid(self) -> int:
-        """The process that wrote last."""
+        """The number of the process that wrote last; 0 if it is unknown."""
         pid = self._read().get("pid")
         return pid if isinstance(pid, int) else 0
 
     def code(self, pid: int) -> int | None:
-        """The exit code that this process, and no copy of it, has reached the end with. None: it has not."""
+        """The exit code with which this process has reached its end. None if it has not, or if a copy wrote last."""
         said = self._read()
         code = said.get("code")
         return code if said.get("pid") == pid and isinstance(code, int) else None
 
     def left(self) -> list[str]:
-        """The directories that the other process had when it wrote last, and may have left."""
+        """The directories that the other process had when it wrote last. It may have left them."""
         left = self._read().get("scratch")
         return [path for path in left if isinstance(path, str)] if isinstance(left, list) else []
 
     def close(self) -> None:
-        """Ends its use here."""
+        """Releases the shared memory and its descriptor."""
         self._memory.close()
         os.close(self.descriptor)
 
@@ -93,12 +93,12 @@ class Slate:
         return said if isinstance(said, dict) else {}
 
 
-_slate: Slate | None = None  # of this process, if another one watches it
+_slate: Slate | None = None  # the slate of this process, if another one watches it
 
 
 @contextlib.contextmanager
 def in_stage(name: str) -> Iterator[None]:
-    """Says which stage this process is in, as long as the context lasts."""
+    """Writes the stage of this process for as long as the context lasts."""
     if _slate is not None:
         _slate.write(name)
     yield
@@ -107,7 +107,7 @@ def in_stage(name: str) -> Iterator[None]:
 
 
 def _note_scratch(path: str, exists: bool) -> None:
-    """Says which directories this process, and no copy of it, has: the one that watches it removes what is left."""
+    """Records the directories of this process, not those of its copies, so that its watcher can remove them."""
     if _slate is None or _slate.pid() != os.getpid():
         return
     if exists:
@@ -118,12 +118,12 @@ def _note_scratch(path: str, exists: bool) -> None:
 
 
 def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda: None) -> NoReturn:
-    """Runs a command, says on the slate how it ended, and ends this process.
+    """Runs a command, writes its exit code to the slate, and ends this process.
 
     Args:
-        slate: Shared with the process that watches this one.
+        slate: The memory that is shared with the watching process.
         run: Runs the command, and returns its exit code.
-        end: Called when nothing is left to do.
+        end: Is called when nothing is left to do.
     """
     import atexit
     import traceback
@@ -134,15 +134,15 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     scratch.observers.append(_note_scratch)
     try:
         code = run()
-    except SystemExit as asked:  # by the parser of the command line
+    except SystemExit as asked:  # raised by the parser of the command line
         code = asked.code if isinstance(asked.code, int) else 1
     except BaseException:  # noqa: BLE001 - a bug of ours keeps its traceback
         traceback.print_exc()
     finally:
         if os.getpid() == worker:
             slate.write(code=code)
-            # Threads that a model has left are not waited for. Handlers are run, such as those that remove temporary
-            # directories; what they print goes out too.
+            # Does not wait for threads that a model has left. Runs exit handlers, such as those that remove temporary
+            # directories, and also flushes what they print.
             for last in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush, end):
                 with contextlib.suppress(BaseException):
                     last()
@@ -150,12 +150,12 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
 
 
 def how_it_ended(what: str, code: int, stage: str | None = None) -> Problem:
-    """What is wrong with a process that ended before its work did.
+    """The problem of a process that ended before its work was complete.
 
     Args:
-        what: Its work, such as `the build`.
-        code: As `Popen.returncode`.
-        stage: The stage that it was in.
+        what: The work, such as `the build`.
+        code: The exit code, as `Popen.returncode`.
+        stage: The last stage of the process, if it is known.
     """
     if code < 0:
         hint = None
@@ -167,10 +167,10 @@ def how_it_ended(what: str, code: int, stage: str | None = None) -> Problem:
 
 
 def out_of_memory(what: str) -> Problem:
-    """What is wrong where a process was refused memory.
+    """The problem of a process that could not get memory.
 
     Args:
-        what: Its work, such as `the build`.
+        what: The work, such as `the build`.
     """
     return Problem(f"{what} ran out of memory", hint=f"{_peak()}. `--jobs 1` needs less memory")
 
@@ -183,7 +183,7 @@ def _peak() -> str:
 
 
 def in_words(stage: str | None) -> str:
-    """` in the stage ...`, as the continuation of a sentence; nothing where the stage is not known."""
+    """` in the stage ...`, to continue a sentence; empty if the stage is unknown."""
     return f" in the stage `{stage}`" if stage else ""
 
 

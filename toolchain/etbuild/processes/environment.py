@@ -1,7 +1,7 @@
-"""The surroundings of a process that builds: the same each time, without code and settings that the key does not cover.
+"""The settled surroundings of a building process: always the same, and without anything that the key does not cover.
 
-A build runs in a new process, of which nothing is left to its user's surroundings: Python is started without
-`sitecustomize`, `usercustomize` and the variables `PYTHON*`, and of the environment only what is listed here stays.
+A build runs in a new process. Python starts in it without `sitecustomize`, `usercustomize` and the user's `PYTHON*`
+variables. Of the other environment variables, only those that are listed here are passed on.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from etbuild.errors import InputError
 
 ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-"""PyTorch and MKL would choose by the processor: calibration and random weights would give other bytes elsewhere."""
+"""Without these, PyTorch and MKL choose by the processor: calibration and random weights would depend on it."""
 
 FIXED = {
-    "PYTHONHASHSEED": "0",  # or the order of a set of strings in a model would be another in each process
-    "PYTHONSAFEPATH": "1",  # what lies in the current directory is no package of the toolchain
-    "PYTHONUTF8": "1",  # or a text that a model reads would depend on the locale
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # caches of PyTorch are no input
+    "PYTHONHASHSEED": "0",  # otherwise a set of strings in a model has another order in each process
+    "PYTHONSAFEPATH": "1",  # files in the current directory are not packages of the toolchain
+    "PYTHONUTF8": "1",  # otherwise a text that a model reads depends on the locale
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # PyTorch's caches are not inputs
     **ARITHMETIC,
 }
-"""The variables that have one value in every build."""
+"""The variables that have the same value in every build."""
 
-# What else of the environment stays: who and where the user is, how to write to the terminal, how to reach the network,
-# how many threads and which device to use, and where tools lie: SDKs of vendors are found by variables such as
+# The other variables that are passed on: who and where the user is, how to write to the terminal, how to reach the
+# network, how many threads and which device to use, and where tools are. SDKs of vendors are found by variables such as
 # `QNN_SDK_ROOT` and `CUDA_HOME`.
 _STAYS = re.compile(
     r"""PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TMP|TEMP|TZ|LANG|LANGUAGE|LC_\w+|ETBUILD_\w+
@@ -46,30 +46,33 @@ _MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a process that builds, made of a user's. One that is settled stays as it is."""
+    """The environment of a building process, made from a user's. That of a settled process stays as it is."""
     stays = {name: value for name, value in given.items() if stays_set(name)}
     dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
-    # A process that is settled has the names of its user, and may have set others itself.
+    # A settled process already has the list of its user's dropped variables, and may have set others itself.
     if dropped and not FIXED.items() <= given.items():
-        stays[_DROPPED] = "=".join(dropped)  # no name has this character
+        stays[_DROPPED] = "=".join(dropped)  # a name cannot contain this character
     paths = os.pathsep.join(map(str, python_path(given)))
     return {**stays, **({"PYTHONPATH": paths} if paths else {}), **FIXED}
 
 
 def stays_set(name: str) -> bool:
-    """Whether a process that builds sees the value that its user has given to an environment variable."""
+    """Whether a building process sees the user's value of an environment variable."""
     return _STAYS.fullmatch(name) is not None
 
 
 def dropped() -> list[str]:
-    """The names of the user's environment variables that this process, which is settled, does not see."""
+    """The names of the user's environment variables that this settled process does not see."""
     return os.environ.get(_DROPPED, "").split("=")
 
 
 def command(arguments: Iterable[str]) -> list[str]:
-    """The command that runs this driver in such a process, given its arguments.
+    """The command that runs this driver in settled surroundings.
 
-    Python's option `-I` would also leave out `PYTHONHASHSEED`.
+    Does not use Python's option `-I`, because it also ignores `PYTHONHASHSEED`.
+
+    Args:
+        arguments: The arguments of the driver.
     """
     no_user_site = [] if _in_user_site() else ["-s"]
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
@@ -77,23 +80,23 @@ def command(arguments: Iterable[str]) -> list[str]:
 
 
 def is_settled() -> bool:
-    """Whether this process was started so."""
+    """Whether this process was started in settled surroundings."""
     return sys.flags.no_site == 1 and FIXED.items() <= os.environ.items()
 
 
 def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
-    """The directories of PYTHONPATH in which all that can be imported belongs to distributions, which the key holds.
+    """The directories of PYTHONPATH that builds use: all modules in them belong to distributions that the key covers.
 
-    From others a module could hide an installed one, and no key would tell.
+    In other directories, a module could hide an installed one, and the key would not change.
     """
     return [place for place in _python_path(given) if _why_not(place) is None]
 
 
 def check_packages() -> None:
-    """Whether a process that builds finds PyTorch, and where it does not look. Imports nothing.
+    """Checks that a building process finds PyTorch, and notes which directories it ignores. Imports nothing.
 
     Raises:
-        InputError: PyTorch lies where builds do not look.
+        InputError: PyTorch is in a directory that builds ignore.
     """
     found = importlib.util.find_spec("torch")
     torch = Path(found.origin).parent if found is not None and found.origin else None
@@ -115,7 +118,7 @@ def _python_path(given: Mapping[str, str]) -> list[Path]:
 
 
 def absolute_paths(places: Iterable[str]) -> list[Path]:
-    """The paths, made absolute. If the current directory was removed, relative ones lead nowhere and are left out."""
+    """Makes the paths absolute. If the current directory was removed, leaves out relative paths: they lead nowhere."""
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -124,7 +127,7 @@ def absolute_paths(places: Iterable[str]) -> list[Path]:
 
 
 def _why_not(place: Path) -> str | None:
-    """Why builds do not look into a place; None: they do."""
+    """Why builds ignore a place; None if they do not."""
     if any(path.exists() and not path.is_dir() for path in (place, *place.parents)):
         return "it is not a directory, and the key does not cover the content of an archive"
     stranger = _stranger(place)
@@ -132,8 +135,8 @@ def _why_not(place: Path) -> str | None:
 
 
 def _stranger(place: Path) -> str | None:
-    """A file or directory that can be imported from here and belongs to no distribution here, or that hides a module of
-    Python's own."""
+    """A file or directory in a place that can be imported and belongs to no distribution there, or that hides one of
+    Python's own modules. None if there is none."""
     distributions = importlib.metadata.distributions(path=[str(place)])
     records = [distribution.read_text("RECORD") or "" for distribution in distributions]
     owned = {re.split("[/,]", row, maxsplit=1)[0] for record in records for row in record.splitlines()}
@@ -148,7 +151,7 @@ def _stranger(place: Path) -> str | None:
 
 
 def _in_user_site() -> bool:
-    """Whether the toolchain is installed for its user alone, below the home directory."""
+    """Whether the toolchain is installed in the user's own site directory, below the home directory."""
     if not site.ENABLE_USER_SITE:
         return False
     found = importlib.util.find_spec("torch")

@@ -1,4 +1,4 @@
-"""Work in child processes that start as copies of this one: with everything imported, and nothing shared afterwards."""
+"""Runs work in child processes that start as copies of this one: with all imports, and nothing shared later."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, out_of_memory
 from etbuild.processes.process_state import undone
 
-_LOOK_SECONDS = 0.5  # a process that a dead child has left behind may hold its end of the pipe open
+_LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
 
 class _Ended(BaseException):
-    """This child is no longer wanted."""
+    """The parent has ended this child, because its result is no longer needed."""
 
 
 class ChildFailed(Exception):
-    """A bug in a child process, with its traceback."""
+    """A bug in a child process. The message is its traceback."""
 
 
 def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
-    """Runs each task in a child process of its own, and returns when all of them are done.
+    """Runs each task in its own child process, and returns when all of them are done.
 
-    The first that fails ends the others. A child has one thread, the one that calls this: no other may hold a lock that
-    a task needs.
+    The first task that fails ends the others. A child has only the thread that calls this function, so other threads
+    must not hold a lock that a task needs.
 
     Args:
-        tasks: By a name for messages, such as `lowering decode`.
-        at_once: How many run at the same time.
+        tasks: The tasks by a name for messages, such as `lowering decode`.
+        at_once: The number of tasks that run at the same time.
 
     Returns:
-        What they returned, by name. It has to be something that can be pickled.
+        The result of each task, by name. Results must be picklable.
 
     Raises:
-        EtbuildError: That of a task.
-        BuildError: A child was killed.
-        ChildFailed: A task raised anything else.
+        EtbuildError: A task raised this error.
+        BuildError: A child was killed, or ran out of memory.
+        ChildFailed: A task raised any other exception.
     """
     context = multiprocessing.get_context("fork")
     waiting = list(tasks.items())
@@ -84,8 +84,8 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
-    """The child: sends what the task returns, or what went wrong."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too
+    """Runs in the child. Sends the result of the task, or its error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C
     signal.signal(signal.SIGTERM, _stop)
     sandbox.end_with(parent)
     try:
@@ -98,13 +98,13 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
         result.send((None, BuildError([out_of_memory(name)])))
     except _Ended:
         os._exit(128 + signal.SIGTERM)
-    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to hear of it
+    except BaseException:  # noqa: BLE001 - the parent has to hear of every exception
         result.send((None, ChildFailed(traceback.format_exc())))
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     try:
-        if not result.poll():  # it has ended, and its end of the pipe is open
+        if not result.poll():  # the child has ended, but its end of the pipe is still open
             raise EOFError
         value, error = result.recv()
     except EOFError:

@@ -1,4 +1,4 @@
-"""Keeps what libraries and models say out of results, and what is said to other developers out of diagnostics."""
+"""Keeps output of libraries and models out of results, and warnings for other developers out of diagnostics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from etbuild.processes.process_state import stream_to, streams_kept, usable
 
 @contextlib.contextmanager
 def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
-    """Hides warnings, those of the named sources excepted, and log records.
+    """Hides log records, and warnings except those of the given sources.
 
     Args:
         sources: Import paths of the user's own sources, such as `models/net.py`.
     """
     disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # what ends a build is raised as well
+    logging.disable(logging.ERROR)  # an error that ends a build is also raised
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in sources:
@@ -38,7 +38,7 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shown_if_it_fails() -> Iterator[None]:
-    """Keeps back what Python prints inside; an exception shows it on standard error."""
+    """Hides what Python prints inside. If an exception is raised, prints it to standard error."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -50,7 +50,7 @@ def shown_if_it_fails() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stdout_for_results() -> Iterator[None]:
-    """Sends to standard error what is printed inside, by Python or native code: standard output is for results."""
+    """Sends what Python or native code prints inside to standard error, because standard output is for results."""
     import ctypes
 
     sys.stdout.flush()
@@ -60,11 +60,11 @@ def stdout_for_results() -> Iterator[None]:
         try:
             yield
         finally:
-            ctypes.CDLL(None).fflush(None)  # what C has kept back is no result either
+            ctypes.CDLL(None).fflush(None)  # flushes what C has buffered before standard output is restored
 
 
 class _Lent(io.TextIOBase):
-    """A stream over another one, which stays open when this one is closed."""
+    """A stream that writes to another one. The other one stays open when this one is closed."""
 
     def __init__(self, stream: TextIO, descriptor: int) -> None:
         self._stream = stream
@@ -91,7 +91,7 @@ class _Lent(io.TextIOBase):
 
 @contextlib.contextmanager
 def native_messages_off() -> Iterator[None]:
-    """Hides what native code writes to standard error: for an import, whose errors are exceptions."""
+    """Hides what native code writes to standard error. Use it for imports: their errors are exceptions."""
     sys.stderr.flush()
     with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield

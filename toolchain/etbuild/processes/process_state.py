@@ -1,4 +1,4 @@
-"""What a user's code changes of the process that runs it, and the rest of a build must not depend on."""
+"""Undoes changes that user code makes to its process, because the rest of a build must not depend on them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], Any] | int | None
 
-_HIGH = 500  # code that closes descriptors from 3 on seldom goes so far
+_HIGH = 500  # code that closes descriptors from 3 on rarely goes this far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """Puts back what code inside changes of the process: standard streams, the current directory, the umask, the
-    locale, handlers of signals, the collector, and warnings made errors. A copy of the process that code inside has
-    forked, and that goes on after it, ends here."""
+    """Restores what code inside changes in the process: standard streams, the current directory, the umask, the locale,
+    signal handlers, the garbage collector, and warnings that became errors. If code inside has forked, the child ends
+    here."""
     process, here = os.getpid(), _open_here()
     mask, said = _umask(), locale.setlocale(locale.LC_ALL)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -49,8 +49,8 @@ def undone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_as_it_was() -> Iterator[None]:
-    """Puts back what code inside changes of PyTorch and Python for all that follows: a lowering may run in the process
-    of its export, or in another."""
+    """Restores settings of PyTorch and Python that code inside changes. Lowering may run in the process of the export
+    or in another one, so its result must not depend on such settings."""
     import torch
 
     dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
@@ -62,16 +62,16 @@ def torch_as_it_was() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-        if torch.get_num_threads() != threads:  # to set it starts threads
+        if torch.get_num_threads() != threads:  # setting the number starts threads
             torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
         torch.use_deterministic_algorithms(exact)
-        with contextlib.suppress(RecursionError):  # so deep are we now
+        with contextlib.suppress(RecursionError):  # the current depth may be larger than the old limit
             sys.setrecursionlimit(depth)
 
 
 def _open_here() -> int | None:
-    """The current directory; None where it has been removed."""
+    """A descriptor of the current directory; None if the directory was removed."""
     try:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -80,7 +80,7 @@ def _open_here() -> int | None:
 
 def _go_back(here: int | None) -> None:
     if here is not None:
-        with contextlib.suppress(OSError):  # a model has closed what is not its own
+        with contextlib.suppress(OSError):  # a model may have closed this descriptor
             os.fchdir(here)
             os.close(here)
 
@@ -98,7 +98,7 @@ def _put_back(handlers: dict[signal.Signals, Handler]) -> None:
 
 
 def _drop_errors(before: list[Any]) -> None:
-    """What a model wants to be errors in its own code must not be errors in ours and in PyTorch's."""
+    """Removes filters that turn warnings into errors. A model may use them for its own code, but not for other code."""
     added = [each for each in warnings.filters if each[0] == "error" and each not in before]
     if added:
         warnings.filters[:] = [each for each in warnings.filters if each not in added]  # type: ignore[index]
@@ -107,7 +107,7 @@ def _drop_errors(before: list[Any]) -> None:
 
 @contextlib.contextmanager
 def streams_kept() -> Iterator[None]:
-    """Standard output and standard error are there afterwards, whatever code inside does to them."""
+    """Makes sure that standard output and standard error work afterwards, whatever code inside does to them."""
     out, err = sys.stdout, sys.stderr
     try:
         with stream_to(1, 1), stream_to(2, 2):
@@ -117,7 +117,7 @@ def streams_kept() -> Iterator[None]:
 
 
 def high_copy(descriptor: int) -> int:
-    """A copy of a descriptor, with a high number where the process may have one.
+    """A copy of a descriptor. Its number is high, if the process may have such numbers.
 
     Raises:
         OSError: There are too many open files.
@@ -132,18 +132,18 @@ def high_copy(descriptor: int) -> int:
 
 @contextlib.contextmanager
 def stream_to(stream: int, other: int) -> Iterator[None]:
-    """Sends to the descriptor `other` what is written to `stream`. Puts `stream` back at the end, even if code inside
+    """Redirects the descriptor `stream` to the descriptor `other`. Restores `stream` at the end, even if code inside
     has changed it."""
     saved = high_copy(stream)
-    os.dup2(other, stream)  # nothing, if they are the same
+    os.dup2(other, stream)  # does nothing if they are the same
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # code inside has closed what is not its own
+        with contextlib.suppress(OSError):  # code inside may have closed this descriptor
             os.dup2(saved, stream)
             os.close(saved)
 
 
 def usable(stream: TextIO, descriptor: int) -> TextIO:
-    """The stream, or a new one where it was closed."""
+    """The stream; or, if it was closed, a new one for the descriptor."""
     return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream

@@ -9,10 +9,10 @@ import torch
 
 
 def seed(value: int) -> None:
-    """Seeds what a model draws numbers from without a generator of its own: PyTorch, NumPy and Python.
+    """Seeds the random numbers that a model draws without its own generator: those of PyTorch, NumPy and Python.
 
     Args:
-        value: From 0 to 2**63 - 1. NumPy takes 32 bits of it.
+        value: From 0 to 2**63 - 1. NumPy uses 32 bits of it.
     """
     torch.manual_seed(value)
     np.random.seed(value % 2**32)  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""What a sandbox would do for a forked process: no undeclared files, no network, and an end when its parent ends."""
+"""Isolates a forked process as a sandbox would: no undeclared files, no network, and an end when its parent ends."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _ORPHANS_SECONDS = 0.5
 
 
 def end_with(parent: int) -> None:
-    """This process gets SIGTERM when its parent ends. (Not SIGKILL: it has files to remove and processes to end.)"""
+    """Sends this process SIGTERM when its parent ends. (Not SIGKILL: it has files to remove and processes to end.)"""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Processes below this one become its children when their own parents end."""
+    """Makes this process the parent of all processes below it whose own parents end."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_orphans() -> None:
-    """Ends the processes that adopted this one as their parent, and those below them. Those that are about to end, such
-    as the one that removes what `multiprocessing` shared, have a moment."""
+    """Ends the processes whose parent this process has become, and those below them. Processes that are about to end
+    get a moment, such as the one that removes shared memory of `multiprocessing`."""
     kill_at = time.monotonic() + _ORPHANS_SECONDS
-    # Until there is none any more; or where the kernel does not list them.
+    # The loop ends when there are no children left, or when the kernel does not list them.
     with contextlib.suppress(ChildProcessError, FileNotFoundError):
         while True:
             ended, _ = os.waitpid(-1, os.WNOHANG)
@@ -51,17 +51,18 @@ def end_orphans() -> None:
 
 
 def leave_network() -> None:
-    """This process, which has one thread, sees no network but a loopback of its own, as in Bazel's sandbox.
+    """Takes this process out of the network, as Bazel's sandbox does. Only a loopback device is left.
 
-    Root may simply leave; others do so in a user namespace in which they stay who they are. Where neither is allowed,
-    as in some containers, the network stays, and Bazel has no such sandbox either.
+    The process must have one thread. Root can leave the network directly. Other users do it in a user namespace in
+    which they keep their identity. If neither is allowed, as in some containers, the network stays; Bazel has no such
+    sandbox there either.
     """
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(_CLONE_NEWNET) != 0:
         if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
             return
         maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
-        with contextlib.suppress(OSError):  # it would then have nobody's number, and still its rights
+        with contextlib.suppress(OSError):  # without the maps it is `nobody` by number, and keeps its rights
             for name, content in maps.items():
                 Path("/proc/self", name).write_text(content)
     with contextlib.suppress(OSError), socket.socket() as any_socket:
@@ -69,16 +70,19 @@ def leave_network() -> None:
 
 
 MAIN = "main"
-"""The directory to run in, below that of a view: `../REPOSITORY` is a path of Bazel's."""
+"""The directory of a view to run in. It is below the view, because Bazel has paths such as `../REPOSITORY`."""
 
 
 def view(paths: Iterable[str]) -> Scratch:
-    """A new directory of links, in whose `MAIN` relative paths find these files and no others of the current directory.
+    """A new directory of links. In its `MAIN`, relative paths find only these files of the current directory.
 
-    Outputs are written to Bazel's own directory of outputs, which is therefore there as a whole.
+    It links Bazel's whole output directory, because outputs are written there.
+
+    Args:
+        paths: The files, relative to the current directory.
 
     Raises:
-        BuildError: It cannot be made.
+        BuildError: The directory cannot be made.
         OSError: A link in it cannot be made.
     """
     made = temporary("worker")
@@ -97,5 +101,5 @@ def _link(made: Path, here: Path, paths: Iterable[str]) -> None:
         if not path.startswith((f"{_OUTPUTS}/", "/")):
             link = made / path
             link.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # it lies in a directory that is an input itself
+            with contextlib.suppress(FileExistsError):  # a directory that contains it is also an input
                 link.symlink_to(here / path)

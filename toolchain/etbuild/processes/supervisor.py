@@ -1,8 +1,8 @@
-"""A process that builds, and the one that watches it and alone says how the build ended.
+"""Runs a build in a second process, and watches it. Only the watching process reports how the build ended.
 
-The watching process runs no user's code and imports no torch. It returns an exit code only if the building process has
-said that it reached the end with this code: whatever a model does to its process, such as `os._exit(0)`, a crash, or
-closing its standard streams, is an error here.
+The watching process runs no user code and does not import torch. It returns an exit code only if the building process
+has written that it reached its end with this code. So anything that a model does to its process is an error here, such
+as `os._exit(0)`, a crash, or closing its standard streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, i
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LONGEST_SLEEP_SECONDS = 1.0  # no signal comes when the slate is written, so it is looked at this often
+_LONGEST_SLEEP_SECONDS = 1.0  # writing to the slate sends no signal, so it is checked this often
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -30,12 +30,12 @@ def work_for_parent(descriptor: int, run: Callable[[], int]) -> NoReturn:
     """Runs a command in a process that `supervise` started.
 
     Args:
-        descriptor: Of the slate.
+        descriptor: The descriptor of the slate.
         run: Runs the command, and returns its exit code.
     """
     from etbuild.processes import sandbox
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal's Ctrl-C the parent hears too, and passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C, and passes it on
     slate = Slate(descriptor)
     os.close(descriptor)
     sandbox.end_with(slate.pid())
@@ -48,11 +48,11 @@ class _Watched:
 
     Attributes:
         process: The process.
-        slate: What it says of itself.
-        kill_at: When its patience ends, by the monotonic clock. None: it may go on.
-        interrupted: A signal has asked this process to end.
-        late: It took longer than it was allowed to.
-        stage: In which it was when it was asked to end.
+        slate: The status that it writes.
+        kill_at: The time at which it is killed, by the monotonic clock. None while it may go on.
+        interrupted: A signal has asked the watching process to end.
+        late: The process took longer than the limit.
+        stage: The stage of the process when it was asked to end.
     """
 
     process: Popen[bytes]
@@ -63,7 +63,7 @@ class _Watched:
     stage: str | None = None
 
     def end(self) -> None:
-        """Asks it to end, and has it killed soon if it does not."""
+        """Asks the process to end, and sets the time at which it is killed if it does not."""
         if self.kill_at is None:
             self.stage = self.slate.stage()
             self.kill_at = time.monotonic() + GRACE_SECONDS
@@ -71,18 +71,18 @@ class _Watched:
 
 
 def supervise(option: str, arguments: list[str], limit: float | None) -> NoReturn:
-    """Runs this process's command in a new one, in settled surroundings, and watches it.
+    """Runs this process's command in a new process with settled surroundings, and watches it.
 
     Args:
-        option: Hands the slate's descriptor to the new process, where `{}` stands for it.
-        arguments: Of the command.
-        limit: How many seconds it may take.
+        option: The option that gives the slate's descriptor to the new process. `{}` in it stands for the descriptor.
+        arguments: The arguments of the command.
+        limit: The time limit in seconds; None for no limit.
 
     Raises:
-        Elsewhere: The new process has reached the end.
-        InputError: It would not find PyTorch, or the current directory was removed.
-        BuildError: The process ended before the command did, or took too long.
-        KeyboardInterrupt: A signal has ended it. The new process does not say so.
+        Elsewhere: The new process has reached its end. This is the usual case.
+        InputError: The new process would not find PyTorch, or the current directory was removed.
+        BuildError: The new process ended before the command did, or took too long.
+        KeyboardInterrupt: A signal has ended the command. The new process does not print this.
     """
     import subprocess
 
@@ -115,7 +115,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
 
 
 def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
-    """Waits until the process has ended, or has to be killed."""
+    """Waits until the process has ended or has to be killed."""
     late_at = None if limit is None else time.monotonic() + limit
     while watched.process.poll() is None:
         now = time.monotonic()
@@ -134,7 +134,7 @@ def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
 
 
 def _why(watched: _Watched, limit: float | None) -> Problem:
-    """Why a build did not reach its end."""
+    """The reason why a build did not reach its end."""
     stage = watched.stage or watched.slate.stage()
     if watched.late:
         return Problem(
@@ -145,10 +145,10 @@ def _why(watched: _Watched, limit: float | None) -> Problem:
 
 @dataclass
 class _Signals:
-    """Signals that wake this process; those that ask it to end are noted.
+    """Signals that wake this process.
 
     Attributes:
-        received: Those that ask it to end.
+        received: The received signals that ask this process to end.
     """
 
     received: list[int] = field(default_factory=list)
@@ -160,7 +160,7 @@ class _Signals:
         os.set_blocking(self._woken, False)
         self._other = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for number in _STOPPING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # such as SIGHUP, of `nohup`
+            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
                 self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
         return self
@@ -173,7 +173,7 @@ class _Signals:
         os.close(self._wakeup)
 
     def wait(self, seconds: float) -> None:
-        """Until a signal comes, and no longer than this."""
+        """Waits for a signal, but not longer than a number of seconds."""
         import select
 
         if select.select([self._woken], [], [], max(0.0, seconds))[0]:

@@ -1,1 +1,1 @@
-"""Quantization: torchao's configurations before the export, PT2E after it."""
+"""Quantization: torchao quantizes weights before the export, and PT2E quantizes methods after it."""

@@ -1,4 +1,4 @@
-"""What a method is calibrated on: batches of a declared file, a factory or a recipe, or the example inputs."""
+"""Loads the batches that a method is calibrated on: from a declared file, a factory, or the example inputs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
 
 @dataclass(frozen=True)
 class Batches:
-    """What a method is calibrated on, and where that is said."""
+    """The batches that a method is calibrated on.
+
+    Attributes:
+        batches: The positional inputs of each batch.
+        path: The document path that declares them.
+    """
 
     batches: Iterable[tuple[Any, ...]]
     path: DocumentPath
 
     def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
-        """Whether the method can take the batches: PyTorch would run it on others too, and find other ranges.
+        """Checks that the method accepts the batches. PyTorch would also run it on others, and find wrong ranges.
 
         Args:
-            arguments: The example inputs.
-            dims: For each tensor and plain value of them the dimensions, as `torch.export` takes them; None: fixed.
+            arguments: The positional example inputs.
+            dims: For each tensor and plain value among them, its dimensions in the form that `torch.export` accepts;
+                None: all are fixed.
 
         Raises:
-            InputError: It cannot.
+            InputError: A batch has another structure, dtype or shape than the method accepts.
         """
         expected, form = pytree.tree_flatten_with_path(arguments)
         for number, batch in enumerate(self.batches):
@@ -48,7 +54,17 @@ class Batches:
                 self._settle(what, value, sizes, settled)
 
     def _settle(self, what: str, value: Any, sizes: tuple[Any, ...] | None, settled: dict[str, int]) -> None:
-        """Remembers the sizes of a batch's dimensions, by name; each has one."""
+        """Checks that a dimension has the same size in all inputs of a batch.
+
+        Args:
+            what: The input, for errors.
+            value: The input's value.
+            sizes: The dimensions of the input; None: all are fixed.
+            settled: The sizes of the batch's dimensions so far, by name. New ones are added.
+
+        Raises:
+            InputError: A dimension has two sizes.
+        """
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
                 message = f"{what} has {size} for `{dim.__name__}`, but another input has {settled[dim.__name__]}"
@@ -62,17 +78,17 @@ class Batches:
 
 
 def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPath, context: StepContext) -> Batches:
-    """What a manifest calibrates a method on.
+    """Loads the batches that the manifest declares.
 
     Args:
-        calibration: Of the plan.
-        arguments: The example inputs.
-        path: Where the manifest says so.
-        context: What the step works with.
+        calibration: The calibration in the plan.
+        arguments: The positional example inputs.
+        path: The document path of the calibration.
+        context: The declared inputs of the step, which contain the file or the factory.
 
     Raises:
-        InputError: The file is not declared, or does not fit.
-        BuildError: The factory failed, or returned nothing.
+        InputError: The file is not declared, or its tensors do not fit the inputs.
+        BuildError: The factory failed, or returned no batches.
     """
     if isinstance(calibration, BatchesFile):
         return Batches(_batches_of_file(calibration, len(arguments), path, context.inputs), path)
@@ -117,7 +133,7 @@ def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
 
 
 def as_batch(made: Any) -> tuple[Any, ...]:
-    """The inputs of a batch that a callable made: a tuple or a list of them, or one input by itself."""
+    """The inputs of a batch as a tuple. A callable may give a tuple, a list, or a single input."""
     return tuple(made) if isinstance(made, (list, tuple)) else (made,)
 
 

@@ -1,4 +1,4 @@
-"""Quantizes an exported method: PyTorch 2 Export quantization, with calibration or training."""
+"""Quantizes an exported method with PyTorch 2 Export (PT2E) quantization, with calibration or training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ _QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_aff
 
 @dataclass(frozen=True)
 class Call:
-    """A callable that the manifest or a recipe gives, how errors call it, and where it is said."""
+    """A callable from the manifest or a recipe.
+
+    Attributes:
+        name: The name that errors show.
+        path: The document path that names it.
+        function: The callable.
+    """
 
     name: str
     path: DocumentPath
@@ -47,15 +53,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a method is quantized, as objects.
+    """The objects that quantize a method.
 
     Attributes:
-        quantizer: Says what is quantized.
-        finds: Finds the ranges: batches that the method is calibrated on, or what trains the prepared graph module.
-        passes: Callables on a graph module, by where they are called.
-        fold: The backend takes weights that are quantized already.
-        dynamic_batch: Calibration and training may have another size of the first dimension than the example inputs.
-        path: Where the quantizers are said.
+        quantizer: Decides which operators are quantized, and how.
+        finds: Finds the ranges of values: batches to calibrate on, or a callable that trains the prepared graph module.
+        passes: For each hook point, the passes that run on the graph module there.
+        fold: Whether weights are stored quantized; otherwise the graph keeps an operator that quantizes them.
+        dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
+        path: The document path of the quantizers.
     """
 
     quantizer: Quantizer
@@ -67,18 +73,18 @@ class Quantization:
 
     @property
     def trains(self) -> bool:
-        """Whether the method is trained, not calibrated."""
+        """Whether the method is trained; otherwise it is calibrated."""
         return isinstance(self.finds, Call)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of one method.
+    """The quantization of one method in the plan.
 
     Attributes:
-        pt2e: Of the plan; None: the manifest says nothing.
-        arguments: The example inputs.
-        path: Where the manifest says `pt2e`.
+        pt2e: The value of `pt2e`; None if the manifest has none.
+        arguments: The positional example inputs.
+        path: The document path of `pt2e`.
     """
 
     pt2e: Pt2e | None
@@ -87,12 +93,12 @@ class Wanted:
 
 
 def from_plan(pt2e: Pt2e, wanted: Wanted, context: StepContext) -> Quantization:
-    """The quantization that a plan describes.
+    """Makes the objects that quantize a method as the plan says.
 
     Args:
-        pt2e: Of the plan, with quantizers.
-        wanted: What is wanted of the method.
-        context: What the step works with.
+        pt2e: The value of `pt2e` in the plan. It has quantizers.
+        wanted: The quantization of the method.
+        context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -109,13 +115,15 @@ def from_plan(pt2e: Pt2e, wanted: Wanted, context: StepContext) -> Quantization:
 
 
 def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext) -> Quantization:
-    """The quantization of one of ExecuTorch's recipes: with the manifest's passes after the recipe's, and trained or
-    calibrated as the manifest says, or else as the recipe does.
+    """Makes the objects that quantize a method as a recipe says.
+
+    The passes of the manifest run after those of the recipe. The manifest's calibration or training, if it has one,
+    replaces that of the recipe.
 
     Args:
-        recipe: Of ExecuTorch. It has quantizers.
-        wanted: What is wanted of the method. Its plan has no quantizers.
-        context: What the step works with.
+        recipe: The recipe. It has quantizers.
+        wanted: The quantization of the method. Its plan has no quantizers.
+        context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -179,17 +187,18 @@ def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, l
 def quantize_method(
     graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
 ) -> GraphModule:
-    """A method with quantized operators, to be exported again.
+    """Quantizes the operators of a method. The result must be exported again.
 
     Args:
-        graph_module: The exported method, with its weights. It is changed.
+        graph_module: The exported method with its weights. It is changed in place.
         how: The quantization.
-        written: The buffers that the method writes to when it runs, as to a cache. What finding the ranges writes to
-            them is undone.
-        finder: The declared sources, for errors.
+        written: The buffers that the method writes to when it runs, such as a cache. Their content is restored after
+            calibration or training.
+        finder: Finds the declared sources, for the lines that errors name.
 
     Raises:
-        BuildError: A quantizer, a pass, or the method on its calibration inputs failed.
+        BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
+            quantizers do not fit the method.
     """
     with _arithmetic_of_every_processor():
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
@@ -211,9 +220,9 @@ def quantize_method(
 
 @contextmanager
 def _arithmetic_of_every_processor() -> Iterator[None]:
-    """The same sums wherever the ranges are found: one thread, and no library that chooses by the processor.
+    """Within this context, sums do not depend on the machine: one thread, and no library that adapts to the processor.
 
-    What PyTorch and MKL choose by themselves the process's environment settles, see `__main__`.
+    Environment variables of the process control the choices that PyTorch and MKL make themselves: see `__main__`.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -258,7 +267,7 @@ def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder:
 
 @contextmanager
 def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
-    """Gives buffers back what they held."""
+    """On exit, restores the content of the named buffers."""
     before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
     yield
     with torch.no_grad():
@@ -268,7 +277,7 @@ def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
 
 
 def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
-    """Runs the method on its batches, one after the other."""
+    """Runs the method on each batch."""
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
             with wrap_user_error(on.path, f"running the method on batch {index} of its calibration", finder):
@@ -276,10 +285,12 @@ def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None
 
 
 def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
-    """A method of which nothing is quantized would be lowered in fp32 without a word, and a weight that is quantized
-    twice would lose what its few bits save."""
+    """Fails if no operator would be quantized, or if a weight would be quantized twice.
+
+    Otherwise the method would silently stay in fp32, or the weight would become larger than torchao made it.
+    """
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
-    if not any(graph.find_nodes(op="call_module") for graph in graphs):  # what finds a range is a module
+    if not any(graph.find_nodes(op="call_module") for graph in graphs):  # observers are modules
         message = "the quantizers select no operator of the method, so nothing is quantized"
         hint = "change their options, such as `modules`, or write `quantize: null` for this method"
         raise BuildError.at(path, message, hint)
@@ -295,8 +306,10 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
 
 
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
-    """A quantizer for calibration alone leaves observers, which training would pass by: weights would be quantized as
-    if nothing had been trained."""
+    """Fails if the quantizers support only calibration.
+
+    They insert observers, which have no effect on training: weights would be quantized as if nothing had been trained.
+    """
     kinds = {
         type(module).__name__: isinstance(module, FakeQuantizeBase)
         for module in prepared.children()
@@ -321,12 +334,14 @@ def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
 
 
 def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
-    """`convert_pt2e`, with names for what it makes: by its own numbers two methods would call different weights the
-    same, and a tag could not be told from a name.
+    """Runs `convert_pt2e`, and names the tensors that it makes after the weights that they come from.
+
+    `convert_pt2e` numbers these tensors. Two methods would then have different weights with the same name, and patterns
+    of tags could not match them.
 
     Args:
-        prepared: The method, with its ranges.
-        fold: Whether weights are quantized now, or by an operator that a backend takes.
+        prepared: The method with its ranges.
+        fold: Whether to store weights quantized; otherwise an operator in the graph quantizes them.
     """
     converted = convert_pt2e(prepared, fold_quantize=False)
     names = {}
@@ -346,25 +361,28 @@ def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
 
 
 def _is_quantize(node: Node) -> bool:
-    """Whether a node quantizes; the weights that torchao quantized stay as they are, which are dequantized alone."""
+    """Whether a node quantizes a tensor. Weights that torchao quantized are only dequantized, so that they stay."""
     return node.op == "call_function" and node.target.__name__.partition(".")[0] in _QUANTIZE_WEIGHT
 
 
 def _quantized_weight(node: Node) -> str | None:
-    """The name of the weight that a node quantizes; None for another node."""
+    """The name of the weight that a node quantizes; None if the node does something else."""
     source = node.args[0] if _is_quantize(node) else None
     return str(source.target) if isinstance(source, Node) and source.op == "get_attr" else None
 
 
 def _rename_parameters(graph_module: GraphModule, node: Node, weight: str) -> None:
-    """Calls the scales and zero points of a weight after it."""
+    """Names the scales and zero points of a weight after the weight."""
     for argument, name in zip(node.args[1:3], ("scale", "zero_point"), strict=False):
         if isinstance(argument, Node) and argument.op == "get_attr" and str(argument.target).startswith("_"):
             _rename(graph_module, argument, f"{weight}_{name}")
 
 
 def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
-    """Moves what a get_attr node reads to another name, for all that read it."""
+    """Renames the tensor that a `get_attr` node reads, in all nodes that read it.
+
+    If another tensor has that name, a number is appended.
+    """
     before, value = str(node.target), _get(graph_module, str(node.target))
     number = 1
     free = name
@@ -390,7 +408,7 @@ def _delete(graph_module: GraphModule, name: str) -> None:
 
 
 def _remove_unread(graph_module: GraphModule) -> None:
-    """Removes the weights that were quantized: nothing reads them any more, and an export would keep them."""
+    """Removes the original weights: no node reads them any more, but an export would keep them."""
     read = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
     for name in named_tensors(graph_module):
         if name not in read:

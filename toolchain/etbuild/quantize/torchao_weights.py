@@ -36,16 +36,22 @@ _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": t
 
 
 class Quantized:
-    """A module that has quantized weights for a while.
+    """A module whose weights can be switched to quantized ones and back.
 
-    Its own layers are changed, and changed back: whatever calls them, such as a function that the factory made, calls
-    them quantized. No weight is copied.
+    It changes the module's own layers, so that all code that calls them, such as a function from the factory, calls the
+    quantized layers. It copies no weights.
     """
 
     def __init__(
         self, module: torch.nn.Module, changes: list[Change], path: DocumentPath, finder: SourceFinder
     ) -> None:
-        """Quantizes the weights, once for all that will be exported with them. The manifest says so at `path`.
+        """Quantizes the weights once, for all methods that are exported with them. The module stays unquantized.
+
+        Args:
+            module: The module.
+            changes: The configurations of torchao, in the order in which they are applied.
+            path: The document path of the quantization.
+            finder: Finds the declared sources, for the lines that errors name.
 
         Raises:
             BuildError: torchao refuses a layer.
@@ -63,7 +69,7 @@ class Quantized:
 
     @contextmanager
     def __call__(self) -> Iterator[torch.nn.Module]:
-        """The module, with quantized weights until the context ends."""
+        """Within this context, the module has quantized weights."""
         before = _State(self._module)
         self._state.restore()
         try:
@@ -72,10 +78,13 @@ class Quantized:
             before.restore()
 
     def check(self, program: ExportedProgram) -> None:
-        """Looks for weights that were quantized in a program that was exported with the quantized ones.
+        """Checks that a method does not read the original tensor of a quantized weight.
+
+        Args:
+            program: The method, exported with quantized weights.
 
         Raises:
-            BuildError: There is one, which would be lowered in fp32 without a word.
+            BuildError: It reads one, which would silently stay in fp32.
         """
         read = _by_memory({**program.state_dict, **program.constants})
         hint = "read it from its layer on every call: some code keeps a reference to the old tensor"
@@ -89,7 +98,7 @@ class Quantized:
 
 
 def _by_memory(tensors: dict[str, Any]) -> dict[range, str]:
-    """The names of tensors, by the addresses of their content."""
+    """The names of tensors by the addresses of their content. Empty tensors are left out."""
     return {_addresses(x): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
 
 
@@ -103,7 +112,7 @@ def _overlap(one: range, other: range) -> bool:
 
 
 class _State:
-    """What torchao may change of a module and its layers: their classes and what they hold, but not the tensors."""
+    """The recorded classes and attributes of a module's layers, which torchao may change. It does not copy tensors."""
 
     _CHANGED_IN_PLACE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -111,7 +120,7 @@ class _State:
         self._layers = [(layer, type(layer), self._held(vars(layer))) for layer in module.modules()]
 
     def restore(self) -> None:
-        """Puts it back."""
+        """Restores the recorded classes and attributes."""
         for layer, kind, held in self._layers:
             if type(layer) is not kind:
                 layer.__class__ = kind
@@ -126,17 +135,17 @@ class _State:
 def quantize_weights(
     module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath, finder: SourceFinder
 ) -> Quantized:
-    """A module with the weights of some layers quantized.
+    """Quantizes the weights of layers as the manifest says.
 
     Args:
-        module: The module, with its weights.
-        entries: Of `torchao` in the plan.
-        path: Where the manifest says so.
-        finder: The declared sources, for configurations that come from there.
+        module: The module with its weights.
+        entries: The entries of `torchao` in the plan.
+        path: The document path of `torchao`.
+        finder: Finds declared sources, which may contain configurations.
 
     Raises:
-        InputError: An entry matches no layer, or one that it cannot quantize.
-        BuildError: torchao refuses a layer.
+        InputError: An entry matches no layer, or a layer that it cannot quantize.
+        BuildError: torchao refuses a layer, or a configuration cannot be made.
     """
     layers = _layers_by_entry(module, entries, path)
     changes: list[Change] = []
@@ -151,7 +160,13 @@ def quantize_weights(
 def quantize_as_recipe(
     module: torch.nn.Module, configs: list[AOQuantizationConfig], path: DocumentPath, finder: SourceFinder
 ) -> Quantized:
-    """A module with weights quantized as one of ExecuTorch's recipes says.
+    """Quantizes the weights of layers as a recipe of ExecuTorch says.
+
+    Args:
+        module: The module with its weights.
+        configs: The recipe's configurations of torchao.
+        path: The document path of the recipe.
+        finder: Finds the declared sources, for the lines that errors name.
 
     Raises:
         BuildError: torchao refuses a layer.
@@ -162,16 +177,19 @@ def quantize_as_recipe(
 
 def _quantize(module: torch.nn.Module, changes: list[Change], finder: SourceFinder) -> None:
     for config, filter_fn, path in changes:
-        chosen = () if filter_fn is None else (filter_fn,)  # else torchao's own: linear layers
+        chosen = () if filter_fn is None else (filter_fn,)  # without one, torchao quantizes linear layers
         with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder):
             quantize_(module, config, *chosen)
-    # ExecuTorch's backends look for plain tensors: of torchao's own kind of tensor XNNPACK would take the bits for
-    # fp32, and the program would compute nonsense.
+    # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and the
+    # program would silently compute wrong results.
     unwrap_tensor_subclass(module)
 
 
 def _once(layers: Iterable[torch.nn.Module]) -> Filter:
-    """torchao's filter for some layers. One with two names it meets twice, and would quantize what is quantized."""
+    """A filter for torchao that selects each layer once.
+
+    torchao visits a layer with two names twice, and would quantize it a second time.
+    """
     waiting = {id(layer) for layer in layers}
 
     def chosen(layer: torch.nn.Module, name: str) -> bool:
@@ -186,7 +204,14 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 def _layers_by_entry(
     module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath
 ) -> list[dict[str, torch.nn.Module]]:
-    """For each entry the layers that it quantizes, by name: the first that matches one of a layer's names has it."""
+    """The layers that each entry quantizes, by name.
+
+    A layer with several names is listed once, under the first of its names that an entry matches. If several entries
+    match that name, the first entry quantizes the layer.
+
+    Raises:
+        InputError: An entry matches no layer.
+    """
     layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
     _check_matching(matching, list(layers), entries, path)
@@ -217,9 +242,9 @@ def _check_matching(
 
 
 def _kind(layer: torch.nn.Module) -> str | None:
-    """What a manifest calls a layer; None for what is not quantized.
+    """The manifest's word for the kind of a layer; None: it is not quantized.
 
-    The linear layer inside PyTorch's attention is one by its class alone: the attention reads its weights.
+    The linear layer inside PyTorch's attention is not quantized: the attention reads its weights and never calls it.
     """
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         return None

@@ -30,15 +30,19 @@ _HINTS = {
 
 
 def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each check with its limit and what was measured, in the order of their names.
+    """Measures each check.
 
     Args:
         plan: The plan.
         lowering: The facts of the lowering.
 
+    Returns:
+        For each check its name, its limit and the measured value, sorted by name.
+
     Raises:
-        CheckError: A bound is broken, or there is what the manifest wants none of. All of it is named.
-        BuildError: The program would compute something else than the model.
+        CheckError: A limit is broken, or the program has a finding that the manifest forbids. The error lists all of
+            them.
+        BuildError: The program would not compute what the model computes.
     """
     wanted = plan.checks
     if "runtime" not in wanted:
@@ -57,7 +61,7 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def notes(plan: Plan, lowering: dict[str, Any]) -> list[str]:
-    """What is suspicious in a program, and no error since the manifest does not ask for it; in words."""
+    """The suspicious findings that are not errors because the manifest does not ask for them, in words."""
     found = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
     return [f"{each.message}; {each.hint}" for each in found]
 
@@ -67,7 +71,7 @@ def _order(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _asked(plan: Plan) -> set[str]:
-    """The findings that are errors."""
+    """The names of the findings that are errors in this plan."""
     return {check for check in _FINDERS if plan.checks.get(check)}
 
 
@@ -152,7 +156,7 @@ def _memory_bytes(lowering: dict[str, Any]) -> dict[str, int]:
 
 
 def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
-    """The fraction of each method's operators that backends took; 1 where there are none."""
+    """The fraction of each method's operators that backends took; 1 if it has no operators."""
     fractions = {}
     for name, operators in lowering["operators"].items():
         taken = sum(sum(counts.values()) for counts in operators["delegated"].values())

@@ -1,4 +1,4 @@
-"""The index of a build: what was made, and from what. It holds no path and no time."""
+"""The index of a build: what it made, and from which inputs. It contains no path and no time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
 
     Args:
         plan: The plan.
-        inputs: What `inputs.describe` says of the build.
+        inputs: The result of `inputs.key.describe`.
         lowering: The facts of the lowering.
         report: The report's file.
     """
@@ -38,7 +38,7 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
 
 
 def _named_data(plan: Plan, artifacts: list[dict[str, Any]]) -> dict[str, str | list[str]]:
-    """The digest of each tag's file; of a tag in shards those of all of them."""
+    """The digest of each tag's file. For a tag with shards, the list of their digests."""
     digests: dict[str, list[str]] = {}
     for artifact in artifacts:
         if "tag" in artifact:

@@ -1,4 +1,4 @@
-"""The report of a build: what is in the program, method by method and byte by byte. It holds no path and no time."""
+"""The report of a build: the content of the program, by method and by bytes. It contains no path and no time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], n
     """The content of `NAME.report.json`.
 
     Args:
-        plan: The plan. Its `report` says what is listed.
-        lowering: The facts of the lowering: `program`, from `program_file.program_facts`; `operators`, by method the
-            counts of `delegated` operators (by backend and operator) and of `fallback` ones; `named_data`, by tag the
-            size in bytes of each blob by key; `constant_methods`, their values; `sharing`, what `sharing.measure` gave.
-        checks: What `checks.measure` found.
-        notes: What `checks.notes` found. A report of a program without any says nothing of them.
+        plan: The plan. Its `report` decides what is listed.
+        lowering: The facts of the lowering. `program` comes from `program_file.program_facts`. `operators` has, for
+            each method, the counts of `delegated` operators (by backend and operator) and of `fallback` ones.
+            `named_data` has, for each tag, the size in bytes of each blob by key. `constant_methods` has their values.
+            `sharing` comes from `weight_sharing.measure`.
+        checks: The result of `checks.measure`.
+        notes: The result of `checks.notes`. If it is empty, the report has no key for notes.
     """
     program = lowering["program"]
     sizes = {**program["bytes"], "external": lowering["named_data"]}
@@ -45,7 +46,7 @@ def _sharing(sharing: dict[str, Any], listed: bool) -> dict[str, Any]:
 
 
 def _totals(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The number and the total of the blobs of each kind."""
+    """The number of blobs and their total size in bytes, for each kind."""
 
     def total(blobs: Any) -> dict[str, int]:
         listed = list(blobs.values() if isinstance(blobs, dict) else blobs)

@@ -1,4 +1,4 @@
-"""Exporting: every method becomes a graph without weights."""
+"""Exporting: each method becomes a graph without weights."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 def export(export_plan: ExportPlan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
-    """Exports every method, and saves the export as `saved_export` describes it.
+    """Exports every method, and saves the export with `export.archive`.
 
     Args:
         export_plan: What to export.
-        inputs: What may be read.
-        used: The sources that it uses.
-        directory: Where the export goes: an existing directory, empty.
-        stage: Is told of each stage, for progress.
+        inputs: The declared inputs. The export reads no other files.
+        used: The sources that the plan uses.
+        directory: The directory for the export. It exists and is empty.
+        stage: Is called for each stage, to show progress.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -70,12 +70,12 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: Used, directory: Path,
 
 
 def create_module(export_plan: ExportPlan, context: StepContext, weights: Sequence[str] = ()) -> torch.nn.Module:
-    """The module that methods are exported from.
+    """Makes the module that methods are exported from.
 
     Args:
         export_plan: What to export.
-        context: What the step works with.
-        weights: Files of weights that it is exported with, besides those that every export reads.
+        context: What every step needs.
+        weights: Files of weights to load, in addition to those that every export reads.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -94,7 +94,8 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Sequen
 
 
 def make_methods_ready(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, Ready]:
-    """Each method that is not in a file, quantized where it has to be, in the order of their names."""
+    """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
+    files."""
     from etbuild.export.export_methods import make_ready
 
     made = {}
@@ -111,9 +112,15 @@ def export_methods(
     context: StepContext,
     ready: Mapping[str, Ready] = MappingProxyType({}),
 ) -> dict[str, ExportedProgram]:
-    """The program of each method, in the order of their names. Those that are `ready` are exported as they are.
+    """The exported program of each method, sorted by name.
 
-    Where they hold their weights, other content has another name: see `carried`.
+    If the programs contain their weights, `method_tensors.name_apart` renames those that differ between methods.
+
+    Args:
+        export_plan: What to export.
+        modules: The module, for each method.
+        context: What every step needs.
+        ready: Methods that are prepared already. They are exported as they are.
     """
     from etbuild.export.export_methods import export_method, load_method, make_ready, transform
     from etbuild.model.method_tensors import name_apart
@@ -136,7 +143,7 @@ def export_methods(
 
 
 def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
-    """What one method is exported with: its recipe is its own."""
+    """The context for exporting one method. Each method gets its own recipe object."""
     from etbuild.export.export_methods import Exporting
 
     recipe = load_recipe(export_plan.recipe, context.finder) if export_plan.recipe is not None else None
@@ -144,8 +151,8 @@ def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
 
 
 class Modules:
-    """The module as methods want its weights: quantized once for all that want them quantized the same way, so that
-    they go on sharing them."""
+    """The module with the weights that each method needs. Weights are quantized once for all methods that quantize them
+    in the same way, so that these methods still share them."""
 
     def __init__(self, module: torch.nn.Module, export_plan: ExportPlan, finder: SourceFinder) -> None:
         self._module = module
@@ -155,7 +162,7 @@ class Modules:
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
-        """The module that a method is exported from, until the context ends, and a check of what was exported."""
+        """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
         quantized = self._find(name)
         if quantized is None:
             yield self._module, lambda program: None
@@ -166,7 +173,7 @@ class Modules:
     def _find(self, name: str) -> Quantized | None:
         method = self._export_plan.methods[name]
         torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
-        # A `pt2e` without quantizers leaves to the recipe what is quantized.
+        # A `pt2e` without quantizers lets the recipe decide what is quantized.
         if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):
             return self._quantized_by_recipe()
         if not torchao:

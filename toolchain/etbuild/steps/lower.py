@@ -1,4 +1,4 @@
-"""Lowering: the methods become one program, together, or one by one where that gives the same."""
+"""Lowering: the methods become one program. They are lowered one by one if that gives the same result."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
 
 @dataclass(frozen=True)
 class Lowering(Generic[PlanT_co]):
-    """What is lowered, and how.
+    """What to lower, and how.
 
     Attributes:
-        plan: The lower plan; for one method by itself its part is enough.
-        export: What `export` wrote.
-        inputs: What may be read: weights, and for an export without methods what that reads too.
-        stage: Is told of each stage, for progress.
-        effort: How.
+        plan: The lower plan. For one method by itself, its part is enough.
+        export: The files that the export wrote.
+        inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
+        stage: Is called for each stage, to show progress.
+        effort: How lowering runs.
     """
 
     plan: PlanT_co
@@ -70,7 +70,7 @@ class Lowered:
     Attributes:
         edge: The methods.
         shards: The shard of each parameter that has a tag, by name.
-        places: Where the weights of each method are.
+        places: Where the weights of each method are stored.
         non_finite: The weights with elements that are NaN or infinite.
     """
 
@@ -86,7 +86,7 @@ def separable(lower_plan: MethodPlan, export: ExportFiles) -> bool:
 
 
 def _why_together(lower_plan: MethodPlan, export: ExportFiles) -> str | None:
-    """Why methods cannot be lowered one by one, as far as that is known before they are lowered; None: they can."""
+    """The reason why methods must be lowered together; None if no reason is known before they are lowered."""
     if export.together:
         return "its export has no methods without their weights"
     if not backends.separable(lower_plan.backends):
@@ -105,7 +105,7 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
 
     Args:
         what: The methods.
-        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+        directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
 
     Returns:
         The artifacts, in that order.
@@ -126,11 +126,11 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
 
 
 def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
-    """Lowers methods one by one, each in a child process: several at once, and from the same imports.
+    """Lowers methods one by one, each in a child process. Several run at the same time, and all use the same imports.
 
     Args:
-        what: The methods, others among them.
-        directories: Where each method goes, by name: existing directories, empty.
+        what: The methods. It may contain others.
+        directories: The directory for each method, by name. The directories exist and are empty.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -143,7 +143,7 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
         def run() -> None:
             import torch
 
-            torch.set_num_threads(1)  # threads of a pool from before the fork are not there
+            torch.set_num_threads(1)  # the threads of a pool from before the fork do not exist here
             with wrap_system_errors():
                 lower_method(each, name, directories[name])
 
@@ -158,10 +158,10 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
     """Lowers one method by itself.
 
     Args:
-        what: The method, others among them. What its plan says of those is not read.
+        what: The method. It may contain others; what its plan says about them is not read.
         name: The method's name.
-        directory: Where it goes, as `lowered_method` describes it: an existing directory, empty. A method that has to
-            be lowered with the others leaves the reason there.
+        directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty. If
+            the method has to be lowered with the others, the reason is written there.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -192,18 +192,18 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
 
 
 def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
-    """Makes one program of lowered methods; or of the export, where one of them has to be lowered with the others.
+    """Merges lowered methods into one program, or lowers all from the export if one has to be lowered with the others.
 
     Args:
         what: The methods.
-        directories: What `lower_method` wrote, by method.
-        directory: An existing directory, where `NAME.pte`, the named data and `NAME.lowering.json` go.
+        directories: The directory that `lower_method` filled, for each method.
+        directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
 
     Returns:
         The artifacts, in that order.
 
     Raises:
-        InputError: A declared input is missing or does not fit; a lowered method is damaged.
+        InputError: A declared input is missing or does not fit, or a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
     with _lowering_with_operators(what) as (saved, context):
@@ -227,14 +227,14 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
-    """The same with the constants that the export computed."""
+    """Adds the constants that the export computed."""
     constants = {**what.plan.constant_methods, **saved.constants}
     return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 
 @contextmanager
 def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
-    """An export that was read, and what lowering imports."""
+    """Imports what lowering needs, and reads the export."""
     check_installed()
     with library_messages_off(), stdout_for_results():
         releases.check()
@@ -247,14 +247,14 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
             from etbuild.lower import lower_methods as lower  # noqa: F401
             from etbuild.lower import method_archive  # noqa: F401
             from etbuild.processes.random_seeds import seed
-        seed(0)  # what passes and partitioners draw: no weights, which are made by the export
+        seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
             yield saved, StepContext(what.inputs, finder, what.stage)
 
 
 @contextmanager
 def _lowering_with_operators(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
-    """The same as `_lowering`, and the operators that are not PyTorch's."""
+    """Does what `_lowering` does, and loads the operators that do not belong to PyTorch."""
     with _lowering(what) as (saved, context):
         from etbuild.export import custom_ops
 
@@ -264,7 +264,7 @@ def _lowering_with_operators(what: Lowering[MethodPlan]) -> Iterator[tuple[Saved
 
 @contextmanager
 def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
-    """The switches, if they are wanted. What backends make of weights is kept in a directory of `directory`."""
+    """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`."""
     if not effort.accelerate or not releases.fitting():
         yield
         return
@@ -301,7 +301,7 @@ def _lower_together(
 
 
 def weight_places_of(edge: EdgeProgramManager, lower_plan: MethodPlan) -> Places:
-    """Where the weights of each method are, in a program of lowered methods."""
+    """Where the weights of each lowered method are stored."""
     from etbuild.lower.weight_storage import Digests, weight_places
 
     digests, named = Digests(), lower_plan.backends
@@ -335,7 +335,7 @@ def _load(
 
 
 def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
-    """Imports what defines the operators and types in the graphs that are not PyTorch's."""
+    """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
     from etbuild.inputs.user_code import import_module
 
     for name in saved.imports:
@@ -345,7 +345,7 @@ def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
 def _export_with_weights(
     lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
-    """The shards and the methods of a module that has a say in how its weights are loaded."""
+    """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
     with context.stage("create the module"):
         root = create_module(export_plan, context, lower_plan.weights)
     programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
@@ -355,7 +355,7 @@ def _export_with_weights(
 def shards_of(
     lower_plan: MethodPlan, export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
 ) -> dict[str, str]:
-    """The shards of the parameters and buffers that have a tag, of methods that were exported with their weights."""
+    """The shards of the parameters and buffers that have a tag, for methods that were exported with their weights."""
     from etbuild.model import weights_files
     from etbuild.model.method_tensors import carried
 
@@ -368,13 +368,13 @@ def shards_of(
 def emit_program(
     lower_plan: LowerPlan, lowered: Lowered, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
-    """Makes the program of lowered methods, its named data and the facts of both.
+    """Makes the program of lowered methods and its named data, and writes the facts of both.
 
     Args:
         lower_plan: What was lowered, and how.
         lowered: The methods.
-        context: What the step works with.
-        directory: An existing directory, where the files go.
+        context: What every step needs.
+        directory: An existing directory for the files.
 
     Returns:
         The artifacts.

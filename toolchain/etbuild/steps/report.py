@@ -1,4 +1,4 @@
-"""Reporting: what was lowered is checked and described, without torch."""
+"""Reporting: checks and describes a lowered program, without importing torch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ LOWERING_SCHEMA = "executorch-lowering/v1"
 def check_and_report(
     plan: Plan, described: dict[str, Any], lowering: dict[str, Any], directory: Path
 ) -> list[artifacts.Artifact]:
-    """Checks what was lowered, and writes the report and the index. What is no error and suspicious is noted.
+    """Checks a lowered program, and writes the report and the index. Prints a note about each suspicious finding.
+
+    A suspicious finding that the manifest forbids is an error and not a note.
 
     Args:
         plan: The plan.
-        described: What `inputs.describe` says of the build.
+        described: The result of `inputs.key.describe`.
         lowering: The facts of the lowering.
-        directory: An existing directory, where `NAME.report.json` and `NAME.index.json` go.
+        directory: An existing directory for `NAME.report.json` and `NAME.index.json`.
 
     Raises:
         CheckError: The program does not pass a check of the manifest.
-        BuildError: The program would compute something else than the model, or a file cannot be written.
+        BuildError: The program would not compute what the model computes, or a file cannot be written.
     """
     measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
     for note in folded([Problem(each) for each in notes]):
@@ -42,17 +44,17 @@ def check_and_report(
 
 
 def read_lowering(path: Path) -> dict[str, Any]:
-    """The facts of a lowering.
+    """Reads the facts of a lowering.
 
     Raises:
-        InputError: The file holds none.
+        InputError: The file does not contain such facts.
     """
     facts: dict[str, Any] = json_file.read(path, "the facts of a lowering", "step#lowering")
     return facts
 
 
 def write_json(directory: Path, name: str, kind: str, content: dict[str, Any]) -> artifacts.Artifact:
-    """Writes a file of facts, once it fits its schema, where it has one. That it might not is a bug of ours."""
+    """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
     wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
     assert not wrong, "\n".join(map(str, wrong))
     return artifacts.write(directory, f"{name}.{kind}.json", kind, lambda file: file.write(canonical_json(content)))

@@ -1,4 +1,4 @@
-"""How hard a build tries to be fast. What it gives is the same."""
+"""How much of the machine a build uses to be fast. The result is the same."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How a lowering runs.
+    """How lowering runs.
 
     Attributes:
-        accelerate: With the switches of `accelerate`, and several methods one by one where that gives the same.
-        jobs: How many methods are lowered at the same time.
+        accelerate: Use the switches of `accelerate`, and lower several methods one by one if that gives the same
+            result.
+        jobs: The number of methods that are lowered at the same time.
     """
 
     accelerate: bool = True

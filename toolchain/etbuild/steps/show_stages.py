@@ -1,13 +1,13 @@
-"""The road up to one of ExecuTorch's stages, with what each of them made in files that a person can look into.
+"""Runs a build up to one of ExecuTorch's stages, and writes what each stage made to files that people can read.
 
     1-source_transform/METHOD.txt, .safetensors   the module that the method is exported from
     2-quantize/METHOD.txt                         its graph with quantized operators, before it is exported again
     3-export/METHOD.txt, .pt2                     the exported program, after all passes over it
-    4-to_edge/METHOD.txt                          the same in the edge dialect, after the passes `edge`
-    5-lower/METHOD.txt                            the same with delegates, and what is in each of them
-    6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the program, and what is in it
+    4-to_edge/METHOD.txt                          the program in the edge dialect, after the passes `edge`
+    5-lower/METHOD.txt                            the program with delegates, and the content of each delegate
+    6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the final program, and its content
 
-Nothing here is cached, and nothing is kept of a stage for the next build: graphs show stack traces, with paths.
+Nothing is cached here: the graphs have stack traces, which contain paths.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 
 def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
-    """Runs the stages up to one of them, and saves what each made.
+    """Runs the stages up to one of them, and saves what each stage made.
 
     Args:
         last: The last stage, one of `stages.STAGES`.
         plan: What to build.
-        inputs: What may be read.
-        directory: Where the stages' directories go. Those of an earlier time are removed.
-        stage: Is told of each stage, for progress.
+        inputs: The declared inputs. The build reads no other files.
+        directory: The parent of the stages' directories. Stages' directories of an earlier run are removed.
+        stage: Is called for each stage, to show progress.
 
     Returns:
-        The files by stage, in the order of both.
+        The files of each stage, in order.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The model cannot be exported, lowered or written.
     """
     used = used_sources(inputs, plan.export_plan)
-    for number, name in enumerate(STAGES, 1):  # of an earlier time, or a user would look into what is of another model
+    for number, name in enumerate(STAGES, 1):  # files of an earlier run may belong to another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
     inputs = inputs.only(data_in_key(inputs, plan))
@@ -85,7 +85,7 @@ Write = Callable[[Path], None]
 
 
 def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
-    """The stages in their order. Each runs when it is asked for."""
+    """The stages in their order. Each runs when the caller asks for the next item."""
     from etbuild.analysis.inspection import text
     from etbuild.export import constant_methods
     from etbuild.files.program_file import describe
@@ -164,7 +164,7 @@ def _write_texts(texts: dict[str, str], directory: Path) -> None:
 
 
 def _edge_graphs(edge: EdgeProgramManager) -> dict[str, str]:
-    """Each method's graph, and under it those of its delegates."""
+    """The graph of each method, followed by the graphs of its delegates."""
     from etbuild.lower.named_data import delegates
 
     texts = {}

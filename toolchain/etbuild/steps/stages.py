@@ -1,4 +1,4 @@
-"""What the steps have in common: ExecuTorch's stages, and imports that the collector leaves alone."""
+"""What the steps share: the names of ExecuTorch's stages, and imports that the garbage collector ignores."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STAGES = ("source_transform", "quantize", "export", "to_edge", "lower", "to_executorch")
-"""ExecuTorch's stages of an export, in their order, as `--stop-after` calls them."""
+"""ExecuTorch's stages of an export, in their order, with the names that `--stop-after` takes."""
 
 
 @contextmanager
 def frozen_if_first(package: str) -> Iterator[None]:
-    """Keeps the collector off the objects of a package's first import: a million that live as long as the process."""
+    """Keeps a package's first import from the garbage collector: a million objects that are never freed."""
     first = package not in sys.modules
     if first:
-        gc.collect()  # or garbage would stay as long, such as the module of an export
+        gc.collect()  # otherwise garbage would stay too, such as the module of an export
     yield
     if first:
         gc.freeze()

@@ -1,8 +1,8 @@
-"""The messages of Bazel's worker protocol: the few fields that a worker needs, without generated code.
+"""The messages of Bazel's worker protocol, without generated code. Only the few fields that a worker needs.
 
-Written after `worker_protocol.proto` of Bazel 7. A stream is a row of messages, each behind its length as a varint; a
-message is a row of fields, each behind a varint of its number and its wire type. Fields not known here are skipped:
-Bazel may add some, and the digests of inputs are of no use to a worker that keeps nothing of them.
+It follows `worker_protocol.proto` of Bazel 7. A stream is a sequence of messages, each after its length as a varint. A
+message is a sequence of fields, each after a varint with its number and its wire type. Unknown fields are skipped:
+Bazel may add some, and this worker does not need the digests of inputs because it keeps nothing made from them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from dataclasses import dataclass
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
-_VARINT_BYTES = 10  # of 64 bits
-_MESSAGE_BYTES = 1 << 30  # far above any list of arguments: a longer one is damage
+_VARINT_BYTES = 10  # enough for 64 bits
+_MESSAGE_BYTES = 1 << 30  # far more than any list of arguments; a longer message means that the stream is damaged
 
 
 class ProtocolError(Exception):
-    """The stream is no row of messages."""
+    """The stream is not a sequence of messages."""
 
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """What is to be done.
+    """A request to run a command, or to cancel one.
 
     Attributes:
-        arguments: Of the command.
-        inputs: Paths of the files that it may read, relative to where the worker runs.
-        request_id: Stands in the response too; 0 where the worker gets one request at a time.
-        cancel: Nothing is to be done, and what the request of this id does is to end.
-        sandbox_dir: The directory to work in, relative to the worker's own; empty for that one.
+        arguments: The arguments of the command.
+        inputs: Paths of the files that the command may read, relative to the worker's directory.
+        request_id: The id of the request, which the response repeats; 0 if the worker gets one request at a time.
+        cancel: Cancels the request that has this id, and runs nothing.
+        sandbox_dir: The directory to work in, relative to the worker's directory; empty for the worker's directory
+            itself.
     """
 
     arguments: tuple[str, ...] = ()
@@ -41,13 +42,13 @@ class WorkRequest:
 
 @dataclass(frozen=True)
 class WorkResponse:
-    """What became of a request.
+    """The result of a request.
 
     Attributes:
-        exit_code: Of the command.
-        output: All that it printed.
-        request_id: Of the request.
-        was_cancelled: It was ended before it was done.
+        exit_code: The exit code of the command.
+        output: Everything that the command printed.
+        request_id: The id of the request.
+        was_cancelled: The request was ended before it was done.
     """
 
     exit_code: int = 0
@@ -57,16 +58,16 @@ class WorkResponse:
 
 
 class Messages:
-    """Cuts a stream into messages, in whatever pieces it arrives."""
+    """Splits a stream into messages. The stream may arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self.rest = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that are whole with this piece.
+        """Adds a piece of the stream. Yields the messages that are now complete.
 
         Raises:
-            ProtocolError: What should be a length is none.
+            ProtocolError: A length is not valid.
         """
         self.rest += data
         while (head := _varint(self.rest, 0)) is not None:
@@ -80,10 +81,10 @@ class Messages:
 
 
 def decode_request(message: bytes) -> WorkRequest:
-    """A request, without its length.
+    """Decodes a request. The message does not include its length.
 
     Raises:
-        ProtocolError: The bytes are none.
+        ProtocolError: The bytes are not a request.
     """
     arguments: list[str] = []
     inputs: list[str] = []
@@ -99,16 +100,16 @@ def decode_request(message: bytes) -> WorkRequest:
         elif field == 6:
             sandbox_dir = _text(value)
     request_id = numbers.get(3, 0) & 0xFFFFFFFF
-    request_id -= request_id >> 31 << 32  # it has a sign
+    request_id -= request_id >> 31 << 32  # it is a signed number
     return WorkRequest(tuple(arguments), tuple(inputs), request_id, bool(numbers.get(4)), sandbox_dir)
 
 
 def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")  # as Python does with what the system hands it
+    return value.decode("utf-8", "surrogateescape")  # as Python decodes strings of the operating system
 
 
 def encode_response(response: WorkResponse) -> bytes:
-    """A response, behind its length."""
+    """Encodes a response, with its length in front."""
     output = response.output.encode("utf-8", "replace")
     fields = (
         _encode_number(1, response.exit_code)
@@ -120,12 +121,12 @@ def encode_response(response: WorkResponse) -> bytes:
 
 
 def _encode_number(field: int, value: int) -> bytes:
-    """A field, left out where it has its default."""
+    """Encodes a field. Empty if the field has its default value."""
     return _encode_varint(field << 3 | _VARINT) + _encode_varint(value) if value else b""
 
 
 def _encode_varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first. Negative numbers are written as their 64 bits."""
+    """Encodes seven bits in each byte, the lowest first. Negative numbers are encoded as their 64 bits."""
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value > 0x7F:
@@ -135,7 +136,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int] | None:
-    """The number that begins at a place, and the place after it; None where it is not whole yet."""
+    """Decodes the number at `start`. Returns it and the position after it, or None if it is not complete."""
     value = 0
     for count, byte in enumerate(data[start : start + _VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * count
@@ -147,7 +148,7 @@ def _varint(data: bytes, start: int) -> tuple[int, int] | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message, by number: varints as numbers, all else as bytes."""
+    """The fields of a message, by number. Varints are numbers, all other values are bytes."""
     position = 0
     while position < len(message):
         key, position = _whole_varint(message, position)

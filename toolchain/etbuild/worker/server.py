@@ -1,8 +1,8 @@
-"""Bazel's persistent worker: a process that has imported everything, and a fork of it for each request.
+"""Bazel's persistent worker: a process that has imported everything, and forks for each request.
 
-A fork starts from clean memory and gives all of it back, may crash, and can be killed when its request is cancelled.
-The worker itself runs no user's code and starts no thread. Bazel writes requests to its standard input and reads
-responses from its standard output, which therefore nothing else may write to.
+A fork starts with clean memory and returns all of it at its end. It may crash, and it can be killed when its request is
+cancelled. The worker itself runs no user code and starts no thread. Bazel writes requests to its standard input and
+reads responses from its standard output, so nothing else may write there.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, w
 from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 from etbuild.worker.warm_up import warm
 
-_OUTPUT_BYTES = 1 << 20  # of what a request prints, the last; Bazel holds it in memory
+_OUTPUT_BYTES = 1 << 20  # this many bytes from the end of a request's output are kept; Bazel holds them in memory
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Run = Callable[[list[str]], int]
 
 
 class _Stopped(BaseException):
-    """The worker was told to end, or nobody reads its responses any more."""
+    """The worker was told to end, or Bazel no longer reads its responses."""
 
 
 @dataclass
@@ -41,12 +41,13 @@ class _Job:
     """A request that is being worked on.
 
     Attributes:
-        request_id: Of the request.
-        pid: Of the fork, which leads a process group of its own.
-        output: Descriptor of what it prints.
-        slate: What it says of itself.
-        view: The directory of links to its inputs that it runs in. None: Bazel has made one, or listed no inputs.
-        kill_at: When its patience ends, by the monotonic clock. None: it was not cancelled.
+        request_id: The id of the request.
+        pid: The number of the fork's process, which leads its own process group.
+        output: The descriptor of the file that collects what the fork prints.
+        slate: The status that the fork writes.
+        view: The directory of links to the inputs, in which the fork runs. None if Bazel has made a directory or listed
+            no inputs.
+        kill_at: The time at which the fork is killed, by the monotonic clock. None if the request was not cancelled.
     """
 
     request_id: int
@@ -61,10 +62,10 @@ def serve(run: Run) -> int:
     """Answers requests until there are no more.
 
     Args:
-        run: Runs one command, given its arguments, and returns its exit code.
+        run: Takes the arguments of a command, runs it, and returns its exit code.
 
     Returns:
-        The exit code: 0 at the end of the requests, 1 if they are damaged, 128 and more if stopped.
+        The exit code: 0 at the end of the requests, 1 if they are damaged, 128 or more if a signal stopped the worker.
     """
     requests, responses = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -74,7 +75,7 @@ def serve(run: Run) -> int:
     woken, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler wakes nobody
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler does not wake the worker
     for number in _STOPPING:
         signal.signal(number, _stop)
     return _Worker(run, requests, responses, (woken, wakeup)).serve()
@@ -85,7 +86,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 class _Worker:
-    """One thread, one loop: requests, ends of forks and deadlines."""
+    """Handles requests, ends of forks and deadlines in one loop and one thread."""
 
     def __init__(self, run: Run, requests: int, responses: int, wakeup: tuple[int, int]) -> None:
         self.run = run
@@ -98,10 +99,10 @@ class _Worker:
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
         self.poll.register(wakeup[0], select.POLLIN)
-        self.poll.register(responses, 0)  # hears of nothing but its reader's end
+        self.poll.register(responses, 0)  # reports only that the reader has closed its end
 
     def serve(self) -> int:
-        """Works until the requests end."""
+        """Works until the requests end. Returns the exit code."""
         try:
             while self.more or self.jobs:
                 self._turn()
@@ -117,7 +118,7 @@ class _Worker:
             self._kill_all()
 
     def _turn(self) -> None:
-        """Waits until something happens, and does what follows from it."""
+        """Waits for an event, and handles it."""
         deadlines = [job.kill_at for job in self.jobs.values() if job.kill_at is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for descriptor, _ in self.poll.poll(None if timeout is None else timeout * 1000 + 1):
@@ -150,7 +151,7 @@ class _Worker:
                 self._start(request)
 
     def _cancel(self, request: WorkRequest) -> None:
-        """Of a request that was answered already there is nothing to cancel."""
+        """Asks the fork of a request to end. Does nothing if the request was answered already."""
         job = self.jobs.get(request.request_id)
         if job is not None and job.kill_at is None:
             job.kill_at = time.monotonic() + GRACE_SECONDS
@@ -178,7 +179,7 @@ class _Worker:
         except OSError:
             os.close(output)
             raise
-        with _signals_blocked():  # one that came between the fork and its entry in the table would lose the fork
+        with _signals_blocked():  # a signal between the fork and its entry in `jobs` would lose the fork
             try:
                 pid = os.fork()
             except OSError:
@@ -187,12 +188,12 @@ class _Worker:
                 raise
             if pid == 0:
                 self._work(request, view, parent, output, slate)
-            with contextlib.suppress(OSError):  # whichever of the two comes first
+            with contextlib.suppress(OSError):  # both processes do this, and the second call may fail
                 os.setpgid(pid, pid)
             self.jobs[request.request_id] = _Job(request.request_id, pid, output, slate, view)
 
     def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int, slate: Slate) -> NoReturn:
-        """Runs the request, in the fork."""
+        """Runs the request in the fork."""
 
         def run() -> int:
             self._leave(parent, output)
@@ -200,13 +201,13 @@ class _Worker:
             return self.run(list(request.arguments))
 
         def end() -> None:
-            if os.getppid() != parent:  # nobody is left to end what the request has started
+            if os.getppid() != parent:  # the worker is gone, so the fork ends what the request has started
                 os.killpg(0, signal.SIGKILL)
 
         work(slate, run, end)
 
     def _leave(self, parent: int, output: int) -> None:
-        """Makes a fork a process of its own, which holds nothing of the worker's and ends when it ends."""
+        """Separates a fork from the worker: closes its descriptors, resets signals, and ends when the worker ends."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
@@ -221,12 +222,12 @@ class _Worker:
             os.close(descriptor)
 
     def _descriptors(self) -> list[int]:
-        """Those of the jobs."""
+        """The descriptors of all jobs."""
         return [each for job in self.jobs.values() for each in (job.output, job.slate.descriptor)]
 
     def _finish(self, job: _Job) -> None:
         """Answers the request of a fork that has ended."""
-        _signal_group(job, signal.SIGKILL)  # what it left running; it still keeps the group's number from others
+        _signal_group(job, signal.SIGKILL)  # ends what it left running; the zombie still reserves the group's number
         del self.jobs[job.request_id]
         _, status = os.waitpid(job.pid, 0)
         remove_left(job.slate.left())
@@ -248,9 +249,9 @@ class _Worker:
             data = data[os.write(self.responses, data) :]
 
     def _kill_all(self) -> None:
-        """Leaves no fork behind."""
+        """Ends all forks."""
         for number in _STOPPING:
-            signal.signal(number, signal.SIG_IGN)  # it is being done
+            signal.signal(number, signal.SIG_IGN)  # the worker is already ending
         for job in self.jobs.values():
             _signal_group(job, signal.SIGTERM)
         kill_at = time.monotonic() + GRACE_SECONDS
@@ -273,7 +274,7 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _verb(request: WorkRequest) -> str:
-    """What a request asks for; empty where that cannot be told."""
+    """The command that a request runs; empty if it is unknown."""
     first = request.arguments[0] if request.arguments else ""
     if first.startswith("@"):
         try:
@@ -284,7 +285,7 @@ def _verb(request: WorkRequest) -> str:
 
 
 def _ended(job: _Job) -> bool:
-    """Whether a fork has ended. It stays a zombie."""
+    """Whether a fork has ended. Leaves it as a zombie."""
     return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -299,7 +300,7 @@ def _remove(view: Scratch | None) -> None:
 
 
 def _printed(descriptor: int) -> str:
-    """The end of what was written to a file, which is closed."""
+    """The end of what was written to a file. Closes the file."""
     with open(descriptor, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _OUTPUT_BYTES))

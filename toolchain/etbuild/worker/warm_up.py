@@ -1,8 +1,8 @@
-"""Does once what every build of a process would do first, before the process is forked for each of them.
+"""Does the work that every build would do first, once before the process forks for each build.
 
-The process must have one thread when it is forked: locks that another thread holds would stay locked in the fork for
-ever. Operators run on one thread here, so that OpenMP starts no pool. (numpy's OpenBLAS has one from its import on, and
-stops it before a fork by itself.)
+The process must have only one thread when it forks: a lock that another thread holds would stay locked in the fork
+forever. So operators run on one thread here, and OpenMP starts no pool. (numpy's OpenBLAS has a pool from its import
+on, and stops it by itself before a fork.)
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 def warm(verb: str) -> None:
-    """Imports what a verb needs and runs it on a tiny module. Costs nothing the second time.
+    """Imports what a command needs, and runs it on a tiny module. The second call does nothing.
 
-    `verify` is none of those that gain: it builds in processes of its own.
+    `verify` does not benefit, because it builds in separate processes.
+
+    Args:
+        verb: The name of the command.
     """
     if verb in ("export", "lower", "build"):
         toolchain.check_installed()
@@ -43,7 +46,8 @@ def _warm_export() -> None:
 
 @functools.cache
 def _warm_lowering() -> None:
-    """The first lowering of a process costs seconds more than later ones: patterns are traced, caches filled."""
+    """Lowers a tiny program. The first lowering of a process takes seconds longer, to trace patterns and fill
+    caches."""
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.inputs.user_code import SourceFinder
@@ -81,15 +85,15 @@ def _tiny_program() -> ExportedProgram:
 
 @contextmanager
 def _quiet_and_alone() -> Iterator[None]:
-    """No messages and no threads. What is made inside stays as long as the process: the collector leaves it alone, and
-    so never writes to memory that the forks share."""
+    """Runs code without messages and without new threads. Objects that it makes stay as long as the process. The
+    garbage collector ignores them, so it never writes to memory that the forks share."""
     with library_messages_off(), stdout_for_results():
         import torch
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         threads, interval = torch.get_num_threads(), tqdm.monitor_interval
         torch.set_num_threads(1)
-        tqdm.monitor_interval = 0  # the first bar would start a thread that watches all of them
+        tqdm.monitor_interval = 0  # otherwise the first progress bar starts a thread that watches all bars
         state = torch.get_rng_state()
         try:
             yield
