@@ -3,8 +3,7 @@
     python tools/build_wheel.py [DIR]        # default: dist
 
 A wheel contains the time and the mode of each file. The time is that of the commit, or `SOURCE_DATE_EPOCH`. Every file
-is
-copied with the same mode before setuptools reads it. The lock pins the release of setuptools.
+is copied with the same mode before setuptools reads it. The lock pins the release of setuptools.
 """
 
 from __future__ import annotations

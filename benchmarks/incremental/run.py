@@ -4,8 +4,7 @@
 
 Prints which steps ran and how long each command took. It also prints the ratio of the plain ExecuTorch script of
 benchmarks/overhead, which rebuilds everything, to a build from the cache, in wall seconds of whole processes that run
-in
-turn. It fails if the program of the plain script differs from the cached one.
+in turn. It fails if the program of the plain script differs from the cached one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each case is a function that defines modules, exports them, and makes partitioners for them. Here the functions run with
 replacements of `export` and `to_edge` that keep the module, up to the point where ExecuTorch would lower. So the
-modules,
-the partitioners and the expected payloads are ExecuTorch's. Projects of these tests have this file as a source.
+modules, the partitioners and the expected payloads are ExecuTorch's. Projects of these tests have this file as a
+source.
 """
 
 import contextlib

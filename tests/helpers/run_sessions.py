@@ -1,8 +1,7 @@
 """Runs programs in ExecuTorch's runtime, each in its own process, since a program can crash the runtime.
 
 `python -m tests.helpers.run_sessions` reads one request a line, which is a JSON list of four paths. It answers each
-with
-the exit code of the process that ran it. The processes are forks, so PyTorch is imported only once.
+with the exit code of the process that ran it. The processes are forks, so PyTorch is imported only once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 XNNPACK searches every delegate for bilinear upsampling and for attention. For that it exports and lowers models of both
 once in a process, through TorchDynamo, which takes a second or two, and then compares all pairs of graphs. If all
-graphs
-of a pattern have a certain operator, a graph without that operator cannot match.
+graphs of a pattern have a certain operator, a graph without that operator cannot match.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Lowers the delegates of a method on several processors.
 
 XNNPACK inherits ExecuTorch's `preprocess_multimethod`, which is a loop over all delegates. Each delegate is lowered
-from
-its own copy of a program and does not depend on the others. Here, forks of this process lower a share of the delegates
-each. Their results are returned in the order of the loop.
+from its own copy of a program and does not depend on the others. Here, forks of this process lower a share of the
+delegates each. Their results are returned in the order of the loop.
 """
 
 from __future__ import annotations

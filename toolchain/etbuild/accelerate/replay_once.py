@@ -6,8 +6,7 @@ the new graph equals the old one.
 
 A graph is unchanged if it has the same nodes in the same order, with the same names, targets, arguments and values.
 Passes that work during the replay, by overriding one of its hooks, always replay. `ConstPropPass` is an exception: it
-is
-known to do nothing if every operator of the graph reads a node.
+is known to do nothing if every operator of the graph reads a node.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Core ML's tools and ExecuTorch's backend give each model random UUIDs: in its package's manifest, in its metadata, and
 as the key of its named data. They also write the current date, and protocol buffers whose maps have a different order
-in
-each process. Devices cache compiled models by identifier, so the identifier must not be constant: here, two models have
-the same identifier only if they are equal.
+in each process. Devices cache compiled models by identifier, so the identifier must not be constant: here, two models
+have the same identifier only if they are equal.
 
 Written against ExecuTorch 1.5 and coremltools 9.
 """
