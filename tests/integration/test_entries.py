@@ -16,6 +16,7 @@ from executorch.runtime import Runtime
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError
+from etbuild.export import export_methods
 from etbuild.export.assignments import assigned_when_run, watched
 
 from .conftest import Build, Outcome
@@ -528,12 +529,20 @@ def assigned_in(body: str) -> str:
 @pytest.mark.parametrize("name", LOST)
 def test_state_that_is_no_buffer_is_refused_wherever_it_is(name: str) -> None:
     said = assigned_in(LOST[name])
-    assert f"the method reads `{name}` and assigns to it, and torch.export loses what is assigned" in said
+    assert f"the method reads `{name}` and assigns to it, but torch.export loses the assignment" in said
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])
+
+
+def test_inputs_that_pytorch_cannot_add_to_are_copied() -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float32, torch.int8):
+        value = torch.zeros(2).to(dtype)
+        copied = export_methods._shifted(value)
+        assert copied.dtype == dtype
+        assert copied.data_ptr() != value.data_ptr()
 
 
 HOOKED = """\
@@ -568,6 +577,7 @@ def create():
 """
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")  # models still use it
 def test_a_hook_of_a_linear_layer_computes_with_xnnpack_what_it_computes(build: Build) -> None:
     head = HEAD.replace("partitioners: []", "partitioners: [xnnpack]")
     built = build(head + method("forward", False) + method("head", False) + method("a", False), model=HOOKED)

@@ -61,6 +61,13 @@ def test_a_change_of_the_manifest(path: tuple[Any, ...], value: Any, words: str,
     assert explanation.steps_to_run(BEFORE, after) == steps
 
 
+def test_indexes_may_name_a_backend_that_is_not_installed() -> None:
+    before, after = make_index(), make_index()
+    for index, options in ((before, {}), (after, {"operators": ["aten::sin"]})):
+        index["inputs"]["plan"]["methods"]["decode"]["partitioners"] = [{"backend": "elsewhere", "options": options}]
+    assert explanation.steps_to_run(before, after) == LOWER
+
+
 def test_an_added_and_a_removed_method_are_listed() -> None:
     after = edited(MANIFEST, "methods", "embed", value={"example_inputs": [{"shape": [1]}]})
     del after["methods"]["prefill"]

@@ -168,6 +168,11 @@ def test_all_methods_are_not_lowered_by_the_plan_of_one(tmp_path: Path, capsys: 
         (("executorch", "segment_alignment"), "128", "executorch.segment_alignment: expected a whole number"),
         (("memory_planning", "decode"), {}, "memory_planning.decode: the key `memory_planning_algo` is missing"),
         (("recipe",), {"name": "xnnpack_fp32", "kwargs": {}}, "recipe: the key `said` is missing"),
+        (
+            ("methods", "decode", "partitioners"),
+            [{"backend": "custom", "options": {"factory": "x"}}],
+            "partitioners[0].options.factory: \"x\" does not fit: `module:callable`",
+        ),
     ],
 )
 def test_a_damaged_plan_is_an_error_in_words(tmp_path: Path, path: tuple[str, ...], value: Any, message: str) -> None:

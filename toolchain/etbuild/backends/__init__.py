@@ -197,17 +197,23 @@ def shown_name(name: str, options: Options) -> str:
 def callables(name: str, options: Options) -> tuple[str, ...]:
     """Returns each `module:callable` of the declared sources that a partitioner's options name.
 
+    A backend that is not installed has none: an index of a build elsewhere may name it.
+
     Raises:
         InputError: A backend of a package raised an error.
     """
-    backend = get(name)
+    backend = find(name)
+    if backend is None:
+        return ()
     with _asked(name, "it was asked for `callables`"):
         return _references(backend.callables(options))
 
 
 def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
     """Returns the same as `callables` for a quantizer's options."""
-    backend = get(name)
+    backend = find(name)
+    if backend is None:
+        return ()
     with _asked(name, "it was asked for `quantizer_callables`"):
         return _references(backend.quantizer_callables(options))
 

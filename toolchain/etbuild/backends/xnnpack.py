@@ -64,8 +64,8 @@ class Xnnpack(BuiltInBackend):
         1.5)."""
         if not options.get(_DYNAMIC_WEIGHTS) or "aten::convolution" not in operators:
             return []
-        message = f"the program could not be loaded: `{_DYNAMIC_WEIGHTS}` and a convolution in one method"
-        return [Problem(message, (_DYNAMIC_WEIGHTS,), "leave the option out for this method")]
+        message = f"the runtime could not load the program: the method has `{_DYNAMIC_WEIGHTS}` and a convolution"
+        return [Problem(message, (_DYNAMIC_WEIGHTS,), "remove the option from this method")]
 
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:

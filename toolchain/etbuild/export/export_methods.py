@@ -169,7 +169,8 @@ def _shifted(value: Any) -> Any:
     """A copy of an input with other floating-point numbers, because zeros would hide what the method computes."""
     if not isinstance(value, torch.Tensor):
         return copy.deepcopy(value)
-    return value + 0.7 if value.is_floating_point() else value.clone()
+    can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
+    return value + 0.7 if can_add else value.clone()
 
 
 def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:

@@ -154,25 +154,32 @@ def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
         forgotten = {
             name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in finder.top_level_names()
         }
-        _unregister([module for name, module in forgotten.items() if name not in finder.kept])
+        kept = [module for name, module in forgotten.items() if name in finder.kept]
+        _unregister([module for name, module in forgotten.items() if name not in finder.kept], kept)
         for file in files:
             linecache.cache.pop(file, None)
 
 
-def _unregister(modules: list[ModuleType]) -> None:
-    """Undoes what removed modules have registered with PyTorch, so that they can be imported again."""
+def _unregister(modules: list[ModuleType], kept: list[ModuleType]) -> None:
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again.
+
+    Args:
+        modules: The modules that were removed.
+        kept: Modules that will be put back. What they hold stays registered.
+    """
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return
     own = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, library)}
     if own:  # some may belong to an installed package, which stays
-        own = {key: value for key, value in own.items() if not _is_kept(value)}
+        staying = [*kept, *sys.modules.values()]
+        own = {key: value for key, value in own.items() if not _is_held(value, staying)}
     for value in own.values():
         value._destroy()
 
 
-def _is_kept(value: Any) -> bool:
-    return any(value is part for module in list(sys.modules.values()) for part in list(vars(module).values()))
+def _is_held(value: Any, modules: list[ModuleType]) -> bool:
+    return any(value is part for module in modules for part in list(vars(module).values()))
 
 
 def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
