@@ -87,9 +87,9 @@ def specs(outcome: Outcome, scratch: Path) -> list[Any]:
 def test_partitions_are_paired_unless_it_is_told_not_to(lower: Lower) -> None:
     refused, _ = lower(two(coreml(NEW, LEAVE_EXP)), MODEL)
     assert refused.code == 1
-    assert "CoreMLBackend needs as many partitions of each method" in refused.err
+    assert "CoreMLBackend needs the same number of partitions in each method" in refused.err
     assert "would get 2 of `long`, 1 of `plain`, 1 of `short`" in refused.err
-    assert "or say `multimethod_weight_sharing_strategy: disabled`: " in refused.err
+    assert "or write `multimethod_weight_sharing_strategy: disabled`. " in refused.err
     outcome, _ = lower(two(coreml(NEW, LEAVE_EXP, APART)), MODEL)
     assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
 
@@ -239,9 +239,9 @@ def test_partitions_of_a_recipe_are_compared(build: Build, tmp_path: Path) -> No
     recipe = "recipe: {name: ios-arm64-coreml-fp16, kwargs: {minimum_deployment_target: iOS18}}\n"
     refused = build(HEAD + recipe + methods, model=CUT)
     assert refused.code == 1
-    assert ": recipe: CoreMLBackend needs as many partitions of each method" in refused.err
+    assert ": recipe: CoreMLBackend needs the same number of partitions in each method" in refused.err
     assert "`prefill` has `aten::argmax`, which it leaves out" in refused.err
-    assert "or say `partitioners` instead of the recipe's" in refused.err
+    assert "or write `partitioners` instead of the recipe's" in refused.err
 
 
 OLD_FOR_ONE = """\

@@ -76,7 +76,7 @@ def test_core_ml_says_what_helps_and_then_shares(lower: Lower) -> None:
     assert (outcome.code, outcome.files) == (1, [])
     told = "methods.decode.partitioners: CoreMLBackend keeps `cache` inside its delegate, so `peek` and `prefill`"
     assert told in outcome.err
-    assert "set `take_over_mutable_buffer: false` in the options of `coreml`" in outcome.err
+    assert "write `take_over_mutable_buffer: false` into the options of `coreml`" in outcome.err
     left = COREML.format(", take_over_mutable_buffer: false")
     shared = places(lower(tail(prefill=left, decode=left, peek=""), MODEL)[0])
     assert shared == {method: [(2, 0)] for method in ("decode", "peek", "prefill")}
