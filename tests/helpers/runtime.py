@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,14 @@ def _server() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    atexit.register(server.communicate)  # ends the server, because it reads the end of its input
+    atexit.register(_end, server, os.getpid())
     return server
+
+
+def _end(server: subprocess.Popen[str], owner: int) -> None:
+    """Ends the server, which reads the end of its input. In a fork of the owner it would wait forever."""
+    if os.getpid() == owner:
+        server.communicate()
 
 
 def run(program: Path, sessions: list[list[Call]], scratch: Path) -> list[list[list[torch.Tensor]]]:

@@ -171,7 +171,7 @@ def test_all_methods_are_not_lowered_by_the_plan_of_one(tmp_path: Path, capsys: 
         (
             ("methods", "decode", "partitioners"),
             [{"backend": "custom", "options": {"factory": "x"}}],
-            "partitioners[0].options.factory: \"x\" does not fit: `module:callable`",
+            'partitioners[0].options.factory: "x" does not fit: `module:callable`',
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ def code_of(run: Callable[[], int], end: Callable[[], None] = lambda: None) -> i
     slate = Slate.new()
     child = os.fork()
     if child == 0:
+        atexit._clear()  # what other tests have registered belongs to this process's parent
         work(slate, run, end)
     _, status = os.waitpid(child, 0)
     code = slate.code(child)
