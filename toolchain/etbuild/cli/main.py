@@ -76,7 +76,7 @@ def main(
         raise
     except Elsewhere as done:
         return done.code
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001 - `_tell` raises a bug of the driver again
         # Libraries turn an interrupt into other errors: PyTorch does, for example, while it is imported.
         if interrupts or isinstance(error, KeyboardInterrupt):
             tell_interrupt()

@@ -237,13 +237,13 @@ def _storage(tensor: torch.Tensor) -> int:
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
     """On exit, restores the random number generators of Python, NumPy and torch."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        np.random.set_state(of_numpy)  # noqa: NPY002 - as above
 
 
 def _is_tensor(value: Any) -> bool:

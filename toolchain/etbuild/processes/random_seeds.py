@@ -15,5 +15,5 @@ def seed(value: int) -> None:
         value: From 0 to 2**63 - 1. NumPy uses 32 bits of it.
     """
     torch.manual_seed(value)
-    np.random.seed(value % 2**32)  # noqa: NPY002
+    np.random.seed(value % 2**32)  # noqa: NPY002 - models use it
     random.seed(value)

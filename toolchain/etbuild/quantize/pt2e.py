@@ -222,7 +222,8 @@ def quantize_method(
 def _arithmetic_of_every_processor() -> Iterator[None]:
     """Within this context, sums do not depend on the machine: one thread, and no library that adapts to the processor.
 
-    Environment variables of the process control the choices that PyTorch and MKL make themselves: see `__main__`.
+    Environment variables of the process control the choices that PyTorch and MKL make themselves: see
+    `processes.environment`.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
