@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from etbuild.backends.coreml import model_files
+from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build, Outcome
 
-from .conftest import HEAD, Lower
+from .conftest import Lower
 from .test_sharing import INPUT, MODEL, sharing, tail, two
 
 TIED = """\

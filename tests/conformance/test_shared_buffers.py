@@ -92,7 +92,7 @@ def test_a_buffer_inside_a_delegate_is_not_shared(
     it."""
     if merged:
         monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
-    outcome, _ = lower(tail(decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
+    outcome, _ = lower(tail(True, decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
     assert (outcome.code, outcome.files) == (1, [])
     told = f": SingleBackend keeps `cache` inside its delegate, so `{method}` cannot share it"
     assert f"methods.decode.partitioners{told}" in outcome.err

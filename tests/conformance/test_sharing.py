@@ -58,7 +58,8 @@ def weight() -> bytes:
     import torch
 
     torch.manual_seed(5)
-    return torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
+    content: bytes = torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
+    return content
 
 
 VULKAN = """\

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
 
 Target = Callable[[bytes], None]
-_NO_MODEL = {"sources": {}, "data": {}, "packages": []}
+_NO_MODEL: dict[str, Any] = {"sources": {}, "data": {}, "packages": []}
 
 
 @functools.cache

@@ -92,7 +92,7 @@ QUANTIZED = {
     "vulkan-int8": Case("VulkanBackend", {}, 1, {"dynamic": True}),
 }
 # Options without which a backend's own schema refuses a manifest.
-VENDORS = {
+VENDORS: dict[str, dict[str, Any]] = {
     "mediatek": {"platform_config": "mt6991"},
     "nxp": {"target": "imxrt700"},
     "qualcomm": {"soc_model": "SM8650", "htp": {"use_fp16": True}},
@@ -127,7 +127,9 @@ def is_here(name: str) -> bool:
 
 
 def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[str, Any] | None = None) -> str:
-    method = {name: {"example_inputs": [{"shape": [rows, WIDTH]}]} for name, rows in ROWS.items()}
+    method: dict[str, dict[str, Any]] = {
+        name: {"example_inputs": [{"shape": [rows, WIDTH]}]} for name, rows in ROWS.items()
+    }
     if quantizer is not None:
         for method_name, rows in ROWS.items():
             calibration = {"factory": "model:batches", "kwargs": {"rows": rows}}

@@ -80,7 +80,7 @@ constant_methods:
 
 def answers(program: Path, *names: str) -> list[list[Any]]:
     loaded = Runtime.get().load_program(program)
-    return [list(loaded.load_method(name).execute([])) for name in names]  # type: ignore[union-attr]
+    return [list(loaded.load_method(name).execute([])) for name in names]
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

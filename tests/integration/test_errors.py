@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from .conftest import MANIFEST, MODEL, Build
+from .conftest import MANIFEST, MODEL, Build, Outcome
 
 WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.safetensors')
 
 
-def expect(outcome, code: int, *fragments: str) -> None:
+def expect(outcome: Outcome, code: int, *fragments: str) -> None:
     for fragment in fragments:
         assert fragment in outcome.err
     assert outcome.code == code
@@ -58,7 +58,8 @@ TALL = MODEL.replace("Linear(8, 4)", "Sequential(*(torch.nn.Linear(8, 8) for _ i
 def tall(change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> bytes:
     """Returns a file with the weights of `TALL`, each changed."""
     shapes = {f"linear.{n}.{part}": size for n in range(150) for part, size in (("weight", (8, 8)), ("bias", (8,)))}
-    return save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
+    content: bytes = save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
+    return content
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,12 @@ methods:
 
 def facts(made: Outcome) -> dict[str, Any]:
     assert made.code == 0, made.err
-    return program_file.program_facts(program_file.read_program(made.read("net.pte")))["methods"]
+    methods: dict[str, Any] = program_file.program_facts(program_file.read_program(made.read("net.pte")))["methods"]
+    return methods
 
 
 def run(program: Path, method: str, x: torch.Tensor) -> torch.Tensor:
-    return Runtime.get().load_program(program).load_method(method).execute([x])[0]  # type: ignore[union-attr]
+    return Runtime.get().load_program(program).load_method(method).execute([x])[0]
 
 
 @pytest.fixture

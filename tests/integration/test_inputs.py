@@ -85,7 +85,7 @@ def eager(built: Outcome) -> Any:
 
 
 def run(program: Path, method: str, *inputs: Any) -> list[torch.Tensor]:
-    return list(Runtime.get().load_program(program).load_method(method).execute(inputs))  # type: ignore[union-attr]
+    return list(Runtime.get().load_program(program).load_method(method).execute(inputs))
 
 
 def nested_inputs(rows: int) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:

@@ -206,7 +206,8 @@ def run(outcome: Outcome, method: str, *inputs: object) -> list[float]:
 
     assert outcome.code == 0, outcome.err
     loaded = Runtime.get().load_program(outcome.directory / "net.pte").load_method(method)
-    return loaded.execute([torch.tensor([1.0]), *inputs])[0].tolist()
+    output: list[float] = loaded.execute([torch.tensor([1.0]), *inputs])[0].tolist()
+    return output
 
 
 ONE = "{example_inputs: [{shape: [1], fill: 1}]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from safetensors.torch import save_file
 
@@ -235,7 +237,7 @@ def test_the_same_build_gives_the_same_bytes(build: Build) -> None:
     assert [first.read(name) for name in first.files] == [second.read(name) for name in second.files]
 
 
-def test_several_weights_files_make_one_state(build: Build, tmp_path) -> None:
+def test_several_weights_files_make_one_state(build: Build, tmp_path: Path) -> None:
     import torch
 
     shapes = {"backbone.table.weight": (16, 8), "backbone.first.weight": (8, 8), "backbone.first.bias": (8,)}

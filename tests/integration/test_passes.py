@@ -81,7 +81,7 @@ def run(made: Outcome, method: str) -> tuple[torch.Tensor, torch.Tensor]:
     program = Runtime.get().load_program(made.directory / "net.pte")
     x = torch.arange(16.0).reshape(2, 8) / 16
     linear = x @ torch.full((8, 4), 0.125) - 0.5
-    return program.load_method(method).execute([x])[0], linear  # type: ignore[union-attr]
+    return program.load_method(method).execute([x])[0], linear
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def signature(graph: Any) -> Any:
 
 
 def tree(kind: str, context: Any) -> str:
-    leaf = {"type": None, "context": None, "children_spec": []}
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
     return json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf]}])
 
 
@@ -456,7 +456,7 @@ def test_whatever_is_damaged_is_an_error_of_the_input(records: dict[str, bytes],
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         file.write_bytes(damaged[: chance.choice((len(damaged), chance.randrange(len(damaged))))])
         refused_or_read(file)
-    values = [None, True, -1, 2**63, 1e300, "", "x", code(canary), [], {}, "aten", "as_int"]
+    values: list[Any] = [None, True, -1, 2**63, 1e300, "", "x", code(canary), [], {}, "aten", "as_int"]
     tables = {name: json.loads(records[name]) for name in (GRAPH, WEIGHTS, CONSTANTS)}
     for _ in range(80):
         name = chance.choice(list(tables))

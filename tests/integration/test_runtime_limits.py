@@ -85,7 +85,7 @@ def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
     except RuntimeError:
         return False
     wanted = computed(method, x)
-    return result.shape == wanted.shape and torch.equal(result.double(), wanted.double())
+    return bool(result.shape == wanted.shape and torch.equal(result.double(), wanted.double()))
 
 
 LIMITS = [

@@ -101,7 +101,7 @@ def test_what_modules_share_is_in_the_artifact_once(
     program = Runtime.get().load_program(made.directory / "net.pte", data_path=data)
     x = torch.randn(2, 64)
     for method, module in (("classify", modules["classifier"]), ("embed", modules["embedder"].embed)):
-        found = program.load_method(method).execute([x])[0]  # type: ignore[union-attr]
+        found = program.load_method(method).execute([x])[0]
         torch.testing.assert_close(found, module(x))
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,14 +212,19 @@ def test_the_collector_waits_for_who_reads(kept: Kept) -> None:
     reading, done = threading.Event(), threading.Event()
     original = kept.cache._copy_out
 
-    def slowly(*arguments: object) -> None:
+    def slowly(*arguments: Any) -> None:
         reading.set()
         time.sleep(0.2)
         assert not done.is_set()
-        original(*arguments)  # type: ignore[arg-type]
+        original(*arguments)
 
-    kept.cache._copy_out = slowly  # type: ignore[method-assign]
-    collector = threading.Thread(target=lambda: (reading.wait(), Cache(kept.root / "cache").gc(0), done.set()))
+    def collect() -> None:
+        reading.wait()
+        Cache(kept.root / "cache").gc(0)
+        done.set()
+
+    kept.cache._copy_out = slowly  # type: ignore[assignment,method-assign]
+    collector = threading.Thread(target=collect)
     collector.start()
     assert kept.fetch() == FILES
     collector.join()

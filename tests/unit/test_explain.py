@@ -22,7 +22,8 @@ EXPORT, LOWER = ["export", "lower, if the exported graphs change", "report"], ["
 
 def changed(name: str, **values: Any) -> dict[str, Any]:
     """Returns an index in which inputs of one kind differ."""
-    return make_index(**{name: {**BEFORE["inputs"][name], **values}})
+    inputs: dict[str, Any] = {name: {**BEFORE["inputs"][name], **values}}
+    return make_index(**inputs)
 
 
 def toolchain(driver: dict[str, str] | None = None, **distributions: dict[str, str]) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from etbuild.processes import forked
 
 
 def writer(path: Path) -> Callable[[], None]:
-    return lambda: path.write_text(str(os.getpid())) and None
+    def write() -> None:
+        path.write_text(str(os.getpid()))
+
+    return write
 
 
 def test_each_task_has_a_process_of_its_own(tmp_path: Path) -> None:

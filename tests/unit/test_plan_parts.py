@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     BatchesFile,
     ContainerExample,
@@ -14,7 +15,6 @@ from etbuild.plan.parts import (
     FileExample,
     ModuleSource,
     NamedData,
-    Part,
     RecipeCall,
     TensorExample,
     TorchaoEntry,
@@ -109,5 +109,12 @@ def test_a_configuration_of_torchao_and_its_json(own: dict[str, Any]) -> None:
 
 
 def test_keys_that_are_no_field_are_not_read() -> None:
-    document = {"factory": "a:a", "huggingface": None, "kwargs": {}, "seed": 1, "modules": [], "weights": ["a.pt"]}
+    document: dict[str, Any] = {
+        "factory": "a:a",
+        "huggingface": None,
+        "kwargs": {},
+        "seed": 1,
+        "modules": [],
+        "weights": ["a.pt"],
+    }
     assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, ())

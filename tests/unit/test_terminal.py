@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_names_in_indexes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_names_in_programs() -> None:
     method = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
-    sizes = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
+    sizes: dict[str, Any] = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
     head = {"file": EVIL, "size": 1, "sha256": ""}
     program = {"kind": "program", **head, "methods": {EVIL: method}, "bytes": sizes, "external_keys": [EVIL]}
     assert is_clean(inspection.text(program))

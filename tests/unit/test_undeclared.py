@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -293,7 +294,8 @@ def test_memory_that_processes_share_starts_none(tmp_path: Path) -> None:
     """Python starts its own process that removes leftover shared memory."""
 
     def task() -> set[str]:
-        multiprocessing.resource_tracker._resource_tracker._fd = None  # as if it had not been started
+        tracker: Any = multiprocessing.resource_tracker._resource_tracker
+        tracker._fd = None  # as if it had not been started
         with undeclared.unkeyed() as found:
             code = "from multiprocessing.shared_memory import SharedMemory\nm = SharedMemory(create=True, size=9)\n"
             run(tmp_path, code + "m.close()\nm.unlink()")

@@ -29,8 +29,8 @@ from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorSerializer,
     _deserialize_to_flat_tensor,
 )
-from flatbuffers.number_types import Uint32Flags, Uint64Flags  # type: ignore[import-untyped]
-from flatbuffers.table import Table  # type: ignore[import-untyped]
+from flatbuffers.number_types import Uint32Flags, Uint64Flags
+from flatbuffers.table import Table
 
 from etbuild.errors import InputError
 from etbuild.files import regular_files
