@@ -215,12 +215,14 @@ class PairingBackend(BackendDetails):
 
 
 class Taker(Partitioner):
-    """Partitions the operators that it takes: neighbours together, or with `alone` each by itself. Also in control
-    flow."""
+    """Partitions the operators that it takes, also those in control flow.
 
-    def __init__(self, operators: list[str], backend: str, spec: str, alone: bool) -> None:
+    Neighbours are in one partition; with `separately`, each operator has its own.
+    """
+
+    def __init__(self, operators: list[str], backend: str, spec: str, separately: bool) -> None:
         super().__init__()
-        self.operators, self.backend, self.prefix, self.alone = operators, backend, spec, alone
+        self.operators, self.backend, self.prefix, self.separately = operators, backend, spec, separately
 
     def partition(self, program: ExportedProgram) -> PartitionResult:
         tags: dict[str, DelegationSpec] = {}
@@ -237,7 +239,7 @@ class Taker(Partitioner):
             if name not in self.operators:
                 tag = None
                 continue
-            tag = f"{self.backend}{len(tags)}" if tag is None or self.alone else tag
+            tag = f"{self.backend}{len(tags)}" if tag is None or self.separately else tag
             node.meta["delegation_tag"] = tag
             tags[tag] = DelegationSpec(self.backend, [CompileSpec("spec", f"{self.prefix}{name}".encode())])
         for _, submodule, _ in get_control_flow_submodules(module):
@@ -256,8 +258,8 @@ class StateTaker(Taker):
 class Sayer(Taker):
     """Declares the backend that it delegates to, as ExecuTorch's own partitioners do."""
 
-    def __init__(self, operators: list[str], backend: str, spec: str, alone: bool) -> None:
-        super().__init__(operators, backend, spec, alone)
+    def __init__(self, operators: list[str], backend: str, spec: str, separately: bool) -> None:
+        super().__init__(operators, backend, spec, separately)
         self.delegation_spec = DelegationSpec(backend, [])
 
 
@@ -272,8 +274,8 @@ class Changer(Taker):
         return super().partition(program)
 
 
-def take(operators: list[str], backend: str, spec: str = "", alone: bool = False) -> Partitioner:
-    return Taker(operators, backend, spec, alone)
+def take(operators: list[str], backend: str, spec: str = "", separately: bool = False) -> Partitioner:
+    return Taker(operators, backend, spec, separately)
 
 
 def take_state(operators: list[str]) -> Partitioner:

@@ -70,7 +70,7 @@ def places(outcome: Outcome) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-def test_core_ml_says_what_helps_and_then_shares(lower: Lower) -> None:
+def test_core_ml_names_the_option_that_shares(lower: Lower) -> None:
     taken = COREML.format("")
     outcome, _ = lower(tail(prefill=taken, decode=taken, peek=""), MODEL)
     assert (outcome.code, outcome.files) == (1, [])

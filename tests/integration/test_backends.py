@@ -119,7 +119,7 @@ SURROUNDINGS = {
 # Backends whose weights can be stored in a file beside the program.
 TAGGED = ("native", "vulkan")
 # Core ML's tools would give models random names: a case with other weights, and a case with one method.
-CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
+CORE_ML = {"coreml-other": {"seed": 1}, "coreml-single": {}}
 
 
 def is_here(name: str) -> bool:
@@ -174,7 +174,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, model in CORE_ML.items():
             content = yaml.safe_load((root / "coreml.yaml").read_text())
             content = {**content, "name": name, "model": {**content["model"], **model}}
-            if name == "coreml-alone":
+            if name == "coreml-single":
                 del content["methods"]["prefill"]
             (root / f"{name}.yaml").write_text(yaml.safe_dump(content))
         names += CORE_ML
@@ -267,7 +267,7 @@ def test_the_document_has_a_row_for_every_backend() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_document_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
+def test_the_documented_measurements_are_right(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
     row = next(row for row in documented_rows() if row[0] == f"`{name}`")
     if not is_here(name):
         pytest.skip(", ".join(problem.message for problem in backends.missing(name, ())))
@@ -279,7 +279,7 @@ def test_the_document_says_what_a_backend_does(name: str, built: Path, built_els
 
 
 @pytest.mark.parametrize("name", TAGGED)
-def test_weights_lie_beside_the_program_once(name: str, built: Path) -> None:
+def test_weights_are_beside_the_program_once(name: str, built: Path) -> None:
     layer = WIDTH * WIDTH * 4
     assert 3 * layer < (built / f"{name}-tagged.weights.ptd").stat().st_size < 3.2 * layer
     assert (built / f"{name}-tagged.pte").stat().st_size < layer
@@ -383,7 +383,7 @@ def test_core_ml_models_with_other_weights_have_other_names(built: Path) -> None
 
 
 def test_a_core_ml_model_of_one_method_is_reproducible(built: Path, built_elsewhere: Path) -> None:
-    assert (built / "coreml-alone.pte").read_bytes() == (built_elsewhere / "coreml-alone.pte").read_bytes()
+    assert (built / "coreml-single.pte").read_bytes() == (built_elsewhere / "coreml-single.pte").read_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(set(backends.BACKENDS) - {*CASES, "custom"} | {"vgf"}))

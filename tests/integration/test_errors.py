@@ -130,7 +130,7 @@ def test_module_on_the_meta_device(build: Build) -> None:
     expect(build(model=model), 1, "`linear.weight` is on the meta device and has no content")
 
 
-def test_what_a_model_prints_is_no_result(build: Build) -> None:
+def test_output_of_a_model_is_not_taken_for_a_result(build: Build) -> None:
     model = MODEL.replace("return Net()", "print('hello'); __import__('os').system('echo native')\n    return Net()")
     outcome = build(MANIFEST, "--json", model=model)
     assert "hello" in outcome.err
@@ -330,7 +330,7 @@ def test_a_model_that_exits_is_a_failed_build(build: Build, place: str) -> None:
     expect(build(manifest, model=model, partitioner=source), 1, "SystemExit")
 
 
-def test_what_lies_beside_a_package_is_not_imported_undeclared(build: Build) -> None:
+def test_undeclared_files_beside_a_package_are_not_imported(build: Build) -> None:
     model = "import importlib\nplug = importlib.import_module('pkg.' + 'plug')\n" + MODEL
     sources = {"pkg__net": model, "pkg____init__": "", "pkg__plug": "K = 1\n"}
     expect(build(MANIFEST.replace("model:create", "pkg.net:create"), **sources), 1, "No module named 'pkg.plug'")

@@ -85,7 +85,9 @@ def test_tiny_lm_prefill_twice_in_one_session(cli_built: Callable[[str], Path], 
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-def test_tiny_lm_decode_step_by_step_says_what_prefill_says(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
+    cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     prompt = tokens(12, seed=2)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12)]
     stepwise, at_once = assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps, [("prefill", [prompt])]], tmp_path)
@@ -97,7 +99,7 @@ def test_tiny_lm_decode_at_the_last_position(cli_built: Callable[[str], Path], t
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
-def test_tiny_lm_decode_goes_on_where_prefill_stopped(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     text = tokens(20, seed=3)
     steps = [("decode", [text[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
     after_prefill = [("prefill", [text[:, :12]]), *steps]

@@ -71,14 +71,14 @@ def assert_close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_llama_prefill_says_what_transformers_says(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompts = [tokens(length, seed=length) for length in (1, 2, 8, 64)]
     sessions = [[("prefill", [prompt, torch.tensor([0])])] for prompt in prompts]
     outputs = run(cli_built("llama"), sessions, tmp_path)
     assert_close(outputs, [[[logits(prompt)]] for prompt in prompts])
 
 
-def test_llama_decode_step_by_step_says_what_transformers_says(
+def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prompt = tokens(64, seed=1)
@@ -87,14 +87,14 @@ def test_llama_decode_step_by_step_says_what_transformers_says(
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-def test_llama_prefill_goes_on_in_the_middle(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=2)
     calls = [("prefill", [prompt[:, :12], torch.tensor([0])]), ("prefill", [prompt[:, 12:], torch.tensor([12])])]
     [outputs] = run(cli_built("llama"), [calls], tmp_path)
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-def test_llama_decodes_what_prefill_left_in_the_cache(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=3)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
     [outputs] = run(cli_built("llama"), [[("prefill", [prompt[:, :12], torch.tensor([0])]), *steps]], tmp_path)
@@ -110,7 +110,7 @@ def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     assert report["bytes"]["named_data"] == {}
 
 
-def test_bert_says_what_transformers_says(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     module = reference("bert")
     calls: list[list[Call]] = []
     expected = []
@@ -222,7 +222,7 @@ def test_a_class_that_cannot_be_exported_is_named(build: Build) -> None:
     assert "`LongformerModel` cannot be exported as it is with this configuration: write a factory" in outcome.err
 
 
-def test_a_configuration_that_is_no_mapping_is_named(build: Build) -> None:
+def test_a_configuration_that_is_not_a_mapping_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2
     assert "model.huggingface.config: `list.json` is not a configuration" in outcome.err

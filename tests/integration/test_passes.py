@@ -138,7 +138,7 @@ def test_another_result_is_an_error(make: Any, hook: str, wanted: str) -> None:
     assert f"passes.{hook}[0]: `passes:nothing` returned NoneType, not {wanted}" in made.err
 
 
-def test_what_is_no_pass_and_what_fails_is_named(make: Any) -> None:
+def test_wrong_and_failing_passes_are_named(make: Any) -> None:
     made = make(passes(edge=["strangers"]))
     assert made.code == 1
     assert "passes.edge[0]: `passes:strangers` returned int among its passes, which is not callable" in made.err

@@ -86,7 +86,7 @@ def named_data() -> bytes:
 
 
 @pytest.mark.parametrize("make", [nested, long_names, named_data])
-def test_what_stands_for_much_more_than_its_bytes_is_refused(tmp_path: Path, make: object) -> None:
+def test_a_small_file_that_expands_to_terabytes_is_refused(tmp_path: Path, make: object) -> None:
     assert callable(make)
     path = tmp_path / "bomb"
     path.write_bytes(make())

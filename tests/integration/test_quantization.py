@@ -240,7 +240,7 @@ def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build,
     with torch.no_grad():
         expected = module().text(tokens)
     assert 1e-3 < float((actual - expected).norm() / expected.norm()) < 0.2
-    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # in fp32 the linear layer alone has 16 kB
+    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # the linear layer in fp32 would have 16 kB
 
 
 def test_training(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,8 +423,8 @@ def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
 
 def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: Path) -> None:
     text = manifest(batches("torch.randn(2, 128)"))
-    alone = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
-    both, one = build(text, model=MODEL), build(alone, model=MODEL)
+    without_features = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
+    both, one = build(text, model=MODEL), build(without_features, model=MODEL)
     assert error_of(both, tmp_path) == error_of(one, tmp_path)
 
 
@@ -461,9 +461,9 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path: Path) -> None:
     assert made.code == 0, made.err
     assert max(errors_of(made, tmp_path, "features", "forward")) < 1e-5
     assert len(made.read("net.pte")) < WEIGHTS * 1.2  # the body is stored once
-    alone = build(text.replace(", features: {program: features.pt2}", ""), files=files)
+    single = build(text.replace(", features: {program: features.pt2}", ""), files=files)
     inputs = torch.randn(8, 128)
-    (((actual,),),) = run(alone.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    (((actual,),),) = run(single.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
     torch.testing.assert_close(actual, module()(inputs), rtol=1e-4, atol=1e-4)
 
 
@@ -519,7 +519,7 @@ def test_refused(quantize: str, message: str, build: Build) -> None:
     assert made.files == []
 
 
-def test_a_file_that_is_no_exported_program(build: Build) -> None:
+def test_a_file_that_is_not_an_exported_program(build: Build) -> None:
     text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: forward.pt2}}\n"
     state = io.BytesIO()
     torch.save({"weight": torch.ones(2)}, state)

@@ -140,7 +140,7 @@ def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -
     assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest overrides the recipe
 
 
-def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> None:
+def test_memory_planning_of_a_method_overrides_a_recipe(build: Build) -> None:
     recipe = RECIPE.replace("segment_alignment=4096", "memory_planning_pass=MemoryPlanningPass(alignment=32)")
     recipe = recipe.replace("import ExecutorchBackendConfig", "import ExecutorchBackendConfig, MemoryPlanningPass")
     recipe = recipe.replace(

@@ -197,7 +197,7 @@ def test_an_exported_program_may_write_to_what_two_modules_share(build: Build) -
     ("kind", "message"),
     [("other", "returned a dict with int at `number`"), ("name", "returned a dict with the key `training`")],
 )
-def test_what_is_no_module_is_an_error(build: Build, kind: str, message: str) -> None:
+def test_values_that_are_not_modules_are_errors(build: Build, kind: str, message: str) -> None:
     made = build(manifest(kind), model=MODEL, files={"net.safetensors": save({"x": torch.zeros(1)})})
     assert made.code == 1
     assert f"model.factory: `model:create` {message}" in made.err

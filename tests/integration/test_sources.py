@@ -89,7 +89,7 @@ def test_what_is_exported_is_what_runs(tmp_path: Path, strict: bool) -> None:
     assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_asserts_are_kept_whatever_python_is_told(tmp_path: Path) -> None:
+def test_asserts_are_kept_under_any_option_of_python(tmp_path: Path) -> None:
     (tmp_path / "digested.py").write_text("assert False, 'kept'\n")
     script = f"""
 from pathlib import Path

@@ -81,7 +81,7 @@ def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_
 RUN = "import site; site.main(); from etbuild.__main__ import main; sys.exit(main())"
 
 
-def test_what_stays_of_an_environment() -> None:
+def test_kept_and_dropped_variables_of_an_environment() -> None:
     stays = {
         "PATH": "/bin",
         "HOME": "/home/me",

@@ -180,12 +180,12 @@ def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (None, "no such file or directory"),
         ("{", "not an index"),
-        ("[]", "its schema is none, not executorch-index/v2"),
+        ("[]", "it has no `schema`, which must be executorch-index/v2"),
         ('{"schema": "executorch-index/v1"}', "create it again with this version of `etbuild`"),
         ('{"schema": "executorch-index/v2"}', "the key `name` is missing"),
     ],
 )
-def test_what_is_no_index(
+def test_files_that_are_not_indexes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
 ) -> None:
     path = tmp_path / "x.index.json"

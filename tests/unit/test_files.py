@@ -185,7 +185,7 @@ def test_an_index_removes_nothing_but_artifacts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["[" * 100_000, '{"artifacts": 5}', '{"artifacts": [5]}', "null", "\udcff"])
-def test_what_is_no_index_is_replaced(tmp_path: Path, index: str) -> None:
+def test_a_file_that_is_not_an_index_is_replaced(tmp_path: Path, index: str) -> None:
     (tmp_path / "a.index.json").write_text(index, errors="surrogateescape")
     publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
     assert (tmp_path / "a.index.json").read_bytes() == b"{}"

@@ -42,7 +42,7 @@ def test_no_more_run_at_once_than_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [BuildError, InputError])
 def test_an_error_in_a_task_is_raised_in_the_parent(kind: type[BuildError]) -> None:
-    problem = Problem("it is wrong", ("methods", "f", 0), "mend it")
+    problem = Problem("it is wrong", ("methods", "f", 0), "fix it")
 
     def task() -> None:
         raise kind([problem])

@@ -42,14 +42,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_what_is_no_strict_json_is_refused(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         json_file.parse(data)
 
 
 @pytest.mark.parametrize("verb", ["explain", "lock", "diff"])
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_every_verb_says_what_is_wrong_with_an_index(
+def test_every_verb_names_the_error_in_an_index(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, data: bytes
 ) -> None:
     path = tmp_path / "net.index.json"
@@ -59,7 +59,7 @@ def test_every_verb_says_what_is_wrong_with_an_index(
     assert f"{path}: not an index: " in capsys.readouterr().err
 
 
-def test_what_fits_the_limits_is_read() -> None:
+def test_values_within_the_limits_are_read() -> None:
     deepest = b"[" * 100 + b"]" * 100
     for data in (b"1", b"-9223372036854775808", b"18446744073709551615", b'"\\ud83d\\ude00"', deepest):
         assert json_file.parse(data) == json.loads(data)
@@ -148,7 +148,7 @@ def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
         assert read(path, type(part)) == part
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     link = tmp_path / "link"

@@ -36,7 +36,7 @@ def test_a_lockfile_holds_what_is_shipped(locked: list[str]) -> None:
     assert main.main(["lock", *locked]) == 0
 
 
-def test_another_report_is_no_change(locked: list[str]) -> None:
+def test_another_report_is_not_a_change(locked: list[str]) -> None:
     index = make_index(edited(MANIFEST, "checks", value={"max_program_bytes": 9000}))
     index["artifacts"][2]["sha256"] = sha256("other")
     write(Path(locked[0]), index)

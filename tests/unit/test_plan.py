@@ -56,7 +56,7 @@ def planned(tmp_path: Path, text: str) -> Plan:
     return from_manifest(validate.load(path).data)
 
 
-def test_weights_are_blamed_where_they_stand() -> None:
+def test_errors_of_weights_are_at_their_key() -> None:
     assert weights_names(["a.pt"]) == {"a.pt": ("model", "weights")}
     assert weights_names(["a.pt", "b.pt"])["b.pt"] == ("model", "weights", 1)
 
@@ -145,7 +145,7 @@ def test_positions_survive_json() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"schema": "executorch-lower-plan/v1"}'])
-def test_a_file_that_is_no_such_plan(tmp_path: Path, content: str | None) -> None:
+def test_a_file_that_is_not_the_expected_plan_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "plan.json"
     if content is not None:
         path.write_text(content)

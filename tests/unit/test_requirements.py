@@ -25,7 +25,7 @@ def test_every_extra_has_its_lock() -> None:
     assert locks == extras() | OTHERS
 
 
-def test_the_repository_rule_knows_every_extra() -> None:
+def test_the_repository_rule_has_every_extra() -> None:
     text = (REPOSITORY / "rules/private/packages_repository.bzl").read_text()
     listed = re.search(r"^EXTRAS = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
     assert listed is not None

@@ -80,5 +80,5 @@ def test_ordinary_characters_without_a_form_may_be_in_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eb", "\u2066", "\x9b", "\ud800", "\u2028", "\u200f"])
-def test_what_steers_a_terminal_or_turns_text_may_not(name: str) -> None:
+def test_characters_that_control_a_terminal_or_reverse_text_may_not(name: str) -> None:
     assert steers(name)

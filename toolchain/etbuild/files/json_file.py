@@ -71,10 +71,11 @@ def check(
     said = parsed.get("schema") if isinstance(parsed, dict) else None
     wanted = json_schema.identifier(schema_name)
     if wanted is not None and said != wanted:
-        found = said[:_QUOTED] if isinstance(said, str) else "none"
+        if not isinstance(said, str):
+            raise InputError.of(f"{path}: not {what}: it has no `schema`, which must be {wanted}", hint)
         again = "create it again with this version of `etbuild`"
-        hint = hint or (again if found.partition("/")[0] == wanted.partition("/")[0] else None)
-        raise InputError.of(f"{path}: not {what}: its schema is {found}, not {wanted}", hint)
+        hint = hint or (again if said.partition("/")[0] == wanted.partition("/")[0] else None)
+        raise InputError.of(f"{path}: not {what}: its schema is {said[:_QUOTED]}, not {wanted}", hint)
     wrong = json_schema.problems(schema_name, parsed, below, most=_NAMED)
     if wrong:
         problems = [Problem(f"{path}: not {what}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]]
