@@ -23,6 +23,7 @@ from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
+    from etbuild.results import Index
 
 Target = Callable[[bytes], None]
 _NO_MODEL: dict[str, Any] = {"sources": {}, "data": {}, "packages": []}
@@ -45,7 +46,7 @@ def _file(name: str, data: bytes) -> Path:
 
 
 @functools.cache
-def _sound_index() -> dict[str, Any]:
+def _sound_index() -> Index:
     from tests.unit.indexes import make_index
 
     return make_index(tensors=1)

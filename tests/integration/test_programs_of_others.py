@@ -98,7 +98,9 @@ def test_named_data_is_read_as_executorch_reads_it() -> None:
     path = SEEDS / "ptd-net"
     content = program_file.named_data_content(path.read_bytes())
     expected = {named.key: content.segments[named.segment_index].size for named in content.named_data}
-    assert program_file.describe(path)["named_data"] == program_file.named_data_facts(path) == expected
+    described = program_file.describe(path)
+    assert described["kind"] == "named_data"
+    assert described["named_data"] == program_file.named_data_facts(path) == expected
     assert expected
 
 

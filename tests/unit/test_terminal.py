@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from etbuild.analysis import inspection
 from etbuild.analysis.tables import table
 from etbuild.cli import main
 from etbuild.errors import Problem, printable, steers
+from etbuild.results import BlobSizes, FileHead, ProgramFile, ProgramMethod
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -63,10 +63,16 @@ def test_names_in_indexes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_names_in_programs() -> None:
-    method = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
-    sizes: dict[str, Any] = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
-    head = {"file": EVIL, "size": 1, "sha256": ""}
-    program = {"kind": "program", **head, "methods": {EVIL: method}, "bytes": sizes, "external_keys": [EVIL]}
+    method: ProgramMethod = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
+    sizes: BlobSizes = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
+    head: FileHead = {"file": EVIL, "size": 1, "sha256": ""}
+    program: ProgramFile = {
+        "kind": "program",
+        **head,
+        "methods": {EVIL: method},
+        "bytes": sizes,
+        "external_keys": [EVIL],
+    }
     assert is_clean(inspection.text(program))
     assert is_clean(inspection.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
     assert is_clean(table([("a", "b"), (EVIL, EVIL)]))

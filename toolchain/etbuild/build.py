@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
@@ -17,6 +17,7 @@ from etbuild.inputs.import_graph import Used, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.inputs.step_context import Stage
 from etbuild.plan.plan import LowerPlan, Plan
+from etbuild.results import KeyInputs
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _Request:
     plan: Plan
     inputs: Inputs
     used: Used
-    described: dict[str, Any]
+    described: KeyInputs
 
     @property
     def key(self) -> str:

@@ -9,11 +9,12 @@ from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import format_path
 from etbuild.files.digests import digest
 from etbuild.plan.plan import Plan
+from etbuild.results import BuildInputs, Digests, KeyInputs, Toolchain
 
 _NAMED = 8  # at most this many changed tensors are listed by name
 
 
-def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
+def tree(inputs: KeyInputs) -> Iterator[tuple[int, str, str, str]]:
     """Yields the inputs of a key as the lines of a tree.
 
     Args:
@@ -30,9 +31,9 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
     yield 2, "methods", digest(plan["methods"]), ""
     for name, method in sorted(plan["methods"].items()):
         yield 3, name, digest(method), ", ".join(entry["backend"] for entry in method["partitioners"]) or "portable"
-    for part in ("sources", "data"):
-        yield 1, part, digest(inputs[part]), "" if inputs[part] else "none"
-        for name, sha256 in sorted(inputs[part].items()):
+    for part, digests in (("sources", inputs["sources"]), ("data", inputs["data"])):
+        yield 1, part, digest(digests), "" if digests else "none"
+        for name, sha256 in sorted(digests.items()):
             yield 2, name, sha256, ""
     toolchain = inputs["toolchain"]
     yield 1, "toolchain", digest(toolchain), toolchain["python"]
@@ -41,11 +42,11 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
         yield 2, name, release["sha256"], release["version"]
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def differences(before: BuildInputs, after: BuildInputs) -> list[str]:
     """Describes the differences between the inputs of two builds, one a line.
 
     Args:
-        before: The index of the first build, or a dictionary with its `inputs` and `tensors`.
+        before: The inputs of the first build; its index has them too.
         after: The same for the second build.
     """
     old, new = before["inputs"], after["inputs"]
@@ -57,7 +58,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return lines
 
 
-def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     """Returns the steps that the second build has to run because their inputs differ, with remarks."""
     old, new = before["inputs"], after["inputs"]
     if old == new:
@@ -74,7 +75,7 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [*said, "report"]
 
 
-def _read_by_steps(inputs: dict[str, Any]) -> tuple[Any, Any]:
+def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
     plan = Plan.from_json(inputs["plan"])
     export, lower = plan.export_plan, plan.lower_plan
@@ -111,7 +112,7 @@ def _of_file(what: str, change: Change) -> str:
     return f"{what} `{change.path[0]}` {change.kind}"
 
 
-def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+def _of_data(change: Change, before: dict[str, Digests], after: dict[str, Digests]) -> Iterator[str]:
     """Lists the tensors that changed in a file of weights, if both builds recorded the tensors of the file."""
     name = change.path[0]
     if change.kind != "changed" or name not in before or name not in after:
@@ -131,7 +132,7 @@ def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> I
         yield f"    and {len(found) - _NAMED} more"
 
 
-def _of_toolchain(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+def _of_toolchain(before: Toolchain, after: Toolchain) -> Iterator[str]:
     if before["python"] != after["python"]:
         yield f"Python {before['python']} -> {after['python']}"
     releases = [{"driver": inputs["driver"], **inputs["distributions"]} for inputs in (before, after)]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.scratch import temporary
+from etbuild.results import Index
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
 
 
-def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
+def read_index(path: Path) -> tuple[Path, Index]:
     """Finds and reads an index.
 
     Args:
@@ -30,7 +31,7 @@ def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
         found = _locate(path)
     except OSError as error:  # a name that is too long
         raise InputError.of(f"{path.name[:100]}: {error.strerror}") from None
-    content = json_file.read(found, "an index", "index")
+    content: Index = json_file.read(found, "an index", "index")
     json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
     return found, content
 
@@ -52,7 +53,7 @@ def _locate(path: Path) -> Path:
     return path
 
 
-def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
+def index_of_key(key: str, cache: Cache) -> Index:
     """Reads the index of a program from the cache.
 
     Raises:

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
+from etbuild.results import ArtifactFacts, Index, MethodSummary, Report, Value
 
 Facts = dict[str, Any]
 
@@ -62,7 +63,7 @@ def _of_file(path: Path) -> Facts:
     }
 
 
-def _of_index(index: dict[str, Any], path: Path) -> Facts:
+def _of_index(index: Index, path: Path) -> Facts:
     found: Facts = {
         "of": "a build",
         "artifacts": _artifacts(index["artifacts"]),
@@ -83,7 +84,7 @@ def _of_index(index: dict[str, Any], path: Path) -> Facts:
     return found
 
 
-def _artifacts(listed: list[dict[str, Any]]) -> Facts:
+def _artifacts(listed: list[ArtifactFacts]) -> Facts:
     """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
     found: Facts = {}
     for entry in listed:
@@ -94,7 +95,7 @@ def _artifacts(listed: list[dict[str, Any]]) -> Facts:
     return found
 
 
-def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
+def _report_beside(path: Path, index: Index) -> Report | None:
     """Returns the report that the index lists. None if it is not in the same directory, or was changed."""
     for artifact in index["artifacts"]:
         file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
@@ -103,22 +104,27 @@ def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
         with contextlib.suppress(OSError):
             data = regular_files.read(file, json_file.MAX_BYTES)
             if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
-                return dict(json_file.content(data, file, "a report", "report"))
+                report: Report = json_file.content(data, file, "a report", "report")
+                return report
     return None
 
 
-def _signature(method: dict[str, Any]) -> dict[str, list[str]]:
-    return {side: [_value(value) for value in method[side]] for side in ("inputs", "outputs")}
+def _signature(method: MethodSummary) -> dict[str, list[str]]:
+    return {"inputs": list(map(_value, method["inputs"])), "outputs": list(map(_value, method["outputs"]))}
 
 
-def _value(value: dict[str, Any]) -> str:
+def _value(value: Value) -> str:
     if "dtype" not in value:
         return f"{value['type']} {value['value']}"
     return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
 
 
-def _blobs(sizes: dict[str, Any]) -> Facts:
-    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes."""
+def _blobs(sizes: Mapping[str, Any]) -> Facts:
+    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes.
+
+    Args:
+        sizes: The `bytes` of a program or of a report.
+    """
     found: Facts = {}
     for kind, blobs in sizes.items():
         if kind == "external":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager
@@ -24,6 +23,7 @@ from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
+from etbuild.results import ProgramFacts
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Emission:
     """
 
     artifacts: list[Artifact]
-    program: dict[str, Any]
+    program: ProgramFacts
     named_data: dict[str, dict[str, int]]
     limits: list[Limit]
 

@@ -9,15 +9,15 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from etbuild import __version__
 from etbuild.errors import InputError
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs import distributions as installed
+from etbuild.results import Toolchain
 
 
-def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> dict[str, Any]:
+def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> Toolchain:
     """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
 
     These distributions are used, each with everything that it requires: those that the driver requires, those that own
@@ -32,7 +32,7 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
     """
-    return {
+    described: Toolchain = {
         "driver": {"version": __version__, "sha256": _driver_digest()},
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
@@ -40,8 +40,10 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
             for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
             for version, sha256 in [installed.facts(name)]
         },
-        **({"startup": startup} if (startup := installed.startup()) else {}),
     }
+    if startup := installed.startup():
+        described["startup"] = startup
+    return described
 
 
 def check_installed(packages: Iterable[str] = ()) -> None:

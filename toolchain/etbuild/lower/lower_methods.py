@@ -27,6 +27,7 @@ from etbuild.lower import dequantize, linear_layers, named_data, partitioners, p
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import MethodPlan
+from etbuild.results import OperatorCounts
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -209,17 +210,12 @@ def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgr
     return wanted
 
 
-def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
-    """Counts the operators of each method.
-
-    Returns:
-        For each method, `delegated`: the count of each operator by backend; `fallback`: the count of each operator
-        that no backend took.
-    """
+def operator_counts(edge: EdgeProgramManager) -> dict[str, OperatorCounts]:
+    """Counts the operators of each method."""
     return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
 
 
-def _operator_counts(graph_module: torch.fx.GraphModule) -> dict[str, Any]:
+def _operator_counts(graph_module: torch.fx.GraphModule) -> OperatorCounts:
     delegated: dict[str, Counter[str]] = {}
     for delegate in named_data.delegates(graph_module):
         counts = delegated.setdefault(delegate.backend_id, Counter())

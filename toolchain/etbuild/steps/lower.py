@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
 from etbuild.accelerate import accelerated, importing
@@ -26,6 +26,7 @@ from etbuild.lower.weight_sharing import Places
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, weights_names
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
@@ -389,7 +390,7 @@ def emit_program(
     with context.stage("emit"):
         operators = lowering.operator_counts(lowered.edge)
         emission = emit.emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
-        facts = {
+        facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
@@ -404,7 +405,7 @@ def emit_program(
         return [*emission.artifacts, write_json(directory, lower_plan.name, "lowering", facts)]
 
 
-def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> dict[str, Any]:
+def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
     from etbuild.model.tensor_digests import tensor_digests
 
     found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan.weights).items()}
