@@ -228,12 +228,12 @@ class Project:
             InputError: The manifest is refused.
         """
         from etbuild.accelerate import accelerated
-        from etbuild.lower import lower_methods as lower
+        from etbuild.lower.lower_methods import lower_programs
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
         lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan
         with accelerated():
-            return lower.lower(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
+            return lower_programs(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
 
     def lower_as_written(self, layout: Layout) -> Any:
         """Lowers with ExecuTorch only."""

@@ -134,16 +134,16 @@ def fuzz_json(data: bytes) -> None:
 
 def fuzz_plan(data: bytes) -> None:
     """A plan and its parts."""
-    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read
+    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read_plan
 
     path = _file("plan.json", data)
     with _only_our_errors():
-        _use_plan(read(path, Plan))
+        _use_plan(read_plan(path, Plan))
     with _only_our_errors():
-        _use_export_plan(read(path, ExportPlan))
+        _use_export_plan(read_plan(path, ExportPlan))
     for kind in (LowerPlan, MethodPlan):
         with _only_our_errors():
-            _use_lower_plan(read(path, kind))
+            _use_lower_plan(read_plan(path, kind))
 
 
 def fuzz_positions(data: bytes) -> None:

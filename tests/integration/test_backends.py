@@ -148,8 +148,8 @@ def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[s
 def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> str:
     """Builds all cases in a process, and returns its standard error."""
     command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
-    settled = {**os.environ, **FIXED, **environment}  # as in the command line, except for the hash seed
-    done = subprocess.run(command, cwd=root, env=settled, capture_output=True, check=False)
+    fixed = {**os.environ, **FIXED, **environment}  # as in the command line, except for the hash seed
+    done = subprocess.run(command, cwd=root, env=fixed, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stderr.decode()
 

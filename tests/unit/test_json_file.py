@@ -16,7 +16,7 @@ from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
-from etbuild.plan.plan import from_manifest, read
+from etbuild.plan.plan import from_manifest, read_plan
 from tests.conftest import MANIFESTS
 
 from .indexes import MANIFEST, edited, make_index
@@ -145,7 +145,7 @@ def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "plan.json"
     for part in (whole, whole.export_plan, whole.lower_plan, *methods):
         path.write_bytes(digests.canonical_json(part.to_json()))
-        assert read(path, type(part)) == part
+        assert read_plan(path, type(part)) == part
 
 
 def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:

@@ -181,12 +181,12 @@ def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
             heads.setdefault(row[index].kind, []).append(number)
         for each in row[index + 1 :]:
             later.update((f"kind {each.kind}", f"identity {each.identity}"))
-    settled = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
-    for numbers in heads.values() if settled is None else [settled]:
+    decided = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
+    for numbers in heads.values() if decided is None else [decided]:
         yield frozenset(numbers)
         # A partitioner that could share a slot with an equal one later may wait for it.
         eager = [number for number in numbers if f"identity {rows[number][place[number]].identity}" not in later]
-        if settled is None and 0 < len(eager) < len(numbers):
+        if decided is None and 0 < len(eager) < len(numbers):
             yield frozenset(eager)
 
 

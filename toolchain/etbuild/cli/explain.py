@@ -59,14 +59,14 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.inputs import import_graph, key
     from etbuild.manifest import validate
     from etbuild.model.tensor_digests import tensor_digests
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import from_manifest, weights_names
 
     loaded = validate.load(path)
     try:
-        plan = plans.from_manifest(loaded.data)
+        plan = from_manifest(loaded.data)
         found = inputs(options, [path.parent, *options.root])
         described = key.describe_inputs(plan, found, import_graph.used_sources(found, plan.export_plan))
-        weights = plans.weights_names(plan.lower_plan.weights)
+        weights = weights_names(plan.lower_plan.weights)
         tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         from etbuild.manifest.positions import located

@@ -39,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import json_file
     from etbuild.files.artifacts import publish, staging
     from etbuild.inputs.key import describe
-    from etbuild.plan.plan import Plan
-    from etbuild.plan.plan import read as read_plan
+    from etbuild.plan.plan import Plan, read_plan
     from etbuild.steps import report
 
     plan = read_plan(options.plan, Plan)

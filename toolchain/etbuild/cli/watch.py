@@ -61,7 +61,7 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
         "json": False,
         "verify_reproducible": False,
         "stop_after": None,
-        "settle": lambda: None,
+        "restart": lambda: None,
     }
 
     def task() -> None:

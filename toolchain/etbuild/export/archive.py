@@ -33,12 +33,11 @@ from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.import_graph import Used, reached_sources
+from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
-from etbuild.plan.plan import ExportPlan
-from etbuild.plan.plan import read as read_plan
+from etbuild.plan.plan import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
@@ -81,7 +80,7 @@ def write(
     module: torch.nn.Module,
     programs: dict[str, ExportedProgram],
     constants: dict[str, object],
-    used: Used,
+    used: UsedSources,
 ) -> None:
     """Saves an export.
 
@@ -116,7 +115,7 @@ def write(
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
-def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: Used) -> None:
+def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:
     """Saves an export plan instead of methods, with the sources that lowering needs to export them.
 
     Args:
@@ -156,7 +155,7 @@ def _write(directory: Path, file: str, content: bytes) -> None:
     artifacts.write(directory, file, "export", lambda opened: opened.write(content))
 
 
-def _copy_sources(directory: Path, used: Used) -> None:
+def _copy_sources(directory: Path, used: UsedSources) -> None:
     for name, content in used.contents.items():
         target = directory / "sources" / name
         target.parent.mkdir(parents=True, exist_ok=True)

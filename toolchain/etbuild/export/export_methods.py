@@ -60,8 +60,8 @@ class Exporting:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A method that is ready to be exported. If its plan has PT2E quantization, it is quantized already.
+class PreparedMethod:
+    """A method that is prepared for its export. If its plan has PT2E quantization, it is quantized already.
 
     Attributes:
         what: The settings of the export.
@@ -95,7 +95,7 @@ class Ready:
         return ("methods", self.name)
 
 
-def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
+def prepare(what: Exporting, name: str, module: torch.nn.Module) -> PreparedMethod:
     """Prepares a method of the module for its export.
 
     A method with `quantize.pt2e` is exported a first time, and then quantized. The quantized form of the parameter
@@ -118,48 +118,48 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
-    ready = Ready(what, name, module, entry, arguments, keywords, shapes)
-    how = _quantization(ready)
+    prepared = PreparedMethod(what, name, module, entry, arguments, keywords, shapes)
+    how = _quantization(prepared)
     if how is None:
-        return ready
+        return prepared
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
-    return replace(ready, quantized=_quantized(ready, how))
+    return replace(prepared, quantized=_quantized(prepared, how))
 
 
-def export_method(ready: Ready) -> torch.export.ExportedProgram:
+def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     """Exports a method with its dynamic shapes. Parameters keep their names in the module.
 
     Raises:
         BuildError: Tracing failed. The error names the place in the manifest and the line of the model's source.
     """
-    if ready.quantized is None:
-        return _traced(ready, ready.shapes)
-    dynamic_shapes = ready.shapes.for_export(ready.quantized.forward)
-    path = (*ready.path, "quantize", "pt2e")
-    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", ready.what.finder):
-        return torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
+    if prepared.quantized is None:
+        return _traced(prepared, prepared.shapes)
+    dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
+    path = (*prepared.path, "quantize", "pt2e")
+    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
+        return torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
 
 
-def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
-    method, module, recipe, entry = ready.method, ready.module, ready.what.recipe, (*ready.path, "entry")
-    root, strict = _root(ready), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
+def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
+    method, module, recipe, entry = prepared.method, prepared.module, prepared.what.recipe, (*prepared.path, "entry")
+    root, strict = _root(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
-        sources = ready.what.finder.loaded_modules()
+        sources = prepared.what.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
-            program = _exported(ready, root, shapes, strict)
+            program = _exported(prepared, root, shapes, strict)
         _check_content(program, entry)
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
-            arguments, keywords = pytree.tree_map(_shifted, (ready.arguments, ready.keywords))
-            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", ready.what.finder):
+            arguments, keywords = pytree.tree_map(_shifted, (prepared.arguments, prepared.keywords))
+            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
     _check_results(program, entry)
     if strict:
-        strict_names.settle(program, module)
+        strict_names.restore(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
@@ -173,77 +173,79 @@ def _shifted(value: Any) -> Any:
     return value + 0.7 if can_add else value.clone()
 
 
-def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
+def _exported(
+    prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool
+) -> torch.export.ExportedProgram:
     printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed):
             program = torch.export.export(
-                root, ready.arguments, ready.keywords, dynamic_shapes=dynamic_shapes, strict=strict
+                root, prepared.arguments, prepared.keywords, dynamic_shapes=dynamic_shapes, strict=strict
             )
     except (Exception, SystemExit) as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
-        running = f"running `{ready.method.entry}` on the example inputs"
-        with wrap_user_error((*ready.path, "example_inputs"), running, ready.what.finder):
-            root(*ready.arguments, **ready.keywords)
-        raise _export_error(error, ready.name, ready.what) from error
+        running = f"running `{prepared.method.entry}` on the example inputs"
+        with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.what.finder):
+            root(*prepared.arguments, **prepared.keywords)
+        raise _export_error(error, prepared.name, prepared.what) from error
     sys.stderr.write(printed.getvalue())
     return program
 
 
-def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
+def _quantized(prepared: PreparedMethod, how: Quantization) -> torch.fx.GraphModule:
     from etbuild.quantize.calibration import Batches
     from etbuild.quantize.pt2e import quantize_method
 
-    shapes = _batched(ready) if how.dynamic_batch else ready.shapes
+    shapes = _batched(prepared) if how.dynamic_batch else prepared.shapes
     if isinstance(how.finds, Batches):
-        how.finds.check(ready.arguments, [dims for dims, _ in shapes.leaves])
+        how.finds.check(prepared.arguments, [dims for dims, _ in shapes.leaves])
     try:
-        program = _traced(ready, shapes, how.trains)
+        program = _traced(prepared, shapes, how.trains)
     except BuildError as error:
         if not how.dynamic_batch:
             raise
-        message = f"`dynamic_batch_size` of the recipe does not suit the method `{ready.name}`"
+        message = f"`dynamic_batch_size` of the recipe does not suit the method `{prepared.name}`"
         raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
     graph_module = program.module(check_guards=False)
     if how.trains:  # training changes parameters, which other methods share
         graph_module = copy.deepcopy(graph_module)
-        written = _written(ready)
+        written = _written(prepared)
     else:
         written = {name for name, _ in graph_module.named_buffers()}
-    seed(ready.what.plan.model.seed)
-    return quantize_method(graph_module, how, written, ready.what.finder)
+    seed(prepared.what.plan.model.seed)
+    return quantize_method(graph_module, how, written, prepared.what.finder)
 
 
-def _written(ready: Ready) -> set[str]:
+def _written(prepared: PreparedMethod) -> set[str]:
     """The buffers that a method writes to in inference, which excludes the statistics of batch norms."""
-    functional = _traced(ready, ready.shapes).run_decompositions({})  # only then does the signature list them
+    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # only then does the signature list them
     return set(functional.graph_signature.buffers_to_mutate.values())
 
 
-def _batched(ready: Ready) -> DynamicShapes:
+def _batched(prepared: PreparedMethod) -> DynamicShapes:
     """The dynamic shapes with a first dimension of any size, as `dynamic_batch_size` of a recipe requires."""
-    method, arguments = ready.method, ready.arguments
+    method, arguments = prepared.method, prepared.arguments
     shapes = [example_values.with_batch(*each) for each in zip(method.dynamic_shapes, arguments, strict=True)]
-    return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, ready.keywords, ready.path)
+    return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 
-def _quantization(ready: Ready) -> Quantization | None:
+def _quantization(prepared: PreparedMethod) -> Quantization | None:
     """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
-    method, context, recipe = ready.method, ready.what.context, ready.what.recipe
+    method, context, recipe = prepared.method, prepared.what.context, prepared.what.recipe
     pt2e = method.pt2e
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
         return None
-    from etbuild.quantize.pt2e import Wanted, from_plan, from_recipe
+    from etbuild.quantize.pt2e import PlannedQuantization, from_plan, from_recipe
 
-    wanted = Wanted(pt2e, ready.arguments, (*ready.path, "quantize", "pt2e"))
+    planned = PlannedQuantization(pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e"))
     if pt2e is not None and pt2e.quantizers:
-        return from_plan(pt2e, wanted, context)
+        return from_plan(pt2e, planned, context)
     if of_recipe is None or not of_recipe.quantizers:
         hint = "add a quantizer: `quantizers: [xnnpack]`"
-        raise InputError.at(wanted.path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, wanted, context)
+        raise InputError.at(planned.path, "the recipe has no quantizers", hint)
+    return from_recipe(of_recipe, planned, context)
 
 
 @contextlib.contextmanager
@@ -300,14 +302,14 @@ def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgra
     }
     tensors = {key: memory(value) for key, value in held.items()}
     untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
-    settled: dict[Hashable, torch.Tensor] = {}
+    normalized: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
         for key in [key for key in tensors if key in content]:
-            content[key] = settled.setdefault(tensors[key], _settled(content[key]))
+            content[key] = normalized.setdefault(tensors[key], _normalized(content[key]))
     return program
 
 
-def _settled(tensor: torch.Tensor) -> torch.Tensor:
+def _normalized(tensor: torch.Tensor) -> torch.Tensor:
     content = row_major(tensor.detach())
     return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
@@ -360,17 +362,17 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
-def _root(ready: Ready) -> torch.nn.Module:
+def _root(prepared: PreparedMethod) -> torch.nn.Module:
     """The module that `torch.export` traces by calling it: the module itself for `forward`, or else a new root.
 
     The new root shares the dictionary of the module with its parameters, buffers, children and attributes: names stay
     the same, and a change of one is a change of the other. Calling the root runs the entry of the module. The module's
     own `forward`, `__call__` and hooks are not changed, so that the entry may call them.
     """
-    module = ready.module
-    if ready.method.entry == "forward":
+    module = prepared.module
+    if prepared.method.entry == "forward":
         return module
-    called, kind = _as_function(ready.entry), type(module)
+    called, kind = _as_function(prepared.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
     # Properties override entries of the shared dictionary. `Module.__call__` runs `_compiled_call_impl`, if it is set,
     # instead of hooks and `forward`.

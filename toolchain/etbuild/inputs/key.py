@@ -10,7 +10,7 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import file_digest
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
 from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
@@ -18,7 +18,7 @@ from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
 KEY_SCHEMA = "executorch-key/v2"
 
 
-def describe_inputs(plan: Plan, inputs: Inputs, used: Used) -> KeyInputs:
+def describe_inputs(plan: Plan, inputs: Inputs, used: UsedSources) -> KeyInputs:
     """Describes a whole plan as `describe` does, with the files that it uses.
 
     Raises:
@@ -56,7 +56,7 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     }
 
 
-def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> FilesAndPackages:
+def describe_files(inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> FilesAndPackages:
     """Digests of files, and the imported packages.
 
     Args:
@@ -74,7 +74,7 @@ def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]
     }
 
 
-def check_unchanged(read: FileDigests, inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> None:
+def check_unchanged(read: FileDigests, inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> None:
     """Checks that the files still have the content that was digested. Otherwise the cache would keep a wrong result.
 
     Args:

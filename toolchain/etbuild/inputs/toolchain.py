@@ -13,11 +13,11 @@ from pathlib import Path
 from etbuild import __version__
 from etbuild.errors import InputError
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs import distributions as installed
+from etbuild.inputs import distributions
 from etbuild.results import Toolchain
 
 
-def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> Toolchain:
+def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Toolchain:
     """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
 
     These distributions are used, each with everything that it requires: those that the driver requires, those that own
@@ -27,7 +27,7 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
 
     Args:
         packages: Top-level names that the sources import.
-        distributions: Distributions that backends need.
+        of_backends: Distributions that backends need.
 
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
@@ -37,11 +37,11 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": version, "sha256": sha256}
-            for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
-            for version, sha256 in [installed.facts(name)]
+            for name in sorted({*distributions_of(packages), *_requirements(*sorted(of_backends))})
+            for version, sha256 in [distributions.facts(name)]
         },
     }
-    if startup := installed.startup():
+    if startup := distributions.startup():
         described["startup"] = startup
     return described
 
@@ -53,7 +53,7 @@ def check_installed(packages: Iterable[str] = ()) -> None:
         InputError: A file was changed after its installation.
     """
     for name in sorted(distributions_of(packages)):
-        installed.check_unedited(name)
+        distributions.check_unedited(name)
 
 
 @functools.cache

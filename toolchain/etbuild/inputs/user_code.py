@@ -23,7 +23,7 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.processes.process_state import undone
 
 if TYPE_CHECKING:
-    from etbuild.inputs.import_graph import Used
+    from etbuild.inputs.import_graph import UsedSources
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -61,7 +61,7 @@ class SourceFinder:
         kept: Names of modules that other code keeps, with the operators that they register.
     """
 
-    def __init__(self, used: Used) -> None:
+    def __init__(self, used: UsedSources) -> None:
         self.sources = used.sources
         self.contents = used.contents
         self.kept: set[str] = set()
@@ -117,7 +117,7 @@ class SourceFinder:
 
 
 @contextmanager
-def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
+def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder]:
     """Makes sources importable before anything that is installed. Removes their modules at the end.
 
     Import PyTorch before: what it imports must not come from the sources.

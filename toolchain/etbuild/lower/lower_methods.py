@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 
-def lower(
+def lower_programs(
     lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
     """Lowers methods together.

@@ -94,7 +94,7 @@ def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Mod
     return joined
 
 
-def settle(module: torch.nn.Module) -> None:
+def normalize(module: torch.nn.Module) -> None:
     """Makes a module's parameters and buffers row-major and without gradients, so that ExecuTorch can lower them.
 
     Raises:

@@ -65,7 +65,7 @@ class _Document(Part):
 D = TypeVar("D", bound=_Document)
 
 
-def read(path: Path, kind: type[D]) -> D:
+def read_plan(path: Path, kind: type[D]) -> D:
     """Reads a plan that another step wrote.
 
     Args:

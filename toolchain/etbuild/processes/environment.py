@@ -1,4 +1,4 @@
-"""The settled surroundings of a building process: always the same, and without anything that the key does not cover.
+"""The fixed surroundings of a building process: always the same, and without anything that the key does not cover.
 
 A build runs in a new process. Python starts in it without `sitecustomize`, `usercustomize` and the user's `PYTHON*`
 variables. Of the other environment variables, only those that are listed here are passed on.
@@ -46,10 +46,10 @@ _MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a building process, made from a user's. That of a settled process stays as it is."""
+    """The environment of a building process, made from a user's. In a building process, it is the current one."""
     stays = {name: value for name, value in given.items() if stays_set(name)}
     dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
-    # A settled process already has the list of its user's dropped variables, and may have set others itself.
+    # A building process already has the list of its user's dropped variables, and may have set others itself.
     if dropped and not FIXED.items() <= given.items():
         stays[_DROPPED] = "=".join(dropped)  # a name cannot contain this character
     paths = os.pathsep.join(map(str, python_path(given)))
@@ -62,12 +62,12 @@ def stays_set(name: str) -> bool:
 
 
 def dropped() -> list[str]:
-    """The names of the user's environment variables that this settled process does not see."""
+    """The names of the user's environment variables that this building process does not see."""
     return os.environ.get(_DROPPED, "").split("=")
 
 
 def command(arguments: Iterable[str]) -> list[str]:
-    """The command that runs this driver in settled surroundings.
+    """The command that runs this driver in fixed surroundings.
 
     Does not use Python's option `-I`, because it also ignores `PYTHONHASHSEED`.
 
@@ -79,8 +79,8 @@ def command(arguments: Iterable[str]) -> list[str]:
     return [sys.executable, "-S", *no_user_site, *safe_path, str(_MAIN), *arguments]
 
 
-def is_settled() -> bool:
-    """Whether this process was started in settled surroundings."""
+def is_fixed() -> bool:
+    """Whether this process was started in fixed surroundings."""
     return sys.flags.no_site == 1 and FIXED.items() <= os.environ.items()
 
 

@@ -169,9 +169,9 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
         BuildError: The method cannot be lowered.
     """
     with _lowering_with_operators(what) as (saved, context):
-        from etbuild.lower import lower_methods as lowering
         from etbuild.lower import method_archive, named_data
         from etbuild.lower.finite_weights import non_finite
+        from etbuild.lower.lower_methods import lower_programs
 
         part = what.plan.of_method(name)
         try:
@@ -183,7 +183,7 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
                 programs = _load(saved, content, [name], context.finder)
                 method_archive.check(programs[name])
                 found = non_finite(programs)
-                edge = lowering.lower(part, programs, shards, context.finder)
+                edge = lower_programs(part, programs, shards, context.finder)
                 claims = named_data.claims(edge, shards)
                 places = weight_places_of(edge, part)[name]
                 facts = method_archive.Facts(claims, places, found)
@@ -244,9 +244,9 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         saved = archive.read(what.export)
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
-            from etbuild.emit import emit_program as emit  # noqa: F401
-            from etbuild.lower import lower_methods as lower  # noqa: F401
+            from etbuild.emit.emit_program import emit  # noqa: F401
             from etbuild.lower import method_archive  # noqa: F401
+            from etbuild.lower.lower_methods import lower_programs  # noqa: F401
             from etbuild.processes.random_seeds import seed
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
@@ -281,9 +281,9 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 def _lower_together(
     what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
-    from etbuild.lower import lower_methods as lowering
     from etbuild.lower import named_data
     from etbuild.lower.finite_weights import non_finite
+    from etbuild.lower.lower_methods import lower_programs
 
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
@@ -294,7 +294,7 @@ def _lower_together(
     found = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
-            edge = lowering.lower(what.plan, programs, shards, context.finder)
+            edge = lower_programs(what.plan, programs, shards, context.finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
             lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), found)
@@ -383,13 +383,13 @@ def emit_program(
     Raises:
         BuildError: The program cannot be written.
     """
-    from etbuild.emit import emit_program as emit
+    from etbuild.emit.emit_program import emit
     from etbuild.export.constant_methods import described
-    from etbuild.lower import lower_methods as lowering
+    from etbuild.lower.lower_methods import operator_counts
 
     with context.stage("emit"):
-        operators = lowering.operator_counts(lowered.edge)
-        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
+        operators = operator_counts(lowered.edge)
+        emission = emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
         facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
