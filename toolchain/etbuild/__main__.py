@@ -73,14 +73,14 @@ def _start_as_file() -> None:
     """Does what Python does for `-m etbuild`, but does not run `sitecustomize` and `usercustomize`."""
     from importlib import util
 
-    here = Path(__file__).parent
-    sys.path[:] = [place for place in sys.path if place != str(here)]
+    root = Path(__file__).parent
+    sys.path[:] = [place for place in sys.path if place != str(root)]
     if sys.flags.no_site:
         import site
 
         site.execsitecustomize = site.execusercustomize = lambda: None
         site.main()
-    spec = util.spec_from_file_location("etbuild", here / "__init__.py", submodule_search_locations=[str(here)])
+    spec = util.spec_from_file_location("etbuild", root / "__init__.py", submodule_search_locations=[str(root)])
     assert spec is not None
     assert spec.loader is not None
     package = util.module_from_spec(spec)

@@ -114,13 +114,13 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     if cache is None or options.verify_reproducible or not options.effort.accelerate:
         options.restart()
         return _build(request, directory, options)
-    found = _cached(request, directory, options.stage, cache)
-    if found is None:
+    cached = _cached(request, directory, options.stage, cache)
+    if cached is None:
         options.restart()
         with cache.building("program", request.key):
-            found = _cached(request, directory, options.stage, cache)
-            found = found or _build(request, directory, options)
-    return found
+            cached = _cached(request, directory, options.stage, cache)
+            cached = cached or _build(request, directory, options)
+    return cached
 
 
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
@@ -142,9 +142,9 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
 def _verify(request: _Request, lowered: list[Artifact]) -> None:
     from etbuild.analysis import reproduce
 
-    made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
+    paths = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
     plan = request.plan
-    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(made))
+    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(paths))
 
 
 def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildResult:
@@ -160,15 +160,15 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
         with stage("check and report"):
             from etbuild.steps import report
 
-            made = staged / "program"
-            lowering = report.read_lowering(made / f"{name}.lowering.json")
-            lowered = [Artifact(made, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, made)]
+            program_directory = staged / "program"
+            lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
+            lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
+            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, program_directory)]
         if options.verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
         if options.cache is not None and not unknown:
-            options.cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
+            options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
         return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 
@@ -219,12 +219,12 @@ class _Steps:
 
         assert self.cache is not None
         with staging(directory) as staged:
-            found = {name: staged / name for name in what.plan.methods}
-            keys = {name: _method_key(self.request, what.export.directory, name) for name in found}
-            for name, path in found.items():
+            directories = {name: staged / name for name in what.plan.methods}
+            keys = {name: _method_key(self.request, what.export.directory, name) for name in directories}
+            for name, path in directories.items():
                 path.mkdir()
                 methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
-            missing = {name: found[name] for name, how in methods.items() if how == "run"}
+            missing = {name: directories[name] for name, how in methods.items() if how == "run"}
             if missing:
                 with unkeyed() as unknown:
                     lower.lower_methods(what, missing)
@@ -232,7 +232,7 @@ class _Steps:
                 if not unknown:
                     for name, path in missing.items():
                         self.cache.store("method", keys[name], path, _files_below(path))
-            lower.merge(what, found, directory)
+            lower.merge(what, directories, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache; or runs the step and stores what it made. Returns `run` or `cached`."""

@@ -67,12 +67,12 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
     export = toolchain or exports[0] != exports[1]
     lower = toolchain or lowers[0] != lowers[1]
-    said = ["export"] if export else []
+    steps = ["export"] if export else []
     if lower:
-        said.append("lower")
+        steps.append("lower")
     elif export:
-        said.append("lower, if the exported graphs change")
-    return [*said, "report"]
+        steps.append("lower, if the exported graphs change")
+    return [*steps, "report"]
 
 
 def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
@@ -118,18 +118,18 @@ def _of_data(change: Change, before: dict[str, Digests], after: dict[str, Digest
     if change.kind != "changed" or name not in before or name not in after:
         yield _of_file("data", change)
         return
-    found = list(changes(before[name], after[name]))
-    if not found:
+    differing = list(changes(before[name], after[name]))
+    if not differing:
         yield f"weights `{name}`: the same tensors in another file"
         return
-    counts = {kind: sum(entry.kind == kind for entry in found) for kind in ("changed", "added", "removed")}
+    counts = {kind: sum(entry.kind == kind for entry in differing) for kind in ("changed", "added", "removed")}
     changed = [f"{counts.pop('changed')} of {len(before[name])} tensors changed"] if counts["changed"] else []
-    said = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
-    yield f"weights `{name}`: {', '.join(said)}"
-    for entry in found[:_NAMED]:
+    summary = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
+    yield f"weights `{name}`: {', '.join(summary)}"
+    for entry in differing[:_NAMED]:
         yield f"    {entry.path[0]} {entry.kind}"
-    if len(found) > _NAMED:
-        yield f"    and {len(found) - _NAMED} more"
+    if len(differing) > _NAMED:
+        yield f"    and {len(differing) - _NAMED} more"
 
 
 def _of_toolchain(before: Toolchain, after: Toolchain) -> Iterator[str]:

@@ -28,21 +28,21 @@ def read_index(path: Path) -> tuple[Path, Index]:
         InputError: There is no index or more than one, or the index is damaged.
     """
     try:
-        found = _locate(path)
+        index_path = _locate(path)
     except OSError as error:  # a name that is too long
         raise InputError.of(f"{path.name[:100]}: {error.strerror}") from None
-    content: Index = json_file.read(found, "an index", "index")
-    json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
-    return found, content
+    content: Index = json_file.read(index_path, "an index", "index")
+    json_file.check(content["inputs"]["plan"], index_path, "an index", "plan#plan", ("inputs", "plan"))
+    return index_path, content
 
 
 def _locate(path: Path) -> Path:
     if path.is_dir():
-        found = sorted(path.glob("*.index.json"))
-        if len(found) != 1:
-            listing = ", ".join(file.name for file in found) or "it has no *.index.json"
+        indexes = sorted(path.glob("*.index.json"))
+        if len(indexes) != 1:
+            listing = ", ".join(file.name for file in indexes) or "it has no *.index.json"
             raise InputError.of(f"{path}: name one index of the directory", f"found: {listing}")
-        return found[0]
+        return indexes[0]
     if path.suffix in (".pte", ".ptd"):
         beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
         if not beside.exists():

@@ -58,18 +58,18 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
-    found = json_file.read(path, "a lockfile", "lock", hint)
-    lines = [_line(change) for change in _merged(changes(found, content))]
+    locked = json_file.read(path, "a lockfile", "lock", hint)
+    lines = [_line(change) for change in _merged(changes(locked, content))]
     if lines:
         message = f"{path.name}: the program differs from the lockfile:"
         raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if this is intended: {hint}")
 
 
-def _merged(found: Iterator[Change]) -> Iterator[Change]:
+def _merged(differing: Iterator[Change]) -> Iterator[Change]:
     """Reduces the changes of each artifact to one. The size is preferred, since it says more than the digest."""
     seen = set()
     for change in sorted(
-        found, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")
+        differing, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")
     ):
         if change.path[:2] not in seen or change.path[0] != "artifacts":
             yield change

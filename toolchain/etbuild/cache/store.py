@@ -186,7 +186,7 @@ class Cache:
         Raises:
             BuildError: The cache cannot be read.
         """
-        found: list[str] = []
+        damaged: list[str] = []
         with self._upkeep(fcntl.LOCK_SH) as root:
             places = self._find(root)
             for kind, check in (("blobs", entries.check_blob), ("records", entries.check_record)):
@@ -196,8 +196,8 @@ class Cache:
                     except FileNotFoundError:
                         pass  # another process has dropped it meanwhile
                     except (OSError, Damaged, Unreadable) as error:
-                        found.append(self._refuse(root, place, error))
-        return found
+                        damaged.append(self._refuse(root, place, error))
+        return damaged
 
     def gc(self, max_size: int) -> Removed:
         """Removes the least recently used records until the cache fits, then blobs that no record lists.
@@ -213,8 +213,8 @@ class Cache:
         """
         with self._upkeep(fcntl.LOCK_EX) as root:
             places = self._find(root)
-            with root.enter("tmp") as made:
-                sweep_files(made)
+            with root.enter("tmp") as tmp:
+                sweep_files(tmp)
             for place in places["locks"]:
                 if place != "locks/gc":
                     entries.sweep_lock(root, place)

@@ -64,10 +64,10 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     loaded = validate.load(path)
     try:
         plan = from_manifest(loaded.data)
-        found = inputs(options, [path.parent, *options.root])
-        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plan.export_plan))
+        declared = inputs(options, [path.parent, *options.root])
+        described = key.describe_inputs(plan, declared, import_graph.used_sources(declared, plan.export_plan))
         weights = weights_names(plan.lower_plan.weights)
-        tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
+        tensors = {name: tensor_digests(name, declared.find_data(name, where)) for name, where in weights.items()}
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
@@ -83,7 +83,7 @@ def _print_tree(build: BuildInputs, as_json: bool) -> None:
         print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
         return
     rows = [("input", "sha256", "")]
-    rows += [("  " * depth + name, sha256, said) for depth, name, sha256, said in explanation.tree(build["inputs"])]
+    rows += [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
     print(table(rows))
 
 

@@ -72,11 +72,11 @@ def _move(export: Path, name: str, path: Path) -> None:
     from etbuild.export.layout import ExportFiles
     from etbuild.files import artifacts
 
-    found = ExportFiles.below(export)
-    if not found.together and name not in found.methods:
+    files = ExportFiles.below(export)
+    if not files.together and name not in files.methods:
         raise InputError.of(f"--method {name}: the plan has no such method")
-    if found.together:
+    if files.together:
         artifacts.replace(path, b"")
     else:
-        artifacts.replace(path, found.methods[name].read_bytes())
-        found.methods[name].unlink()
+        artifacts.replace(path, files.methods[name].read_bytes())
+        files.methods[name].unlink()

@@ -112,15 +112,15 @@ def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory
                 for tag in sorted(missing)
             ]
         )
-    made = {}
+    files = {}
     for shard, cord in written.items():
         tag = tag_of_shard(shard)
         if tag == shard:
             name = f"{lower_plan.name}.{tag}.ptd"
-            made[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
+            files[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
         else:
-            made[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
-    return made
+            files[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
+    return files
 
 
 def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact:

@@ -70,12 +70,12 @@ class Limit:
 
 def find(file: PTEFile) -> list[Limit]:
     """The limits of the runtime that a program exceeds, in the order of its methods' names, without repetitions."""
-    found: dict[Limit, None] = {}
+    limits: dict[Limit, None] = {}
     kernels = _kernels()
     for plan in sorted(file.program.execution_plan, key=lambda plan: plan.name):
         for limit in _of_method(file, plan, kernels):
-            found.setdefault(limit)
-    return list(found)
+            limits.setdefault(limit)
+    return list(limits)
 
 
 @functools.cache  # prints the note only once

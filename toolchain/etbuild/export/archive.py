@@ -248,10 +248,10 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     """
     from safetensors.torch import save
 
-    made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
-    zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
+    own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
+    zeros = sorted(name for name, tensor in own.items() if _all_zero_bytes(tensor))
     # Copies, because safetensors refuses tensors that share memory.
-    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}
+    kept = {name: tensor.clone() for name, tensor in own.items() if name not in zeros}
     if kept:
         try:
             data = save(kept)
@@ -365,17 +365,17 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
 def _content(
     saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    by_name: dict[str, torch.Tensor] = {}
     for entry in saved.tensors:
         if entry.same_as is not None:
-            found[entry.name] = found[entry.same_as]
+            by_name[entry.name] = by_name[entry.same_as]
         elif entry.in_weights:
-            found[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+            by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
         elif entry.name in saved.zeros:
-            found[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+            by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
         else:
-            found[entry.name] = _as_declared(entry, made[entry.name])
-    return found
+            by_name[entry.name] = _as_declared(entry, made[entry.name])
+    return by_name
 
 
 def _as_declared(entry: TensorFacts, content: torch.Tensor) -> torch.Tensor:

@@ -66,8 +66,8 @@ def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
         BuildError: A factory failed, or returned a value that cannot be an input.
     """
     if isinstance(example, ContainerExample):
-        made = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
-        return made if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](made.values())
+        values = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
+        return values if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](values.values())
     if isinstance(example, ValueExample):
         return example.value
     if isinstance(example, FactoryCall):
@@ -104,15 +104,15 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {key: _checked(part, what, path) for key, part in sorted(value.items())}
     hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
-    found = f"{type(value).__name__}, not a tensor"
+    actual = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
     if type(value) is dict:
         key = next(key for key in value if not isinstance(key, str))
-        found, hint = f"a dict with the key {key!r}", "use strings as keys"
+        actual, hint = f"a dict with the key {key!r}", "use strings as keys"
     elif plain is not None:
-        found = f"{type(value).__name__}, a subclass of {plain.__name__}"
+        actual = f"{type(value).__name__}, a subclass of {plain.__name__}"
         hint = f"return a plain {plain.__name__}"
-    raise BuildError.at(path, f"{what} {found}", hint)
+    raise BuildError.at(path, f"{what} {actual}", hint)
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:

@@ -275,9 +275,9 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     """
     file, path = export_plan.methods[name].program, ("methods", name, "program")
     assert file is not None
-    found = inputs.find_data(file, path)
+    archive = inputs.find_data(file, path)
     with wrap_errors(lambda error: _program_error(error, file, path)):
-        program = pt2_file.load(found)
+        program = pt2_file.load(archive)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         return _bound(program)
 
@@ -443,17 +443,17 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if dim is torch.export.Dim.STATIC:
                 continue
             size = values[name].shape[position]
-            here = (*path, position)
+            dim_path = (*path, position)
             if isinstance(size, int):
                 raise BuildError.at(
-                    here,
+                    dim_path,
                     f"the model fixes the dimension `{dim.__name__}` to {size}",
                     "write `null`, or change the model",
                 )
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
-                    here,
+                    dim_path,
                     f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
@@ -513,11 +513,11 @@ def _message(error: BaseException) -> str:
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:
     """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
-    found = None
+    place = None
     for line in text.splitlines():
         for name, path in finder.sources.items():
             marker = f'File "{path.absolute()}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")
-                found = f"{name}:{number}" + (f", {function.strip()}" if function else "")
-    return found
+                place = f"{name}:{number}" + (f", {function.strip()}" if function else "")
+    return place

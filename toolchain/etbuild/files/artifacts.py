@@ -191,8 +191,8 @@ def _move(artifact: Artifact, place: Folder) -> None:
     try:
         place.make_parents(artifact.file)
         with (
-            Folder.at(artifact.directory) as made,
-            made.holder(artifact.file) as (source, name),
+            Folder.at(artifact.directory) as destination,
+            destination.holder(artifact.file) as (source, name),
             place.holder(artifact.file) as (target, _),
         ):
             source.move(name, target, name)

@@ -68,14 +68,14 @@ def check(
     Raises:
         InputError: The data does not fit. The error names the first few places.
     """
-    said = parsed.get("schema") if isinstance(parsed, dict) else None
+    schema = parsed.get("schema") if isinstance(parsed, dict) else None
     wanted = json_schema.identifier(schema_name)
-    if wanted is not None and said != wanted:
-        if not isinstance(said, str):
+    if wanted is not None and schema != wanted:
+        if not isinstance(schema, str):
             raise InputError.of(f"{path}: not {what}: it has no `schema`, which must be {wanted}", hint)
         again = "create it again with this version of `etbuild`"
-        hint = hint or (again if said.partition("/")[0] == wanted.partition("/")[0] else None)
-        raise InputError.of(f"{path}: not {what}: its schema is {said[:_QUOTED]}, not {wanted}", hint)
+        hint = hint or (again if schema.partition("/")[0] == wanted.partition("/")[0] else None)
+        raise InputError.of(f"{path}: not {what}: its schema is {schema[:_QUOTED]}, not {wanted}", hint)
     wrong = json_schema.problems(schema_name, parsed, below, most=_NAMED)
     if wrong:
         problems = [Problem(f"{path}: not {what}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]]
@@ -119,12 +119,12 @@ _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {json_schema.show(twice)} stands twice in an object")
-    return found
+    return entries
 
 
 def _integer(text: str) -> int:

@@ -234,13 +234,13 @@ def pte_named_data(file: PTEFile) -> dict[str, int]:
 
 def external_keys(file: PTEFile) -> list[str]:
     """Names of the tensors that the program expects in named-data files. Leaves out what only a delegate asks for."""
-    found = set()
+    names = set()
     for plan in file.program.execution_plan:
         for value in plan.values:
             info = value.val.extra_tensor_info if isinstance(value.val, Tensor) else None
             if info is not None and info.location == TensorDataLocation.EXTERNAL:
-                found.add(info.fully_qualified_name)
-    return sorted(found)
+                names.add(info.fully_qualified_name)
+    return sorted(names)
 
 
 def _method_facts(plan: ExecutionPlan) -> ProgramMethod:

@@ -70,25 +70,25 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
     """
-    found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
-    others = [name for name in sorted(packages) if name not in found]
+    names = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
+    others = [name for name in sorted(packages) if name not in names]
     owners = importlib.metadata.packages_distributions() if others else {}
     for name in others:
         if name in owners:
-            found.update(_requirements(*owners[name]))
+            names.update(_requirements(*owners[name]))
         elif importlib.util.find_spec(name) is not None:
             raise InputError.at(
                 ("model", "factory"),
                 f"the sources import `{name}`, which is installed without a version for the key",
                 "declare it as a source, or install it as a distribution",
             )
-    return found
+    return names
 
 
 @functools.cache
 def _requirements(*roots: str) -> tuple[str, ...]:
     """The named distributions and everything that they require, without those that are not installed."""
-    found = []
+    names = []
     waiting, seen = list(roots), {"etbuild"}  # the key covers the driver by its files
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -99,7 +99,7 @@ def _requirements(*roots: str) -> tuple[str, ...]:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
-        found.append(name)
+        names.append(name)
         needed = [each for each in distribution.requires or () if "extra ==" not in each and "extra==" not in each]
         waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
-    return tuple(found)
+    return tuple(names)

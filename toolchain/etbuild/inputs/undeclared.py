@@ -157,8 +157,8 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     finally:
         _watches.pop()
         for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
-            for found in _unkeyed:
-                found.add(what)
+            for reasons in _unkeyed:
+                reasons.add(what)
             if _watches:
                 _watches[-1].told.append(what)
         problems = _problems(watch)
@@ -177,10 +177,10 @@ def unkeyed() -> Iterator[set[str]]:
 
     A note is printed for each. The result of the build is then not cached.
     """
-    found: set[str] = set()
-    _unkeyed.append(found)
+    reasons: set[str] = set()
+    _unkeyed.append(reasons)
     try:
-        yield found
+        yield reasons
     finally:
         _unkeyed.pop()
 
@@ -192,8 +192,8 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
         note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)
-    for found in _unkeyed:
-        found.add(what)
+    for reasons in _unkeyed:
+        reasons.add(what)
 
 
 def check_package(name: str) -> None:

@@ -261,14 +261,14 @@ def source_line(error: BaseException, finder: SourceFinder) -> str | None:
         seen.add(id(current))
         if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
             return f"{name}:{current.lineno}"
-        trace, found = current.__traceback__, None
+        trace, line = current.__traceback__, None
         while trace is not None:
             name = finder.name_of(trace.tb_frame.f_code.co_filename)
             if name:
-                found = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+                line = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
             trace = trace.tb_next
-        if found:
-            return found
+        if line:
+            return line
         current = current.__cause__ or current.__context__
     return None
 

@@ -20,7 +20,7 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
     Args:
         programs: The exported methods by name, with the content of their weights.
     """
-    found: NonFinite = {}
+    by_name: NonFinite = {}
     # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
     known: set[tuple[int, int]] = set()
     for _, program in sorted(programs.items()):
@@ -30,14 +30,14 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
             tensor = named_data.tensor(program, name)
             place = tensor.data_ptr(), tensor.nbytes
             unused = not node.users and name not in written
-            if unused or name in found or place in known or not _may_have(tensor.dtype):
+            if unused or name in by_name or place in known or not _may_have(tensor.dtype):
                 continue
             counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
             if counted["nan"] or counted["infinite"]:
-                found[name] = counted
+                by_name[name] = counted
             else:
                 known.add(place)
-    return found
+    return by_name
 
 
 def _may_have(dtype: torch.dtype) -> bool:

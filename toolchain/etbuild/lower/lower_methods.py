@@ -59,7 +59,7 @@ def lower_programs(
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
-    made = partitioners.make(lower_plan, programs, finder)
+    lists = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     named = lower_plan.backends
     with (
@@ -68,7 +68,7 @@ def lower_programs(
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),
-        backends.lowering_context(named, made.lists),
+        backends.lowering_context(named, lists.lists),
     ):
         wanted = _edge_requirements(lower_plan, programs)
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
@@ -76,11 +76,11 @@ def lower_programs(
             {name: programs[name] for name in methods},
             # ExecuTorch does not treat an empty mapping or an empty list as "no passes".
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
-            partitioner={name: made.lists[name] for name in methods},
+            partitioner={name: lists.lists[name] for name in methods},
             constant_methods=dict(sorted(lower_plan.constant_methods.items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
-        made.claims.check(edge)
+        lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)

@@ -412,10 +412,10 @@ def _put_in_order(graph: Graph, nodes: list[tuple[str, int]]) -> None:
     positional = dict(nodes)
     for node in [node for node in graph.nodes if node.name not in positional]:
         graph.erase_node(node)
-    found = {node.name: node for node in graph.nodes}
+    by_name = {node.name: node for node in graph.nodes}
     last = graph._root
     for name, count in nodes:
-        node = found[name]
+        node = by_name[name]
         last.append(node)
         last = node
         if len(node.args) < count:

@@ -98,8 +98,8 @@ def check_packages() -> None:
     Raises:
         InputError: PyTorch is in a directory that builds ignore.
     """
-    found = importlib.util.find_spec("torch")
-    torch = Path(found.origin).parent if found is not None and found.origin else None
+    spec = importlib.util.find_spec("torch")
+    torch = Path(spec.origin).parent if spec is not None and spec.origin else None
     for place in _python_path(os.environ):
         why = _why_not(place)
         if why is None or _MAIN.is_relative_to(place):
@@ -120,10 +120,10 @@ def _python_path(given: Mapping[str, str]) -> list[Path]:
 def absolute_paths(places: Iterable[str]) -> list[Path]:
     """Makes the paths absolute. If the current directory was removed, leaves out relative paths: they lead nowhere."""
     try:
-        here = Path.cwd()
+        current = Path.cwd()
     except FileNotFoundError:
         return [Path(place) for place in places if Path(place).is_absolute()]
-    return [here / place for place in places]
+    return [current / place for place in places]
 
 
 def _why_not(place: Path) -> str | None:
@@ -154,5 +154,5 @@ def _in_user_site() -> bool:
     """Whether the toolchain is installed in the user's own site directory, below the home directory."""
     if not site.ENABLE_USER_SITE:
         return False
-    found = importlib.util.find_spec("torch")
-    return found is not None and Path(found.origin or "").is_relative_to(site.getusersitepackages())
+    spec = importlib.util.find_spec("torch")
+    return spec is not None and Path(spec.origin or "").is_relative_to(site.getusersitepackages())

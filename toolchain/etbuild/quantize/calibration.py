@@ -94,12 +94,12 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
         return Batches(_batches_of_file(calibration, len(arguments), path, context.inputs), path)
     if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
-    here = (*path, "factory")
-    create = load_callable(calibration.factory, context.finder, here)
-    with wrap_user_error(here, f"`{calibration.factory}`", context.finder):
+    factory_path = (*path, "factory")
+    create = load_callable(calibration.factory, context.finder, factory_path)
+    with wrap_user_error(factory_path, f"`{calibration.factory}`", context.finder):
         batches = [as_batch(batch) for batch in create(**calibration.kwargs)]
     if not batches:
-        raise BuildError.at(here, f"`{calibration.factory}` returned no batches")
+        raise BuildError.at(factory_path, f"`{calibration.factory}` returned no batches")
     return Batches(batches, path)
 
 

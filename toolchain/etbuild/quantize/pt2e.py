@@ -148,9 +148,9 @@ def _ranges_with_recipe(
     path: DocumentPath = ("recipe",)
     if planned.pt2e is not None and (train := _training(planned.pt2e, planned.path, context.finder)) is not None:
         return train
-    said = planned.pt2e.calibration if planned.pt2e is not None else None
+    of_manifest = planned.pt2e.calibration if planned.pt2e is not None else None
     if recipe.is_qat:
-        if said is not None:
+        if of_manifest is not None:
             hint = "remove `calibration`, or list quantizers of your own"
             raise InputError.at(
                 (*planned.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
@@ -159,21 +159,21 @@ def _ranges_with_recipe(
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
-    if said is not None:
-        return _batches(said, planned, context)
+    if of_manifest is not None:
+        return _batches(of_manifest, planned, context)
     if recipe.calibration_inputs_fn is None:
         return Batches([planned.arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe", context.finder):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
-def _batches(said: Calibration, planned: PlannedQuantization, context: StepContext) -> Batches:
-    return calibration.make(said, planned.arguments, (*planned.path, "calibration"), context)
+def _batches(calibrate: Calibration, planned: PlannedQuantization, context: StepContext) -> Batches:
+    return calibration.make(calibrate, planned.arguments, (*planned.path, "calibration"), context)
 
 
 def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Call | None:
-    reference, here = pt2e.qat, (*path, "qat")
-    return Call(f"`{reference}`", here, load_callable(reference, finder, here)) if reference else None
+    reference, qat_path = pt2e.qat, (*path, "qat")
+    return Call(f"`{reference}`", qat_path, load_callable(reference, finder, qat_path)) if reference else None
 
 
 def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
@@ -239,23 +239,23 @@ def _arithmetic_of_every_processor() -> Iterator[None]:
 
 
 def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantizer:
-    made = []
+    quantizers = []
     for index, entry in enumerate(pt2e.quantizers):
-        here = (*path, "quantizers", index)
+        entry_path = (*path, "quantizers", index)
         backend = backends.get(entry.backend)
 
-        def load(reference: str, here: DocumentPath = here) -> Any:
-            return load_callable(reference, finder, (*here, "options", "factory"))
+        def load(reference: str, entry_path: DocumentPath = entry_path) -> Any:
+            return load_callable(reference, finder, (*entry_path, "options", "factory"))
 
         making = f"making the quantizer of `{entry.backend}`"
-        with wrap_user_error(here, making, finder), backends.options_at((*here, "options")):
+        with wrap_user_error(entry_path, making, finder), backends.options_at((*entry_path, "options")):
             context = backends.QuantizerContext(pt2e.qat is not None, load)
             quantizer = backend.create_quantizer(entry.options, context)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry.backend}` is {type(quantizer).__name__}, not a Quantizer"
-            raise BuildError.at(here, message)
-        made.append(quantizer)
-    return made[0] if len(made) == 1 else ComposableQuantizer(made)
+            raise BuildError.at(entry_path, message)
+        quantizers.append(quantizer)
+    return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
 
 
 def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:

@@ -53,9 +53,9 @@ def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
     ]
     problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
-        found = list(_FINDERS[check](lowering))
-        problems += [replace(problem, path=("checks", check)) for problem in found]
-        measured.append({"check": check, "limit": 0, "actual": len(found)})
+        findings = list(_FINDERS[check](lowering))
+        problems += [replace(problem, path=("checks", check)) for problem in findings]
+        measured.append({"check": check, "limit": 0, "actual": len(findings)})
     if problems:
         raise CheckError(problems)
     return sorted(measured, key=_order)
@@ -63,8 +63,8 @@ def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
 
 def notes(plan: Plan, lowering: LoweringFacts) -> list[str]:
     """The suspicious findings that are not errors because the manifest does not ask for them, in words."""
-    found = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
-    return [f"{each.message}; {each.hint}" for each in found]
+    findings = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
+    return [f"{each.message}; {each.hint}" for each in findings]
 
 
 def _order(entry: CheckResult) -> tuple[str, str]:
@@ -84,10 +84,10 @@ def _check_results(lowering: LoweringFacts) -> None:
 
 
 def _non_finite(lowering: LoweringFacts) -> Iterator[Problem]:
-    for name, found in sorted(lowering["non_finite"].items()):
-        counts = {"NaN": found["nan"], "infinite": found["infinite"]}
+    for name, counted in sorted(lowering["non_finite"].items()):
+        counts = {"NaN": counted["nan"], "infinite": counted["infinite"]}
         shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-        message = f"the {found['kind']} `{name}` has {shown} of {found['elements']:,} elements"
+        message = f"the {counted['kind']} `{name}` has {shown} of {counted['elements']:,} elements"
         yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
 
 
@@ -131,8 +131,8 @@ def _problem(entry: CheckResult, plan: Plan, lowering: LoweringFacts) -> Problem
 
 
 def _largest_duplicate(lowering: LoweringFacts) -> str:
-    found = lowering["sharing"]["duplicates"]
-    return f"`{found[0]['weight']}` is held by {' and by '.join(found[0]['readers'])}" if found else ""
+    duplicates = lowering["sharing"]["duplicates"]
+    return f"`{duplicates[0]['weight']}` is held by {' and by '.join(duplicates[0]['readers'])}" if duplicates else ""
 
 
 def _program_bytes(lowering: LoweringFacts) -> int:

@@ -42,4 +42,4 @@ def _named_data(plan: Plan, artifacts: list[ArtifactFacts]) -> dict[str, str | l
     for artifact in artifacts:
         if "tag" in artifact:
             digests.setdefault(artifact["tag"], []).append(artifact["sha256"])
-    return {tag: found if tag in plan.sharded_tags else found[0] for tag, found in digests.items()}
+    return {tag: listed if tag in plan.sharded_tags else listed[0] for tag, listed in digests.items()}

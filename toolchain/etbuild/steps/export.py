@@ -98,12 +98,12 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     files."""
     from etbuild.export.export_methods import prepare
 
-    made = {}
+    prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
             with context.stage(f"prepare {name}"), modules.of(name) as (module, _):
-                made[name] = prepare(_exporting(export_plan, context), name, module)
-    return made
+                prepared[name] = prepare(_exporting(export_plan, context), name, module)
+    return prepared
 
 
 def export_methods(

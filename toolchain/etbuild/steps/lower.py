@@ -182,11 +182,11 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
                 content, shards = _read_weights(part, saved, what.inputs)
                 programs = _load(saved, content, [name], context.finder)
                 method_archive.check(programs[name])
-                found = non_finite(programs)
+                weights = non_finite(programs)
                 edge = lower_programs(part, programs, shards, context.finder)
                 claims = named_data.claims(edge, shards)
                 places = weight_places_of(edge, part)[name]
-                facts = method_archive.Facts(claims, places, found)
+                facts = method_archive.Facts(claims, places, weights)
                 method_archive.write(directory, name, edge.exported_program(name), facts, content)
         except method_archive.CannotSave as error:
             method_archive.write_reason(directory, name, str(error))
@@ -222,8 +222,8 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
                 _import_modules(saved, context.finder)
                 content, shards = _read_weights(what.plan, saved, what.inputs)
                 edge = method_archive.merge(methods, content, shards, what.plan.constant_methods)
-            found = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
-            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, found)
+            weights = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
+            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, weights)
             return emit_program(what.plan, lowered, context, directory)
 
 
@@ -291,13 +291,13 @@ def _lower_together(
             programs = _load(saved, content, what.plan.methods, context.finder)
     else:
         shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
-    found = non_finite(programs)
+    weights = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(what.plan, programs, shards, context.finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
-            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), found)
+            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), weights)
         return emit_program(what.plan, lowered, context, directory)
 
 
@@ -408,8 +408,8 @@ def emit_program(
 def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
     from etbuild.model.tensor_digests import tensor_digests
 
-    found = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan.weights).items()}
+    files = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan.weights).items()}
     return {
-        "data": {name: file_digest(file) for name, file in found.items()},
-        "tensors": {name: tensor_digests(name, file) for name, file in found.items()},
+        "data": {name: file_digest(file) for name, file in files.items()},
+        "tensors": {name: tensor_digests(name, file) for name, file in files.items()},
     }

@@ -70,10 +70,10 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         with importable(used, inputs.data.values()) as finder:
             context = StepContext(inputs, finder, stage)
             custom_ops.load(plan.custom_ops, context)
-            for number, (name, write) in enumerate(_road(plan, context), 1):
+            for number, (name, write) in enumerate(_walk(plan, context), 1):
                 place = directory / f"{number}-{name}"
-                with whole_directory(place) as made:
-                    write(made)
+                with whole_directory(place) as staged:
+                    write(staged)
                 saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
                 if name == last:
                     break
@@ -84,7 +84,7 @@ Write = Callable[[Path], None]
 """Writes the files of a stage into a directory."""
 
 
-def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
+def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when the caller asks for the next item."""
     from etbuild.analysis.inspection import text
     from etbuild.export import constant_methods
@@ -108,11 +108,11 @@ def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
         edge = lower_methods.to_edge(lowering, programs, finder)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
-    found = non_finite(programs)
+    weights = non_finite(programs)
     with context.stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
-    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), found)
+    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), weights)
 
     def emit(directory: Path) -> None:
         artifacts = emit_program(lowering, lowered, context, directory)
