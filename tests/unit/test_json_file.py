@@ -157,7 +157,7 @@ def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r".+"):
             regular_files.read(path, 10)
         with pytest.raises(InputError, match="not a lockfile"):
-            json_file.read(path, "a lockfile", "lock")
+            json_file.read(path, json_file.Format("a lockfile", "lock"))
 
 
 def test_only_the_allowed_size_of_a_large_file_is_read(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_only_the_allowed_size_of_a_large_file_is_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(InputError, match="not a lockfile: larger than"):
-        json_file.read(path, "a lockfile", "lock")
+        json_file.read(path, json_file.Format("a lockfile", "lock"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "b/../../a", "/etc/passwd", "a\0", "out", "way/a", "none"])
@@ -215,7 +215,7 @@ def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path:
         sys.setprofile(counted)
         try:
             with pytest.raises(InputError):
-                json_file.check(index, tmp_path / "net.index.json", "an index", "index")
+                json_file.check(index, tmp_path / "net.index.json", json_file.Format("an index", "index"))
         finally:
             sys.setprofile(None)
         return count

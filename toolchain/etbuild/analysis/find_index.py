@@ -31,8 +31,9 @@ def read_index(path: Path) -> tuple[Path, Index]:
         index_path = _locate(path)
     except OSError as error:  # a name that is too long
         raise InputError.of(f"{path.name[:100]}: {error.strerror}") from None
-    content: Index = json_file.read(index_path, "an index", "index")
-    json_file.check(content["inputs"]["plan"], index_path, "an index", "plan#plan", ("inputs", "plan"))
+    content: Index = json_file.read(index_path, json_file.Format("an index", "index"))
+    of_plan = json_file.Format("an index", "plan#plan")
+    json_file.check(content["inputs"]["plan"], index_path, of_plan, ("inputs", "plan"))
     return index_path, content
 
 

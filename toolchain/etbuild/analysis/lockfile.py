@@ -58,7 +58,7 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
-    locked = json_file.read(path, "a lockfile", "lock", hint)
+    locked = json_file.read(path, json_file.Format("a lockfile", "lock", hint))
     lines = [_line(change) for change in _merged(changes(locked, content))]
     if lines:
         message = f"{path.name}: the program differs from the lockfile:"

@@ -104,7 +104,7 @@ def _report_beside(path: Path, index: Index) -> Report | None:
         with contextlib.suppress(OSError):
             data = regular_files.read(file, json_file.MAX_BYTES)
             if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
-                report: Report = json_file.content(data, file, "a report", "report")
+                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
                 return report
     return None
 

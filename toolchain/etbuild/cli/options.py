@@ -191,6 +191,6 @@ def positions_beside(plan: Path) -> Positions:
     name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
     try:
         beside = real.with_name(f"{name}.positions.json")
-        return positions_from_json(json_file.read(beside, "positions", "plan#positions"))
+        return positions_from_json(json_file.read(beside, json_file.Format("positions", "plan#positions")))
     except InputError:
         return {}

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.steps import report
 
     plan = read_plan(options.plan, Plan)
-    read = json_file.read(options.inputs, "what an export read", "step#inputs")
+    read = json_file.read(options.inputs, json_file.Format("what an export read", "step#inputs"))
     lowering = report.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}
     try:

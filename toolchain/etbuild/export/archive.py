@@ -70,33 +70,41 @@ class SavedExport:
     export_plan: ExportPlan | None
 
 
+@dataclass(frozen=True)
+class NewExport:
+    """What `write` saves.
+
+    Attributes:
+        module: The module.
+        programs: Its methods by name. The content of their weights is removed from them.
+        constants: The values of the constant methods from code, by name.
+        used: The sources that the export used.
+    """
+
+    module: torch.nn.Module
+    programs: dict[str, ExportedProgram]
+    constants: dict[str, object]
+    used: UsedSources
+
+
 class CannotSave(Exception):
     """Methods cannot be saved without weights. The message gives users the reason."""
 
 
-def write(
-    directory: Path,
-    export_plan: ExportPlan,
-    module: torch.nn.Module,
-    programs: dict[str, ExportedProgram],
-    constants: dict[str, object],
-    used: UsedSources,
-) -> None:
+def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     """Saves an export.
 
     Args:
         directory: An existing empty directory.
         export_plan: The export plan.
-        module: The module.
-        programs: Its methods by name. The content of their weights is removed from them.
-        constants: The values of the constant methods from code, by name.
-        used: The sources that the export used.
+        export: What was exported.
 
     Raises:
         CannotSave: torch.export cannot save a method, or safetensors cannot save a tensor that the factory made.
         BuildError: A file cannot be written.
     """
-    content, tensors = named_tensors(module), describe(module, export_plan.weights)
+    programs, used = export.programs, export.used
+    content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
     if export_plan.carries_content:
         held = carried(programs, content.keys())
         content, tensors = held.content, held.tensors
@@ -111,7 +119,7 @@ def write(
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
-    facts["constants"] = _save_constants(directory, constants)
+    facts["constants"] = _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
@@ -290,7 +298,7 @@ def read(export: ExportFiles) -> SavedExport:
     """
     directory = export.directory
     what = "an export that `etbuild export` wrote"
-    content = json_file.read(directory / _MODULE, what, "step#export")
+    content = json_file.read(directory / _MODULE, json_file.Format(what, "step#export"))
     with wrap_library_errors(InputError, None, f"{directory}: not {what}"):
         root = directory / "sources"
         return SavedExport(

@@ -319,7 +319,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
         InputError: The directory holds no lowered method or that of another name, or method.json is damaged.
     """
     try:
-        facts = json_file.read(directory / _METHOD, "the lowered method", "step#loweredMethod")
+        facts = json_file.read(directory / _METHOD, json_file.Format("the lowered method", "step#loweredMethod"))
     except InputError as error:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:

@@ -77,7 +77,8 @@ def read_plan(path: Path, kind: type[D]) -> D:
     """
     from etbuild.files import json_file
 
-    return kind.from_json(json_file.read(path, "a plan", kind.DEFINITION, "`etbuild plan` writes them"))
+    wanted = json_file.Format("a plan", kind.DEFINITION, "`etbuild plan` writes them")
+    return kind.from_json(json_file.read(path, wanted))
 
 
 def from_manifest(manifest: dict[str, Any]) -> Plan:

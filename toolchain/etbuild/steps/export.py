@@ -59,7 +59,7 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 try:
-                    archive.write(directory, export_plan, root, programs, computed, used)
+                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used))
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:

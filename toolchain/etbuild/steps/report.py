@@ -51,7 +51,7 @@ def read_lowering(path: Path) -> LoweringFacts:
     Raises:
         InputError: The file does not contain such facts.
     """
-    facts: LoweringFacts = json_file.read(path, "the facts of a lowering", "step#lowering")
+    facts: LoweringFacts = json_file.read(path, json_file.Format("the facts of a lowering", "step#lowering"))
     return facts
 
 
