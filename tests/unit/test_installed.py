@@ -116,3 +116,10 @@ def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
 
 def test_the_driver_is_there_by_its_files() -> None:
     assert "etbuild" not in toolchain.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
+
+
+def test_metadata_is_read_as_pythons_own_library_reads_it() -> None:
+    for each in importlib.metadata.distributions():
+        name = each.metadata["Name"]
+        theirs = importlib.metadata.distribution(name)  # the first of this name, if there are two
+        assert distributions.version_and_requirements(name) == (theirs.version, tuple(theirs.requires or ()))

@@ -15,6 +15,7 @@ import re
 import site
 import sys
 from collections.abc import Iterator
+from email import message_from_string
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -39,7 +40,24 @@ def facts(name: str) -> tuple[str, str]:
     distribution = importlib.metadata.distribution(name)
     record = distribution.read_text("RECORD")
     rows = _files(name, distribution) if record is None or _is_editable(distribution, record) else _rows(record)
-    return distribution.version, hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+    return version_and_requirements(name)[0], hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
+@functools.cache
+def version_and_requirements(name: str) -> tuple[str, tuple[str, ...]]:
+    """The version of an installed distribution, and its requirements as its metadata states them.
+
+    Reads the metadata once, and without the description, which `importlib.metadata` would parse at each question.
+
+    Raises:
+        PackageNotFoundError: The distribution is not installed.
+    """
+    distribution = importlib.metadata.distribution(name)
+    text = distribution.read_text("METADATA")
+    if text is None:  # an older form, which `setup.py develop` writes
+        return distribution.version, tuple(distribution.requires or ())
+    metadata = message_from_string(text.partition("\n\n")[0])
+    return metadata["Version"], tuple(metadata.get_all("Requires-Dist", ()))
 
 
 @functools.cache

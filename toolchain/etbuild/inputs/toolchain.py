@@ -96,10 +96,10 @@ def _requirements(*roots: str) -> tuple[str, ...]:
             continue
         seen.add(name)
         try:
-            distribution = importlib.metadata.distribution(name)
+            _, required = distributions.version_and_requirements(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
         names.append(name)
-        needed = [each for each in distribution.requires or () if "extra ==" not in each and "extra==" not in each]
+        needed = [each for each in required if "extra ==" not in each and "extra==" not in each]
         waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
     return tuple(names)
