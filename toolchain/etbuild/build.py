@@ -17,11 +17,11 @@ from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.inputs.step_context import Stage
 from etbuild.plan.plan import LowerPlan, Plan
-from etbuild.results import KeyInputs
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.results import KeyInputs
     from etbuild.steps.lower import Lowering
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.scratch import temporary
-from etbuild.results import Index
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.results import Index
 
 
 def read_index(path: Path) -> tuple[Path, Index]:

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from etbuild.errors import BuildError
 from etbuild.files.digests import file_digest
 from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
 from etbuild.foreign_errors import wrap_system_errors
-from etbuild.results import ArtifactFacts
+
+if TYPE_CHECKING:
+    from etbuild.results import ArtifactFacts
 
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
@@ -13,7 +14,9 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
-from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
+
+if TYPE_CHECKING:
+    from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
 
 KEY_SCHEMA = "executorch-key/v2"
 

@@ -9,12 +9,15 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etbuild import __version__
 from etbuild.errors import InputError
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs import distributions
-from etbuild.results import Toolchain
+
+if TYPE_CHECKING:
+    from etbuild.results import Toolchain
 
 
 def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Toolchain:
