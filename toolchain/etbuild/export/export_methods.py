@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, example_values, pt2_file, strict_names
+from etbuild.export import assignments, derived_dims, example_values, pt2_file, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -276,6 +276,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     found = inputs.find_data(file, path)
     with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(found)
+        derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         return _bound(program)
 
@@ -445,14 +446,14 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if isinstance(size, int):
                 raise BuildError.at(
                     here,
-                    f"the model fixes the dimension `{dim.__name__}` to {size}",
+                    f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
                     "write `null`, or change the model",
                 )
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
                     here,
-                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
 
