@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import ConstantArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, derived_dims, example_values, pt2_file, strict_names
+from etbuild.export import assignments, derived_dims, example_values, pt2_file, results, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -139,7 +138,9 @@ def export_method(ready: Ready) -> torch.export.ExportedProgram:
     dynamic_shapes = ready.shapes.for_export(ready.quantized.forward)
     path = (*ready.path, "quantize", "pt2e")
     with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", ready.what.finder):
-        return torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
+        program = torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
+    results.make_plain(program)
+    return program
 
 
 def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
@@ -157,7 +158,8 @@ def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torc
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
-    _check_results(program, entry)
+    results.check(program, entry)
+    results.make_plain(program)
     if strict:
         strict_names.settle(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -397,20 +399,6 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """Fails if a method returns something other than tensors, numbers or None.
-
-    Such a graph could be saved but not read.
-    """
-    for spec in program.graph_signature.output_specs:
-        value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
-        if not isinstance(value, (bool, int, float, type(None))):
-            message = (
-                f"the method returns {shortened(repr(value), 80)}: a program cannot return a {type(value).__name__}"
-            )
-            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
-
-
 _FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
 
 
@@ -482,6 +470,7 @@ _EXPORT_HINTS = (
         "the example inputs or the model do not allow the declared range",
     ),
     ("dynamic_shapes", "dynamic_shapes", None),
+    ("in output, which is not a known type", "entry", results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
     ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
 )
@@ -503,7 +492,9 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
 
 def _message(error: BaseException) -> str:
     """torch's message without references to logs and settings. For violated constraints it keeps the suggestions."""
-    text = str(error)
+    text = str(error).partition(" If this type holds tensors")[0]
+    if text != str(error):
+        return f"{type(error).__name__}: {text}"
     if "Constraints violated" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return shortened(" ".join(lines[:8]))
