@@ -87,7 +87,7 @@ def test_example_inputs_and_their_json(document: dict[str, Any], part: Part) -> 
 
 def test_dynamic_shapes_have_the_form_of_their_input() -> None:
     dim = {"dim": "n", "min": 1, "max": 4}
-    assert read_shapes({"a": [None, [dim]], "dim": None}) == {"a": (None, (Dim("n", 1, 4),)), "dim": None}
+    assert read_shapes({"a": [None, [dim]], "dim": None}) == {"a": (None, (Dim("n", 1, 4, 1, 1, 0),)), "dim": None}
 
 
 @pytest.mark.parametrize("document", [{}, {"file": "a.pt"}, {"file": "a.pt", "keys": ["x"]}])

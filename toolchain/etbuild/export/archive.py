@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
+from etbuild.export import derived_dims
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
@@ -340,6 +341,7 @@ def load_methods(
         hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
         with wrap_library_errors(InputError, ("methods", name), "cannot read the exported method back", hint):
             program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
+            derived_dims.forget_ranges(program)
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program

@@ -66,12 +66,16 @@ class Assigned:
 
     def wants_run(self, program: ExportedProgram) -> bool:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
-        return self.unclear or bool(self._read(program))
+        return self.unclear or bool(self.attributes) or bool(self._read(program))
 
     def add(self, ran: Assigned) -> None:
-        """Adds what a run of the method assigned."""
+        """Adds what a run of the method assigned, and removes what only tracing assigned.
+
+        Tracing replaces parameters, so that code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM`
+        assigns something else than before. A run assigns the same parameter again.
+        """
         self.buffers += [name for name in ran.buffers if name not in self.kept]
-        self.attributes = {**ran.attributes, **self.attributes}
+        self.attributes = {name: self.attributes.get(name, before) for name, before in ran.attributes.items()}
         self.made += ran.made
         self.casts |= ran.casts
 

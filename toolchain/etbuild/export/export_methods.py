@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import ConstantArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, example_values, pt2_file, strict_names
+from etbuild.export import assignments, derived_dims, example_values, pt2_file, results, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -139,7 +138,9 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
     path = (*prepared.path, "quantize", "pt2e")
     with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
-        return torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
+        program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
+    results.make_plain(program)
+    return program
 
 
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
@@ -157,7 +158,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
-    _check_results(program, entry)
+    results.check(program, entry)
+    results.make_plain(program)
     if strict:
         strict_names.restore(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -278,6 +280,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     archive = inputs.find_data(file, path)
     with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(archive)
+        derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         return _bound(program)
 
@@ -398,20 +401,6 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """Fails if a method returns something other than tensors, numbers or None.
-
-    Such a graph could be saved but not read.
-    """
-    for spec in program.graph_signature.output_specs:
-        value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
-        if not isinstance(value, (bool, int, float, type(None))):
-            message = (
-                f"the method returns {shortened(repr(value), 80)}: a program cannot return a {type(value).__name__}"
-            )
-            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
-
-
 _FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
 
 
@@ -447,14 +436,14 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if isinstance(size, int):
                 raise BuildError.at(
                     dim_path,
-                    f"the model fixes the dimension `{dim.__name__}` to {size}",
+                    f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
                     "write `null`, or change the model",
                 )
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
                     dim_path,
-                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
 
@@ -483,6 +472,7 @@ _EXPORT_HINTS = (
         "the example inputs or the model do not allow the declared range",
     ),
     ("dynamic_shapes", "dynamic_shapes", None),
+    ("in output, which is not a known type", "entry", results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
     ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
 )
@@ -504,7 +494,9 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
 
 def _message(error: BaseException) -> str:
     """torch's message without references to logs and settings. For violated constraints it keeps the suggestions."""
-    text = str(error)
+    text = str(error).partition(" If this type holds tensors")[0]
+    if text != str(error):
+        return f"{type(error).__name__}: {text}"
     if "Constraints violated" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return shortened(" ".join(lines[:8]))

@@ -272,7 +272,7 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     text = f"{type(error).__name__}: {error} {cause}"
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
-    hint = next((hint for word, hint in _HINTS if word in text), None)
+    hint = _dtype_hint(error) or next((hint for word, hint in _HINTS if word in text), None)
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
@@ -282,9 +282,35 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
 
 def _why(error: BaseException) -> str:
     """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
-    refused = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    refused = _refused(error)
     if not refused:
-        return summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
-    taken = {name: ", ".join(re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes)) for name, dtypes in refused}
-    shown = [f"`{name}` takes no tensors of {dtypes}" for name, dtypes in taken.items()]
+        at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
+        text = summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
+        return f"{text} (at `{at[1]}`)" if at else text
+    shown = [f"`{name}` takes no tensors of {', '.join(dtypes)}" for name, dtypes in refused.items()]
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
+
+
+def _refused(error: BaseException) -> dict[str, list[str]]:
+    """The operators that ExecuTorch refuses because of the dtypes of their operands, with these dtypes."""
+    found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    return {name: re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes) for name, dtypes in found}
+
+
+_COMPLEX = "ExecuTorch has no kernels for complex numbers: compute with real and imaginary parts, or cos and sin"
+_FLOATS = {"float64", "float32", "float16", "bfloat16"}
+
+
+def _dtype_hint(error: BaseException) -> str | None:
+    """What to do about the dtypes that ExecuTorch refuses; None if there is nothing better to say than in general."""
+    of_operators = [set(dtypes) for dtypes in _refused(error).values()]
+    dtypes = set().union(*of_operators)
+    if any(dtype.startswith("complex") for dtype in dtypes) or "'complex' object has no attribute" in str(error):
+        return _COMPLEX
+    if any(dtype.startswith("float8") for dtype in dtypes):
+        return "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory"
+    if any(len(each & _FLOATS) > 1 for each in of_operators):
+        return (
+            "the operands have different dtypes: give `example_inputs` the dtype of the weights, or convert the module"
+        )
+    return None
