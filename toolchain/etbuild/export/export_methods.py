@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, derived_dims, example_values, pt2_file, results, strict_names
+from etbuild.export import assignments, derived_dims, example_values, method_results, pt2_file, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -139,7 +139,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     path = (*prepared.path, "quantize", "pt2e")
     with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
         program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
-    results.make_plain(program)
+    method_results.make_plain(program)
     return program
 
 
@@ -158,8 +158,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
-    results.check(program, entry)
-    results.make_plain(program)
+    method_results.check(program, entry)
+    method_results.make_plain(program)
     if strict:
         strict_names.restore(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -472,7 +472,7 @@ _EXPORT_HINTS = (
         "the example inputs or the model do not allow the declared range",
     ),
     ("dynamic_shapes", "dynamic_shapes", None),
-    ("in output, which is not a known type", "entry", results.HINT),
+    ("in output, which is not a known type", "entry", method_results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
     ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
 )
