@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from etbuild.releases import SUPPORTED
 from tests.conftest import MANIFESTS
@@ -34,23 +32,16 @@ def release(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     return request.param, {**os.environ, "PYTHONPATH": str(directory)}
 
 
-def one_layer(directory: Path) -> Path:
-    """Writes the example `encoder_decoder` with random weights, and with one layer instead of two."""
-    shutil.copytree(MANIFESTS["encoder_decoder"].parent, directory)
-    path = directory / "model.yaml"
-    manifest = yaml.safe_load(path.read_text())
-    manifest["model"]["kwargs"]["layers"] = 1
-    del manifest["model"]["weights"]
-    path.write_text(yaml.safe_dump(manifest))
-    return path
+def build(name: str, directory: Path, environment: dict[str, str]) -> Path:
+    commands.build(MANIFESTS[name], directory, environment=environment)
+    return directory / f"{name}.pte"
 
 
-def test_two_methods_with_and_without_a_backend(release: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+def test_two_methods_with_and_without_a_backend(
+    release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     version, environment = release
-    manifest = one_layer(tmp_path / "in")
-    commands.build(manifest, tmp_path / "made", environment=environment)
-    commands.build(manifest, tmp_path / "expected")
-    made, expected = (tmp_path / name / "encoder_decoder.pte" for name in ("made", "expected"))
+    made, expected = build("encoder_decoder", tmp_path, environment), cli_built("encoder_decoder")
     assert json.loads(made.with_suffix(".index.json").read_text())["versions"]["executorch"] == version
     for suffix in (".pte", ".encoder.ptd", ".decoder.ptd", ".report.json"):
         assert made.with_suffix(suffix).read_bytes() == expected.with_suffix(suffix).read_bytes(), suffix
@@ -60,8 +51,7 @@ def test_its_own_runtime_runs_what_it_built(
     release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
     version, environment = release
-    commands.build(MANIFESTS["mlp"], tmp_path, environment=environment)
-    program = tmp_path / "mlp.pte"
+    program = build("mlp", tmp_path, environment)
     script = (
         "import sys, importlib.metadata, torch\n"
         "from executorch.runtime import Runtime\n"
