@@ -89,13 +89,13 @@ def slow(tmp_path: Path) -> Callable[[Worker, str], list[int]]:
 
 
 def test_a_worker_makes_what_a_process_of_its_own_makes(worker: Worker, tmp_path: Path) -> None:
-    for name in ("embedder", "mlp"):
-        commands.build(MANIFESTS[name], tmp_path / name, environment=os.environ)
-    for number, name in enumerate(["embedder", "mlp", "embedder"]):
+    commands.build(MANIFESTS["embedder"], tmp_path / "own", environment=os.environ)
+    for number, name in enumerate(["embedder", "mlp", "embedder"]):  # also after another program
         out = tmp_path / str(number)
         response = worker.ask(*build(MANIFESTS[name], out))
         assert response.exit_code == 0, response.output
-        assert files(out) == files(tmp_path / name)
+        if name == "embedder":
+            assert files(out) == files(tmp_path / "own")
 
 
 def test_a_worker_has_one_thread(worker: Worker, tmp_path: Path) -> None:
