@@ -24,7 +24,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
+.PHONY: build toolchain test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -33,6 +33,10 @@ build: venv
 	@# The runtime's native libraries log to standard error: they look for things that only other machines have.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
 	  2> $(VENV)/run.log || { cat $(VENV)/run.log >&2; exit 1; }
+
+# What `make build` does first, beside `make venv` if there are two processors.
+toolchain:
+	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //toolchain:etbuild
 
 test: venv $(BUILDGRID)/ready
 	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2

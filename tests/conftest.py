@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from etbuild.processes.environment import ARITHMETIC
-from tests.helpers.commands import build
+from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
 
 os.environ.update(ARITHMETIC)  # as the command line does; must come before a test imports torch
+gc.set_threshold(20_000, 20, 20)  # with 700, 10, 10, lowering spends a seventh of its time in the garbage collector
 
 pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote
 
@@ -74,6 +76,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return LongestFirst(config, log)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _objects_that_stay() -> None:
+    """The garbage collector ignores what is here before the tests of a file, which is mostly PyTorch.
+
+    Otherwise each collection would look at a million objects, and write to the memory that forks share.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Gives the tests their own cache, so that they do not use the user's."""
@@ -83,6 +95,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def patterns_traced_once() -> Iterator[None]:
+    """In this process, quantizers trace each pattern once."""
+    from tests.helpers.patterns import traced_once  # imports ExecuTorch, which takes seconds
+
+    with traced_once():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -106,11 +127,6 @@ def cli_built(shared_directory: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def etbuild_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker for tests that run a command in its own process and do not test the start of that process.
-
-    Each request runs in its own fork, without state of other requests. Tests must not end the worker.
-    """
-    worker = Worker(tmp_path_factory.mktemp("etbuild_worker"))
-    yield worker
-    worker.end()
+def etbuild_worker() -> Worker:
+    """The worker in which `commands.build` builds, for tests that look at its answers. They must not end it."""
+    return worker()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.once import made_once
-from tests.helpers.workspaces import REPOSITORY, Result, Workspace, packages_repository
+from tests.helpers.workspaces import REPOSITORY, SHORT_LIVED, Result, Workspace, packages_repository
 
 MADE = REPOSITORY / ".cache/bazel"
 """The disk cache of `make build`."""
@@ -61,24 +61,29 @@ def disk_cache(shared_directory: Path) -> Path:
     return made_once(shared_directory / "disk_cache", copy)
 
 
-@pytest.fixture
-def bazel7(packages: Path, tmp_path: Path) -> Callable[[Path, str, str], Path]:
-    """Runs Bazel 7 or later: `bazel7(workspace, verb, target)` returns its bazel-bin."""
+@pytest.fixture(scope="session")
+def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str, str], Path]:
+    """Runs Bazel 7 or later: `bazel7(workspace, verb, target)` returns its bazel-bin. What it made stays for the next
+    command in the same workspace."""
     command = os.environ.get("BAZEL7")
     if not command:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
+    output_root = tmp_path_factory.mktemp("bazel7")
+    overrides: dict[Path, str] = {}
 
     def run(workspace: Path, verb: str, target: str) -> Path:
         # BAZEL7_BIND: the directories that such a command must make visible if it runs Bazel in its own root.
         binds = f"{packages} {workspace} {workspace.parents[1]}"
-        environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(tmp_path)}
+        environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(output_root)}
 
         def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
-            full = [command, str(workspace), *arguments]
+            full = [command, str(workspace), *SHORT_LIVED, *arguments]
             return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
 
-        override = f"--override_repository={packages_repository(bazel)}={packages}"
-        done = bazel(verb, override, "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-", target)
+        if workspace not in overrides:
+            overrides[workspace] = f"--override_repository={packages_repository(bazel)}={packages}"
+        options = (overrides[workspace], "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-")
+        done = bazel(verb, *options, target)
         assert done.returncode == 0, done.stdout + done.stderr
         return workspace / "bazel7-bin"
 

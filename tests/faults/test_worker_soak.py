@@ -1,6 +1,6 @@
 """One worker and many requests. Some fail, some are cancelled, and none leaves anything behind.
 
-`make test` sends 100 requests, `make test-soak` 500.
+`make test` sends 60 requests, `make test-soak` 500.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .projects import MODEL, write_project
 AT_ONCE, CANCELLED = 4, 0.05
 WIDTHS = (4, 7)
 KINDS = {"export": 0.7, "build": 0.2, "failing": 0.1}
-SETTLED = 50  # after this many requests, the worker's memory no longer grows
+SETTLED = 30  # after this many requests, the worker's memory no longer grows
 
 
 class Project:
@@ -100,7 +100,7 @@ def check(response: Any, asked: Asked, project: Project) -> None:
         assert made == right
 
 
-@pytest.mark.parametrize("requests", [100, pytest.param(500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("requests", [60, pytest.param(500, marks=pytest.mark.soak)])
 def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
     worker: Worker, tmp_path: Path, requests: int
 ) -> None:

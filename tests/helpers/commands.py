@@ -1,11 +1,17 @@
-"""Runs the command `etbuild` in its own process."""
+"""Runs the command `etbuild` in its own process, or in a fork of a worker."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.helpers.worker_client import Worker
 
 LIMIT_SECONDS = 300.0
 
@@ -36,15 +42,37 @@ def etbuild(
     )
 
 
+@functools.cache
+def worker() -> Worker:
+    """The worker of this process, for tests that need a command in another process but do not test its start.
+
+    It has imported PyTorch already, which saves five seconds. Each request runs in its own fork, without state of other
+    requests. The worker has the environment of the first test that needs it. Tests must not end it.
+    """
+    started = Worker(Path(tempfile.gettempdir()))
+    atexit.register(_end, started, os.getpid())
+    return started
+
+
+def _end(started: Worker, owner: int) -> None:
+    if os.getpid() == owner:  # a fork of the owner must not end the worker
+        started.end()
+
+
 def build(manifest: Path, out: Path, *options: object, environment: Mapping[str, str] | None = None) -> None:
-    """Runs `etbuild build`, which must succeed.
+    """Runs `etbuild build`, which must succeed: in a fork of the worker, or, with an environment, in its own process.
 
     Args:
         manifest: The manifest to build.
         out: The directory for the artifacts.
         options: Options of `build`. Without `--cache-dir`, nothing is cached.
-        environment: All its environment variables. Default: those of the test.
+        environment: All its environment variables. Default: those of the worker.
     """
     cache = () if "--cache-dir" in options else ("--no-cache",)
-    done = etbuild("build", manifest, "-o", out, *cache, *options, environment=environment)
-    assert done.returncode == 0, done.stderr
+    arguments = ("build", manifest.absolute(), "-o", out.absolute(), *cache, *options)
+    if environment is None:
+        answer = worker().ask(*arguments)
+        assert answer.exit_code == 0, answer.output
+    else:
+        done = etbuild(*arguments, environment=environment)
+        assert done.returncode == 0, done.stderr

@@ -22,8 +22,8 @@ import yaml
 
 from etbuild import backends
 from etbuild.processes.environment import FIXED
+from tests.helpers import commands
 from tests.helpers.runtime import run
-from tests.helpers.worker_client import Worker
 
 DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
 WIDTH = 256
@@ -314,15 +314,10 @@ def test_a_persistent_worker_makes_the_same_each_time(built: Path, tmp_path: Pat
     """Tests the backends that are not deterministic by themselves: OpenVINO counts in a process, Core ML draws random
     numbers."""
     names = [name for name in ("openvino", "coreml", "openvino") if is_here(name)]
-    worker = Worker(built.parent)
-    try:
-        for number, name in enumerate(names):
-            out = tmp_path / str(number)
-            response = worker.ask("build", f"{name}.yaml", "--no-cache", "-o", str(out))
-            assert response.exit_code == 0, response.output
-            assert (out / f"{name}.pte").read_bytes() == (built / f"{name}.pte").read_bytes()
-    finally:
-        worker.end()
+    for number, name in enumerate(names):
+        out = tmp_path / str(number)
+        commands.build(built.parent / f"{name}.yaml", out)
+        assert (out / f"{name}.pte").read_bytes() == (built / f"{name}.pte").read_bytes()
 
 
 def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path) -> None:
@@ -336,7 +331,7 @@ def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path
     content["methods"]["decode"]["partitioners"] = [entry]
     (tmp_path / "net.yaml").write_text(yaml.safe_dump(content))
     for jobs in ("1", "2"):
-        build_all(tmp_path, ["net"], jobs, f"--jobs {jobs}")
+        commands.build(tmp_path / "net.yaml", tmp_path / jobs, "--jobs", jobs)
     assert (tmp_path / "1/net.pte").read_bytes() == (tmp_path / "2/net.pte").read_bytes()
     assert runs(tmp_path / "1", "net", CASES["openvino"], tmp_path)
 

@@ -145,7 +145,7 @@ def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(model)
     (tmp_path / "model.yaml").write_text(manifest)
     made = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):  # in which the set has two orders
         build(tmp_path / "model.yaml", tmp_path / seed, environment={**os.environ, "PYTHONHASHSEED": seed})
         made.add((tmp_path / seed / "net.pte").read_bytes())
     assert len(made) == 1

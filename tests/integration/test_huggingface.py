@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -252,13 +251,19 @@ def test_the_version_of_transformers_is_in_the_key() -> None:
     assert "transformers" not in distributions(MANIFESTS["mlp"])
 
 
-def test_a_quantized_llama_is_small_and_near(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_quantized_llama_is_small_and_near(build: Build, tmp_path: Path) -> None:
     """torchao quantizes a copy of the module. The copy must call its own layers."""
-    directory = tmp_path / "llama"
-    shutil.copytree(MANIFESTS["llama"].parent, directory)
-    manifest = yaml.safe_load((directory / "llama.yaml").read_text())
-    manifest["defaults"]["quantize"] = {"torchao": [{"config": "8da8w", "modules": ["model.layers.*"]}]}
-    (directory / "llama.yaml").write_text(yaml.safe_dump(manifest))
-    commands.build(directory / "llama.yaml", tmp_path / "out")
-    quantized, original = tmp_path / "out/llama.weights.ptd", cli_built("llama").with_suffix(".weights.ptd")
-    assert quantized.stat().st_size < 0.7 * original.stat().st_size
+    config = {**TINY, "model_type": "llama", "hidden_size": 64, "intermediate_size": 128}
+    wanted = {"class": "AutoModelForCausalLM", "config": config, "cache": {"max_length": 16}}
+    said = json.loads(manifest(wanted, inputs=2, seed=3))
+    said["defaults"]["quantize"] = {"torchao": [{"config": "8da8w", "modules": ["model.layers.*"]}]}
+    made = build(json.dumps(said))
+    assert made.code == 0, made.err
+    torch.manual_seed(3)
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
+    assert len(made.read("net.pte")) < 0.7 * sum(parameter.nbytes for parameter in module.parameters())
+    prompt = tokens(4, vocab_size=32)
+    with torch.no_grad():
+        expected = module(input_ids=prompt).logits
+    [[[output]]] = run(made.directory / "net.pte", [[("forward", [prompt, torch.tensor([0])])]], tmp_path)
+    assert 1e-5 < float((output - expected).norm() / expected.norm()) < 0.05

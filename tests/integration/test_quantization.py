@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save
+from torchao.quantization.pt2e import qat_utils
 
+from tests.helpers import patterns
 from tests.helpers.runtime import run
 
 from .conftest import Build, Outcome
@@ -186,6 +188,31 @@ def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build:
     assert all(0 < error < 0.03 for error in errors_of(made, tmp_path, "features", "forward"))
     # The body's weights for both group sizes. Those with groups of 32 are stored once for both methods.
     assert 2 < len(made.read("net.body.ptd")) / 128**2 < 2.6
+
+
+def test_a_pattern_that_was_traced_before_is_a_copy_of_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of this file rely on `traced_once`, which must not mix up patterns with the same code."""
+    traces = []
+    trace = patterns._trace
+
+    def remember(*arguments: Any) -> Any:
+        traces.append(trace(*arguments))
+        return traces[-1]
+
+    monkeypatch.setattr(patterns, "_trace", remember)
+    inputs = (torch.ones(1, 1, 3), torch.ones(1, 1, 1), *[torch.ones(1)] * 5)
+    convolutions = (torch.nn.functional.conv1d, torch.nn.functional.conv_transpose1d)
+
+    def traced() -> list[torch.fx.GraphModule]:
+        made = [qat_utils._get_conv_bn_pattern(convolution) for convolution in convolutions]
+        return [qat_utils._get_aten_graph_module_for_pattern(pattern, inputs) for pattern in made]
+
+    with patterns.traced_once():
+        first, again = traced(), traced()
+    assert len(traces) == len(convolutions)
+    assert [module.code for module in first] == [module.code for module in again] == [made.code for made in traces]
+    assert first[0].code != first[1].code
+    assert len({id(module) for module in (*first, *again, *traces)}) == 6
 
 
 OWN = """\
