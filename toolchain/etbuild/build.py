@@ -30,7 +30,7 @@ class Built:
 
     Attributes:
         key: The key of the program.
-        artifacts: The program, the named data, the report and the index.
+        artifacts: The program, the named data, the tokenizer, the report and the index.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
     """
@@ -94,8 +94,8 @@ def build(
     Args:
         plan: What to build.
         inputs: The declared inputs. The build reads no other files.
-        directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json`. They appear
-            there when all of them are written and checked.
+        directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.tokenizer`, `NAME.report.json` and
+            `NAME.index.json`. They appear there when all of them are written and checked.
         surroundings: Where and how the build runs.
         verify_reproducible: Build twice without the cache, and compare.
 
@@ -162,7 +162,7 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
             made = staged / "program"
             lowering = report.read_lowering(made / f"{name}.lowering.json")
             lowered = [Artifact(made, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, made)]
+            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, request.inputs, made)]
         if verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)

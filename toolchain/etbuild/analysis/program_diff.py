@@ -87,7 +87,7 @@ def _artifacts(listed: list[dict[str, Any]]) -> Facts:
     """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
     found: Facts = {}
     for entry in listed:
-        directory, separator, _ = entry["file"].partition("/")
+        directory, separator, _ = entry["file"].partition("/") if entry["kind"] == "named_data" else ("", "", "")
         number = sum(name.startswith(f"{directory}/") for name in found)
         name = f"{directory}/{number}" if separator else entry["file"]
         found[name] = {key: entry[key] for key in ("size", "sha256")}

@@ -10,14 +10,14 @@ from etbuild.files.digests import digest
 from etbuild.plan.plan import Plan
 
 
-def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: Artifact) -> dict[str, Any]:
+def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], reported: list[Artifact]) -> dict[str, Any]:
     """The content of `NAME.index.json`.
 
     Args:
         plan: The plan.
         inputs: The result of `inputs.key.describe`.
         lowering: The facts of the lowering.
-        report: The report's file.
+        reported: The files of the tokenizer, and the report.
     """
     distributions = inputs["toolchain"]["distributions"]
     return {
@@ -31,8 +31,8 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
             **{name: distributions[name]["version"] for name in ("executorch", "torch")},
         },
         "methods": sorted(plan.methods),
-        "constant_methods": sorted(plan.constant_methods),
-        "artifacts": [*lowering["artifacts"], report.facts()],
+        "constant_methods": sorted(lowering["constant_methods"]),
+        "artifacts": [*lowering["artifacts"], *(artifact.facts() for artifact in reported)],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }
 
