@@ -381,12 +381,16 @@ def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) 
 def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
     config = entry["config"]
     if ":" in config:
-        if "group_size" in entry:
-            hint = "set it in the configuration that the callable returns"
-            yield Problem("`group_size` does not go with a callable", (*path, "group_size"), hint, at_key=True)
+        for key in ("group_size", "scales", "fitting"):
+            if key in entry:
+                hint = "set it in the configuration that the callable returns"
+                yield Problem(f"`{key}` does not go with a callable", (*path, key), hint, at_key=True)
         return
     if config not in TORCHAO_CONFIGS:
         yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
+    elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
+        message = "every layer is fitting if the whole row shares a scale"
+        yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)
     elif "embedding" in _list(entry, "layers") and "da" in config:
         message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
         yield Problem(message, (*path, "layers"), "add an entry for embeddings, with `int4` or `int8`")

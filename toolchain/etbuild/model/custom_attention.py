@@ -28,9 +28,7 @@ NAME = "executorch_custom_sdpa"
 _IGNORED = frozenset({"cache_position", "dropout", "is_causal", "position_ids", "sliding_window", "use_cache"})
 """What models give to an attention in addition and what the operators do not need: masks hold the window."""
 
-_LOWEST = torch.finfo(torch.float32).min  # not -inf: the operator makes NaN of a block of the cache that is all -inf
-
-
+_LOWEST = torch.finfo(torch.float32).min  # as in transformers' own masks: -inf minus -inf would be NaN
 _PATH: DocumentPath = ("model", "huggingface", "attention")
 
 
@@ -203,6 +201,8 @@ def _attention(
     if store is None:
         raise unsupported(f"`{type(module).__name__}` does not attend to what its cache holds")
     call.attended.add(id(store))
+    if attention_mask is None and not (others.get("is_causal", True) and getattr(module, "is_causal", True)):
+        raise unsupported("its tokens attend to later ones")
     mask = None if attention_mask is None else attention_mask[0, 0]
     if mask is None and store.max_context_length == call.ring:
         raise unsupported(f"`{type(module).__name__}` attends to tokens outside of its window")

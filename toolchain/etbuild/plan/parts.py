@@ -143,6 +143,8 @@ class TorchaoEntry(Part):
         group_size: For a named configuration, the number of weights of a row that share a scale; None for the whole
             row.
         kwargs: Keyword arguments of the callable.
+        scales: For a named configuration, how torchao finds the scales; None for its default.
+        fitting: Whether layers with rows that are not a multiple of `group_size` are left to later entries.
     """
 
     config: str
@@ -150,6 +152,8 @@ class TorchaoEntry(Part):
     layers: Names
     group_size: int | None
     kwargs: Options
+    scales: str | None
+    fitting: bool
 
     @property
     def from_code(self) -> bool:
@@ -161,12 +165,15 @@ class TorchaoEntry(Part):
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
         config, modules, layers = document["config"], tuple(document["modules"]), tuple(document["layers"])
         if ":" in config:
-            return cls(config, modules, layers, None, document["kwargs"])
-        return cls(config, modules, layers, document["group_size"], {})
+            return cls(config, modules, layers, None, document["kwargs"], None, False)
+        scales, fitting = document.get("scales"), document.get("fitting", False)
+        return cls(config, modules, layers, document["group_size"], {}, scales, fitting)
 
     def to_json(self) -> dict[str, Any]:
-        """The object with either `kwargs` or `group_size`."""
-        own = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
+        """The object with either `kwargs` or `group_size`. Leaves out defaults of newer keys."""
+        own: dict[str, Any] = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
+        own.update({"scales": self.scales} if self.scales is not None else {})
+        own.update({"fitting": True} if self.fitting else {})
         return {"config": self.config, "modules": list(self.modules), "layers": list(self.layers), **own}
 
 
