@@ -93,7 +93,7 @@ def check(data: dict[str, Any]) -> Iterator[Problem]:
         data: The manifest, completed. It may break its schema.
     """
     wanted = mapping(mapping(data, "model"), "huggingface")
-    if wanted:
+    if isinstance(mapping(data, "model").get("huggingface"), dict):
         yield from _check_model(wanted)
         longest = _longest_call(mapping(wanted, "cache"))
         for name, method in mapping(data, "methods").items():
