@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.errors import DocumentPath, InputError
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
@@ -35,7 +35,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     settings = _generation_config(wanted, inputs)
     found = {
         **_lengths(export_plan.methods["forward"], wanted.cache),
-        **_ids(settings, config, runner.said),
+        **_ids(settings, (config, module.config), runner.said),
         "get_n_layers": config.num_hidden_layers,
         "get_vocab_size": config.vocab_size,
         "use_kv_cache": True,
@@ -66,17 +66,20 @@ def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
 
 
 def _range(forward: ExportMethod) -> tuple[int, int]:
-    """The largest and the smallest number of tokens in a call of the method."""
-    [tokens, *_], [shapes, *_] = forward.to_json()["example_inputs"], forward.to_json()["dynamic_shapes"]
-    dim = shapes[1] if isinstance(shapes, list) and len(shapes) > 1 else None
-    if dim is not None:
-        return dim["max"], dim["min"]
-    length = tokens["shape"][1] if "shape" in tokens else 1
-    return length, length
+    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]."""
+    method = forward.to_json()
+    shapes, length = method["dynamic_shapes"][0], method["example_inputs"][0]["shape"][1]
+    dim = shapes[1] if isinstance(shapes, list) else None
+    return (length, length) if dim is None else (dim["max"], dim["min"])
 
 
-def _ids(settings: dict[str, Any], config: Any, said: Names) -> dict[str, object]:
+def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
     """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them.
+
+    Args:
+        settings: The settings for generating text.
+        configs: The configurations of the text model and of the whole model. They may be the same.
+        said: The names of the constants that the manifest sets itself.
 
     Raises:
         InputError: A token is not in the vocabulary.
@@ -84,12 +87,13 @@ def _ids(settings: dict[str, Any], config: Any, said: Names) -> dict[str, object
     found: dict[str, object] = {}
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
     for name, key in ((name, key) for name, key in keys.items() if name not in said):
-        value = settings.get(key, getattr(config, key, None))
-        ids = value if isinstance(value, list) else [] if value is None else [value]
-        wrong = [each for each in ids if type(each) is not int or not 0 <= each < config.vocab_size]
+        values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
+        value = next((value for value in values if value is not None), [])
+        ids, vocabulary = value if isinstance(value, list) else [value], configs[0].vocab_size
+        wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
         if wrong:
-            message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {config.vocab_size} tokens"
-            place = "generation_config" if key in settings else "config"
+            message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"
+            place = "config" if settings.get(key) is None else "generation_config"
             raise InputError.at(("model", "huggingface", place), message, f"set `{name}` in `constant_methods`")
         if ids:
             found[name] = ids if name == "get_eos_ids" else ids[0]
@@ -97,10 +101,15 @@ def _ids(settings: dict[str, Any], config: Any, said: Names) -> dict[str, object
 
 
 def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
-    name = wanted.generation_config
+    """The settings for generating text. Empty if the manifest names none.
+
+    Raises:
+        InputError: The file cannot be read, or the manifest has a key that transformers does not know.
+    """
+    name, path = wanted.generation_config, ("model", "huggingface", "generation_config")
     if not isinstance(name, str):
+        _check_keys(name or {}, path)
         return name or {}
-    path: DocumentPath = ("model", "huggingface", "generation_config")
     try:
         content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES))
     except (OSError, ValueError) as error:
@@ -108,3 +117,16 @@ def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError.at(path, f"`{name}` is not a generation configuration: it is not a JSON object")
     return content
+
+
+def _check_keys(settings: dict[str, Any], path: DocumentPath) -> None:
+    from transformers import GenerationConfig
+
+    known = GenerationConfig().to_dict()
+    problems = [
+        Problem(f"`GenerationConfig` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
+        for key in settings
+        if key not in known
+    ]
+    if problems:
+        raise InputError(problems)

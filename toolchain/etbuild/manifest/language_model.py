@@ -168,6 +168,9 @@ def _check_runner(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Prob
         yield Problem(message, ("share_mutable_buffers",), "write one method `forward` with a dynamic length")
     elif isinstance(methods.get("forward"), dict):
         yield from _check_forward(methods["forward"])
+        if "cache" in wanted and {"program", "example_kwargs"} & methods["forward"].keys():
+            message = "the runner calls `forward` of the model, with two inputs by position"
+            yield Problem(message, ("methods", "forward"), "leave out the inputs: the task writes them")
     if "cache" in wanted:
         return
     if wanted:
@@ -179,12 +182,18 @@ def _check_runner(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Prob
 
 
 def _check_forward(forward: dict[str, Any]) -> Iterator[Problem]:
-    inputs, path = forward.get("example_inputs"), ("methods", "forward", "example_inputs")
-    if not isinstance(inputs, list) or "program" in forward:
+    """Checks that the inputs of `forward` are those of the runner. Those of an exported program are not known."""
+    path: DocumentPath = ("methods", "forward", "example_inputs")
+    inputs = forward.get("example_inputs")
+    if "program" in forward or not isinstance(inputs, list):
         return
-    dtypes = [entry.get("dtype") if isinstance(entry, dict) else None for entry in inputs]
-    shapes = [entry.get("shape") if isinstance(entry, dict) else None for entry in inputs]
-    known = [shape for shape in shapes if isinstance(shape, list)]
-    if len(known) == len(inputs) and (dtypes != ["int64"] * 2 or [*map(len, known)] != [2, 1] or known[0][0] != 1):
+    shapes = [_at(entry, ("shape",)) for entry in inputs]
+    dtypes = [_at(entry, ("dtype",)) for entry in inputs]
+    fits = dtypes == ["int64", "int64"] and _ranks(shapes) == [2, 1] and shapes[0][0] == 1 and shapes[1] == [1]
+    if not fits:
         message = "the runner calls `forward` with tokens, int64 [1, seq], and a position, int64 [1]"
         yield Problem(message, path, "write [{shape: [1, 8], dtype: int64}, {shape: [1], dtype: int64}]")
+
+
+def _ranks(shapes: list[Any]) -> list[int | None]:
+    return [len(shape) if isinstance(shape, list) else None for shape in shapes]
