@@ -189,8 +189,8 @@ def test_a_quantized_cache_is_small_and_near(program, tmp_path):
     assert (actual - expected).abs().max() > 0
 
 
-def generated(name: str, count: int) -> list[int]:
-    ids = torch.tensor([tokenizer().encode(PROMPT).ids])
+def generated(name: str, prompt: str, count: int) -> list[int]:
+    ids = torch.tensor([tokenizer().encode(prompt).ids])
     made = model(name).generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=VOCABULARY + 1)
     found: list[int] = made[0, ids.shape[1] :].tolist()
     return found
@@ -207,7 +207,7 @@ def output(code: str, word: str, *arguments: object) -> str:
 @pytest.mark.parametrize(("name", "kind"), [("qwen", "custom"), ("gemma", "ring")])
 def test_the_text_runner_says_what_transformers_says(name, kind, program):
     path = program(name, kind)
-    expected = generated(name, 24)
+    expected = generated(name, PROMPT, 24)
     assert len(set(expected)) > 3  # otherwise a wrong cache could pass
     until = expected.index(1) if 1 in expected else len(expected)
     text = output(RUNNER, "TEXT", path, path.with_suffix(".tokenizer") / "tokenizer.json", PROMPT, 24)
@@ -215,12 +215,12 @@ def test_the_text_runner_says_what_transformers_says(name, kind, program):
 
 
 def test_the_llama_runner_says_what_transformers_says(program):
-    path = program("mistral", "static")
+    """It gives the whole prompt in one call."""
+    path, prompt = program("qwen", "custom"), PROMPT[:11]
     config = path.parents[1] / "config.json"
     config.write_text(json.dumps({"vocab_size": VOCABULARY}))
-    length = len(PROMPT) + 24
-    expected = generated("mistral", 24)
-    given = (path, config, path.with_suffix(".tokenizer") / "tokenizer.json", PROMPT, length)
+    expected = generated("qwen", prompt, 24)
+    given = (path, config, path.with_suffix(".tokenizer") / "tokenizer.json", prompt, len(prompt) + 24)
     assert json.loads(output(NATIVE, "TOKENS", *given)) == expected[: expected.index(1) + 1 if 1 in expected else None]
 
 

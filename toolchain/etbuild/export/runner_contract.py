@@ -88,7 +88,7 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
     for name, key in ((name, key) for name, key in keys.items() if name not in said):
         values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
-        value = next((value for value in values if value is not None), [])
+        value: Any = next((value for value in values if value is not None), [])
         ids, vocabulary = value if isinstance(value, list) else [value], configs[0].vocab_size
         wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
         if wrong:
