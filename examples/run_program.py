@@ -63,6 +63,8 @@ def merged(files: list[Path], directory: Path) -> Path:
 
 def load(program: Path, data: list[Path], scratch: Path) -> Program:
     """Loads a program with its named data; `scratch` is a directory that outlives it."""
+    if b"llama::" in program.read_bytes():  # kernels of ExecuTorch's operators for language models
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
     data_path = merged(data, scratch) if len(data) > 1 else next(iter(data), None)
     return Runtime.get().load_program(program, data_path=data_path)
 

@@ -8,7 +8,7 @@
 | `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
 | `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
 | `verify_program` | ExecutorchVerify | what both of these read, program | an empty file |
-| `report_program` | ExecutorchReport | plan, facts | report, index |
+| `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
 
 An edit runs only the actions that it reaches:
 
@@ -119,7 +119,7 @@ def _named(manifest, files, attribute):
     check_unique(named, attribute)
     return named
 
-def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = []):
+def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [], tokenizer = []):
     """Gives each input file the name that the manifest and the sources use for it.
 
     Args:
@@ -128,13 +128,14 @@ def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [])
       libraries: list of ExecutorchLibraryInfo, the libraries that the sources import.
       data: list of File, the files that exporting and lowering read.
       weights: list of File, the files that only lowering reads.
+      tokenizer: list of File, the files that travel with the program. No step but the last one reads them.
 
     Returns:
       struct with these fields. A named file is a struct(name, file).
 
       - `sources`: depset of named files, the sources, including those of the libraries.
       - `source_files`: depset of File, the same files.
-      - `data`, `weights`: lists of named files.
+      - `data`, `weights`, `tokenizer`: lists of named files.
     """
     named_data_files = _named(manifest, data, "data")
     named_weights = _named(manifest, weights, "weights")
@@ -143,6 +144,7 @@ def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [])
         data = named_data_files,
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(_named(manifest, srcs, "srcs"), transitive = [library.sources for library in libraries]),
+        tokenizer = _named(manifest, tokenizer, "tokenizer"),
         weights = named_weights,
     )
 
@@ -314,14 +316,17 @@ def verify_program(ctx, plans, inputs, lowered):
     )
     return stamp
 
-def report_program(ctx, plans, export, lowered, required = []):
+def report_program(ctx, plans, export, lowered, inputs = None, required = []):
     """Declares ExecutorchReport, which runs the checks of the manifest and writes the report and the index.
+
+    It also copies the tokenizer.
 
     Args:
       ctx: the context of the rule.
       plans: the result of `plan_program`.
       export: the result of `export_program`.
       lowered: the result of `lower_program`.
+      inputs: the result of `program_inputs`, or None for a program without a tokenizer.
       required: list of File that must exist before the report is written, such as the result of `verify_program`.
 
     Returns:
@@ -329,20 +334,24 @@ def report_program(ctx, plans, export, lowered, required = []):
 
       - `index`: File, `NAME.index.json`.
       - `report`: File, `NAME.report.json`.
+      - `tokenizer`: File, the directory `NAME.tokenizer`; None for a program without a tokenizer.
     """
+    files = inputs.tokenizer if inputs else []
+    tokenizer = ctx.actions.declare_directory(plans.name + ".tokenizer") if files else None
     index = ctx.actions.declare_file(plans.name + ".index.json")
     report = ctx.actions.declare_file(plans.name + ".report.json")
     arguments = driver_arguments(ctx, "report")
     arguments.add(plans.whole)
     arguments.add(export.input_digests, format = "--inputs=%s")
     arguments.add(lowered.facts, format = "--lowering=%s")
+    arguments.add_all(files, map_each = _data_argument)
     arguments.add("-o", index.dirname)
     run_driver(
         ctx,
         arguments,
-        inputs = [plans.whole, export.input_digests, lowered.facts] + required,
-        outputs = [index, report],
+        inputs = [plans.whole, export.input_digests, lowered.facts] + _files(files) + required,
+        outputs = [index, report] + ([tokenizer] if tokenizer else []),
         mnemonic = "ExecutorchReport",
         progress = "Checking",
     )
-    return struct(index = index, report = report)
+    return struct(index = index, report = report, tokenizer = tokenizer)

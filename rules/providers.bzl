@@ -24,6 +24,7 @@ ExecutorchProgramInfo = provider(
         "named_data": "dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.",
         "pte": "File: `NAME.pte`, the program.",
         "report": "File: `NAME.report.json`, facts about each method.",
+        "tokenizer": "File: the directory `NAME.tokenizer`; None for a program without a tokenizer.",
     },
 )
 

@@ -20,6 +20,7 @@ def _executorch_program_impl(ctx):
         libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps],
         data = ctx.files.data,
         weights = ctx.files.weights,
+        tokenizer = ctx.files.tokenizer,
     )
     plans = plan_program(
         ctx,
@@ -33,9 +34,10 @@ def _executorch_program_impl(ctx):
     export = export_program(ctx, plans, inputs)
     lowered = lower_program(ctx, plans, inputs, export)
     verified = [verify_program(ctx, plans, inputs, lowered)] if ctx.attr.verify_reproducible else []
-    reported = report_program(ctx, plans, export, lowered, required = verified)
+    reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
 
-    shipped = [lowered.pte] + lowered.named_data.values() + [reported.index]
+    tokenizer = [reported.tokenizer] if reported.tokenizer else []
+    shipped = [lowered.pte] + lowered.named_data.values() + tokenizer + [reported.index]
     return [
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
@@ -46,6 +48,7 @@ def _executorch_program_impl(ctx):
             named_data = depset(lowered.named_data.values()),
             pte = depset([lowered.pte]),
             report = depset([reported.report]),
+            tokenizer = depset(tokenizer),
         ),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
@@ -54,6 +57,7 @@ def _executorch_program_impl(ctx):
             named_data = lowered.named_data,
             pte = lowered.pte,
             report = reported.report,
+            tokenizer = reported.tokenizer,
         ),
     ]
 
@@ -94,6 +98,11 @@ PROGRAM_ATTRS = {
               "`model.py` beside the manifest is `import model`.",
         allow_files = [".py"],
     ),
+    "tokenizer": attr.label_list(
+        doc = "The files of the manifest's `tokenizer`, named as those of `data`. They become the output directory " +
+              "`NAME.tokenizer`. The build fails when the two differ.",
+        allow_files = True,
+    ),
     "verify_reproducible": attr.bool(
         doc = "Build the program a second time in another environment, and fail if any byte differs.",
     ),
@@ -124,7 +133,7 @@ build fails if the manifest is wrong or if one of its checks fails.
 
 Output groups, for `--output_groups=GROUP`:
 
-- `pte`, `named_data` and `index`: the default outputs, one kind each.
+- `pte`, `named_data`, `tokenizer` and `index`: the default outputs, one kind each.
 - `report`: `mlp.report.json`, facts about each method.
 - `export`: the exported methods, before they are lowered.
 """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ executorch_program(
     manifest = "net.yaml",
     named_data = ["up"],
     sharded_named_data = ["down"],
+    tokenizer = ["tokenizer.json"],
     weights = ["net.safetensors"],
 )
 
@@ -39,6 +41,7 @@ methods:
 named_data:
   up: {parameters: ["up.*"]}
   down: {parameters: ["down.*"], shard_size: 64}
+tokenizer: tokenizer.json
 """
 MODEL = """\
 import torch
@@ -77,7 +80,13 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
     """A package `edits` with one program that is already built."""
     directory = checkout.directory / "edits"
-    for name, text in {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "unused.py": ""}.items():
+    for name, text in {
+        "BUILD": BUILD,
+        "net.yaml": MANIFEST,
+        "model.py": MODEL,
+        "unused.py": "",
+        "tokenizer.json": "{}",
+    }.items():
         checkout.write(f"edits/{name}", text)
     write_weights(directory / "net.safetensors", 0.0)
     first = checkout.build("//edits:net", *options)
@@ -109,6 +118,7 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
         pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, REPORT], id="example input"),
         pytest.param("model.py", "import torch", "# A remark.\nimport torch", [EXPORT, REPORT], id="source comment"),
         pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, REPORT], id="source"),
+        pytest.param("tokenizer.json", "{}", "{ }", [REPORT], id="tokenizer"),
     ],
 )
 def test_an_edit_runs_what_it_reaches(
@@ -135,6 +145,21 @@ def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]
         assert not before & {path.name for path in net.output("edits/net.down").iterdir()}
     finally:
         write_weights(weights, 0.0)
+
+
+def test_the_tokenizer_is_an_output_that_the_index_lists(net: Workspace) -> None:
+    index = json.loads(net.output("edits/net.index.json").read_text())
+    [artifact] = [entry for entry in index["artifacts"] if entry["kind"] == "tokenizer"]
+    assert net.output(f"edits/{artifact['file']}").read_text() == "{}"
+
+
+def test_a_target_without_the_tokenizer_of_its_manifest_is_an_error(net: Workspace, options: list[str]) -> None:
+    net.edit("edits/BUILD", '["tokenizer.json"]', "[]")
+    try:
+        said = net.build("//edits:net", *options, expect=1).err
+    finally:
+        net.edit("edits/BUILD", "tokenizer = []", 'tokenizer = ["tokenizer.json"]')
+    assert 'write `tokenizer = ["tokenizer.json"]` into the BUILD file' in said
 
 
 def test_a_broken_check_fails_the_target(net: Workspace, options: list[str]) -> None:

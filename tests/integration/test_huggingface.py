@@ -195,11 +195,23 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build:
         ),
         (
             {
-                "class": "MistralForCausalLM",
-                "config": {**TINY, "num_key_value_heads": 2, "sliding_window": 8},
-                "cache": {"max_length": 9},
+                "class": "LlamaForCausalLM",
+                "config": TINY,
+                "cache": {"max_length": 8, "max_seq_length": 4, "kind": "ring"},
             },
-            "max_length 9 is more than the configuration's `sliding_window` 8",
+            "huggingface.cache.kind: `LlamaConfig` has no layers with a sliding window\n    write `kind: custom`",
+        ),
+        (
+            {"class": "Gemma2ForCausalLM", "config": TINY, "cache": {"max_length": 8, "kind": "custom"}},
+            "`custom_sdpa` cannot compute the attention of this model: transformers allows it no other attention",
+        ),
+        (
+            {
+                "class": "DeepseekV3ForCausalLM",
+                "config": {**TINY, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4},
+                "cache": {"max_length": 8, "kind": "custom"},
+            },
+            "`custom_sdpa` cannot compute the attention of this model: a layer caches",
         ),
         (
             {"class": "Qwen3NextForCausalLM", "config": SMALL_QWEN, "cache": {"max_length": 8}},

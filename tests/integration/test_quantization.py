@@ -86,6 +86,7 @@ SCHEMES = {
     "static_portable": (STATIC, "portable", 0.03, 1 / 4),
     "dynamic": (DYNAMIC, "xnnpack", 0.03, 1 / 4),
     "8da4w": ("{torchao: [{config: 8da4w}]}", "xnnpack", 0.15, 1 / 8),
+    "hqq": ("{torchao: [{config: 8da4w, scales: hqq_scale_only}]}", "xnnpack", 0.15, 1 / 8),
     "8da8w": ("{torchao: [{config: 8da8w}]}", "xnnpack", 0.03, 1 / 4),
     "int8": ("{torchao: [{config: int8}]}", "xnnpack", 0.03, 1 / 4),
     "int8_portable": ("{torchao: [{config: int8}]}", "portable", 0.03, 1 / 4),
@@ -139,6 +140,19 @@ def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     assert all(0 < error < tolerance for error in errors_of(made, tmp_path, "features", "forward"))
     # Both methods read the body's weights, which are stored once.
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
+
+
+def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Build) -> None:
+    """The rows of the head have 48 weights."""
+    model = MODEL.replace("Linear(128, 128)", "Linear(128, 48)").replace("Linear(128, 32)", "Linear(48, 32)")
+    entries = "{config: 8da4w, group_size: 32, fitting: true}, {config: 8da8w}"
+    made = build(manifest(f"{{torchao: [{entries}]}}", methods="forward"), model=model)
+    assert made.code == 0, made.err
+    *_, head, body = sorted(made.json("net.report.json")["bytes"]["named_data"].values())
+    assert 48 * 32 <= head < 128 * 48 / 2  # 8 bits for each weight
+    assert 128 * 48 / 2 <= body < 128 * 48  # 4 bits for each weight, and scales
+    refused = build(manifest("{torchao: [{config: 8da4w}]}", methods="forward"), model=model)
+    assert "`head` has rows of 48 weights, which is not a multiple of 32" in refused.err
 
 
 def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Build) -> None:

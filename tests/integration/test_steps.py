@@ -269,3 +269,18 @@ def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_diges
     assert main.main(arguments) == 1
     assert Cache(cache).info().records == {}
     assert list((project.root / "out").iterdir()) == []
+
+
+def test_a_tokenizer_travels_with_the_program_of_a_build_rule(tmp_path: Path) -> None:
+    project = Project(tmp_path / "steps", f"{MANIFEST}tokenizer: tokenizer.json\n")
+    tokenizer = project.root / "tokenizer.json"
+    tokenizer.write_text("{}")
+    project.export()
+    project.run("lower", project.root / "lower-plan.json", f"--export={project.root / 'export'}", "-o", tmp_path)
+    report = ["report", str(project.root / "plan.json"), f"--inputs={project.root / 'inputs.json'}"]
+    report += [f"--lowering={tmp_path / 'net.lowering.json'}", "-o", str(tmp_path)]
+    assert main.main(report) == 2  # the rule declares no tokenizer
+    project.run(*report, f"--data=tokenizer.json={tokenizer}")
+    project.run("build", project.root / "model.yaml", "--no-cache", "-o", tmp_path / "built")
+    for name in ("net.tokenizer/tokenizer.json", "net.index.json"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "built" / name).read_bytes()

@@ -31,7 +31,7 @@ class BuildResult:
 
     Attributes:
         key: The key of the program.
-        artifacts: The program, the named data, the report and the index.
+        artifacts: The program, the named data, the tokenizer, the report and the index.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
     """
@@ -96,8 +96,8 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     Args:
         plan: What to build.
         inputs: The declared inputs. The build reads no other files.
-        directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json`. They appear
-            there when all of them are written and checked.
+        directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.tokenizer`, `NAME.report.json` and
+            `NAME.index.json`. They appear there when all of them are written and checked.
         options: Where and how the build runs.
 
     Raises:
@@ -163,7 +163,8 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             program_directory = staged / "program"
             lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
             lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, program_directory)]
+            reported = report.check_and_report(plan, request.described, lowering, request.inputs, program_directory)
+            artifacts = [*lowered, *reported]
         if options.verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)

@@ -88,7 +88,7 @@ def _artifacts(listed: list[ArtifactFacts]) -> Facts:
     """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
     by_name: Facts = {}
     for entry in listed:
-        directory, separator, _ = entry["file"].partition("/")
+        directory, separator, _ = entry["file"].partition("/") if entry["kind"] == "named_data" else ("", "", "")
         number = sum(name.startswith(f"{directory}/") for name in by_name)
         name = f"{directory}/{number}" if separator else entry["file"]
         by_name[name] = {key: entry[key] for key in ("size", "sha256")}

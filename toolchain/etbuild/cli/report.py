@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_step_parser, positions_beside
+from etbuild.cli.options import add_step_parser, inputs, positions_beside
 from etbuild.errors import EtbuildError
 
 
@@ -29,6 +29,13 @@ def add(verbs: Any) -> None:
         help="the file NAME.lowering.json that `etbuild lower` wrote",
     )
     parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a file of the tokenizer by the name that the manifest uses (repeatable)",
+    )
+    parser.add_argument(
         "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the report and the index"
     )
     parser.set_defaults(run=run)
@@ -38,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Runs the checks, and writes the report and the index."""
     from etbuild.files import json_file
     from etbuild.files.artifacts import publish, staging
+    from etbuild.files.digests import file_digest
     from etbuild.inputs.key import describe
     from etbuild.plan.plan import Plan, read_plan
     from etbuild.steps import report
@@ -45,10 +53,13 @@ def run(options: argparse.Namespace) -> int:
     plan = read_plan(options.plan, Plan)
     read = json_file.read(options.inputs, json_file.Format("what an export read", "step#inputs"))
     lowering = report.read_lowering(options.lowering)
+    declared = inputs(options, [])
     read["data"] = {**read["data"], **lowering["data"]}
     try:
+        report.check_declared(plan, declared)
+        read["data"].update({name: file_digest(file) for name, file in declared.data.items()})
         with staging(options.directory) as staged:
-            artifacts = report.check_and_report(plan, describe(plan, read), lowering, staged)
+            artifacts = report.check_and_report(plan, describe(plan, read), lowering, declared, staged)
             publish(artifacts, options.directory)
     except EtbuildError as error:
         from etbuild.manifest.positions import located

@@ -486,7 +486,7 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
     path: DocumentPath = ("methods", name, part)
     huggingface = what.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
-        instead = "write a factory" if huggingface.cache_length is None else "leave out `cache`, or write a factory"
+        instead = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
         path = ("model", "huggingface")
     return from_exception(error, BuildError, path, action, hint, said=_message(error))

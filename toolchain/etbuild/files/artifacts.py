@@ -34,7 +34,7 @@ class Artifact:
     Attributes:
         directory: The directory of the build's artifacts.
         file: The name in that directory. For a shard, it begins with the directory of the shards.
-        kind: `program`, `named_data`, `report`, `index` or `lowering`.
+        kind: `program`, `named_data`, `tokenizer`, `report`, `index` or `lowering`.
         size: The size in bytes.
         sha256: The digest in hex.
         tag: The tag, if the artifact is named data.
@@ -178,7 +178,7 @@ def _listed(place: Folder, index: str) -> set[str]:
     The check of the names protects manifests and sources in the same directory. If the index is missing or is not one
     of ours, the result is empty.
     """
-    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|(report|lowering)\.json)"
+    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/[\w.-]+|(report|lowering)\.json)"
     ours = re.compile(re.escape(index.partition(".")[0]) + artifact, re.ASCII)
     try:
         with place.open(index) as file:

@@ -11,7 +11,7 @@ from typing import Any
 from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
-from etbuild.manifest import example_inputs, executorch_options, yaml_document
+from etbuild.manifest import example_inputs, executorch_options, language_model, yaml_document
 from etbuild.manifest.yaml_document import mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -64,6 +64,9 @@ def _problems(data: Any) -> Iterator[Problem]:
     yield from found
     if not isinstance(data, dict):
         return
+    if "methods" not in language_model.completed(data):
+        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
+        yield Problem("the key `methods` is missing", (), hint)
     broken = {problem.path for problem in found if problem.path}
     above = {path[:length] for path in broken for length in range(len(path))}
     for problem in _cross_checks(data):
@@ -73,8 +76,11 @@ def _problems(data: Any) -> Iterator[Problem]:
 
 
 def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
+    data = language_model.completed(data)
     methods = mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
+    yield from language_model.check(data)
+    yield from _check_tokenizer(data)
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)
@@ -132,9 +138,29 @@ def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
         if "kwargs" in model:
             path = ("model", "kwargs")
             yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        config = mapping(model, "huggingface").get("config")
-        if isinstance(config, str) and config:
-            yield from _check_input_name(config, ("model", "huggingface", "config"))
+        for key in ("config", "generation_config"):
+            name = mapping(model, "huggingface").get(key)
+            if isinstance(name, str) and name:
+                yield from _check_input_name(name, ("model", "huggingface", key))
+
+
+def _check_tokenizer(data: dict[str, Any]) -> Iterator[Problem]:
+    names = data.get("tokenizer")
+    seen: dict[str, str] = {}
+    for index, name in enumerate(names if isinstance(names, list) else [names]):
+        path: DocumentPath = ("tokenizer", index) if isinstance(names, list) else ("tokenizer",)
+        if isinstance(name, str) and name:
+            yield from _check_input_name(name, path)
+            base = PurePosixPath(name).name
+            if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*", base, re.ASCII):
+                hint = "give it a name of letters, digits, `_`, `-` and `.`"
+                yield Problem(f"`{base}` cannot be the name of an artifact", path, hint)
+            if seen.setdefault(base, name) != name:
+                yield Problem(f"`{seen[base]}` has the same file name", path, "the files travel in one directory")
+    if names is not None and "shard_size" in mapping(mapping(data, "named_data"), "tokenizer"):
+        hint = "choose another name for the tag"
+        message = "the shards of this tag would go to the directory of the tokenizer"
+        yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -355,12 +381,16 @@ def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) 
 def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
     config = entry["config"]
     if ":" in config:
-        if "group_size" in entry:
-            hint = "set it in the configuration that the callable returns"
-            yield Problem("`group_size` does not go with a callable", (*path, "group_size"), hint, at_key=True)
+        for key in ("group_size", "scales", "fitting"):
+            if key in entry:
+                hint = "set it in the configuration that the callable returns"
+                yield Problem(f"`{key}` does not go with a callable", (*path, key), hint, at_key=True)
         return
     if config not in TORCHAO_CONFIGS:
         yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
+    elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
+        message = "every layer is fitting if the whole row shares a scale"
+        yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)
     elif "embedding" in _list(entry, "layers") and "da" in config:
         message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
         yield Problem(message, (*path, "layers"), "add an entry for embeddings, with `int4` or `int8`")

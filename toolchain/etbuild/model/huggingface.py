@@ -20,6 +20,7 @@ from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
+from etbuild.model import decoder_cache
 from etbuild.plan.parts import HuggingFace
 from etbuild.processes.random_seeds import seed
 
@@ -46,12 +47,35 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext) -> torch.
     seed(first_seed)
     with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration", context.finder):
         config = _config(transformers, cls, wanted.config, context.inputs)
-        model = cls.from_config(config, trust_remote_code=False) if _is_auto(cls) else cls._from_config(config)
-        if wanted.cache_length is None:
+        model = _model(cls, config, wanted.attention)
+        if wanted.cache is None:
             _return_tensors(model)
         else:
-            _add_cache(model, wanted.cache_length)
+            _set_forward(model, decoder_cache.add(model, wanted, wanted.cache))
     return model
+
+
+def _model(cls: Any, config: Any, attention: str | None) -> Any:
+    """Makes the model with random weights.
+
+    Args:
+        cls: Its class.
+        config: Its configuration.
+        attention: Its attention in the manifest; None for the one that transformers chooses.
+
+    Raises:
+        BuildError: The model cannot have ExecuTorch's attention.
+    """
+    make = functools.partial(cls.from_config, trust_remote_code=False) if _is_auto(cls) else cls._from_config
+    if attention != "custom_sdpa":
+        return make(config) if attention is None else make(config, attn_implementation=attention)
+    from etbuild.model import custom_attention
+
+    custom_attention.register()
+    try:
+        return make(config, attn_implementation=custom_attention.NAME)
+    except (KeyError, ValueError) as error:  # classes with an attention that no other one computes
+        raise custom_attention.unsupported("transformers allows it no other attention") from error
 
 
 def _import() -> ModuleType:
@@ -177,75 +201,3 @@ def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
-
-
-def _add_cache(model: Any, max_length: int) -> None:
-    """Gives a decoder buffers for a cache, and a `forward(input_ids, cache_position)` that returns the logits.
-
-    `input_ids` is int64 [1, seq]. `cache_position` is int64 [1]: the position of the first of these tokens.
-
-    Args:
-        model: The model. It is changed in place.
-        max_length: The number of tokens that the cache can hold.
-
-    Raises:
-        InputError: The model is not a decoder with a cache of keys and values, or `max_length` is too large for it.
-    """
-    from transformers import StaticCache
-    from transformers.configuration_utils import get_head_shapes
-
-    config = model.config.get_text_config(decoder=True)
-    _check_cache(model, config, max_length)
-    cache = StaticCache(config=config, max_cache_len=max_length)
-    cache.layers = [_plain_layer(layer, max_length) for layer in cache.layers]
-    cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
-    for index, layer in enumerate(cache.layers):
-        model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
-        model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
-        layer.keys = layer.values = None  # the buffers hold them; `forward` sets them for each call
-    original = type(model).forward
-    model.etbuild_cache = cache
-
-    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        layers = self.etbuild_cache.layers
-        for index, layer in enumerate(layers):
-            layer.keys, layer.values = getattr(self, f"key_cache_{index}"), getattr(self, f"value_cache_{index}")
-            layer.cumulative_length = cache_position[0].clone()
-        try:
-            return original(self, input_ids=input_ids, past_key_values=self.etbuild_cache, use_cache=True).logits
-        finally:
-            for layer in layers:  # otherwise a copy of the model would contain traced tensors
-                layer.keys = layer.values = layer.cumulative_length = None
-
-    _set_forward(model, forward)
-
-
-def _plain_layer(layer: Any, max_length: int) -> Any:
-    """A cache layer that keeps every token at its position.
-
-    It replaces a layer with a sliding window, which does the same as long as its window is not full.
-
-    Raises:
-        InputError: The layer caches something other than keys and values.
-    """
-    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
-
-    if type(layer) is StaticSlidingWindowLayer:
-        return StaticLayer(max_length)
-    if type(layer) is not StaticLayer:
-        message = f"a layer of the model caches something other than keys and values: {type(layer).__name__}"
-        raise InputError.at((*_PATH, "cache"), message, "leave out `cache`, or write a factory for this model")
-    return layer
-
-
-def _check_cache(model: Any, config: Any, max_length: int) -> None:
-    path: DocumentPath = (*_PATH, "cache")
-    if not model.can_generate() or config.is_encoder_decoder:
-        message = f"`{type(model).__name__}` is not a decoder with a cache"
-        raise InputError.at(path, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
-    limits = {"max_position_embeddings": getattr(config, "max_position_embeddings", None)}
-    limits["sliding_window"] = getattr(config, "sliding_window", None)  # transformers moves entries of a full window
-    for name, limit in limits.items():
-        if limit is not None and max_length > limit:
-            message = f"max_length {max_length} is more than the configuration's `{name}` {limit}"
-            raise InputError.at((*path, "max_length"), message, f"write {limit} or less")

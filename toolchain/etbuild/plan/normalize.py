@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import example_inputs, executorch_options
+from etbuild.manifest import example_inputs, executorch_options, language_model
 
 PLAN_SCHEMA = "executorch-plan/v2"
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
@@ -20,10 +20,11 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     Fills in every default and writes the manifest's `defaults` into each method. Sorts mappings by key, so that a
     factory gets its `kwargs` in the same order whatever order the manifest has.
     """
+    manifest = language_model.normalized(manifest)
     model = manifest.get("model", {})
     weights = model.get("weights", [])
     entry = {"entry": "forward"} if "huggingface" in model else {}
-    plan = {
+    plan: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "name": manifest["name"],
         "model": {
@@ -48,12 +49,23 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
         **executorch_options.normalized(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
+        **{key: manifest[key] for key in ("runner", "tokenizer") if key in manifest},
     }
+    if isinstance(plan.get("tokenizer"), str):
+        plan["tokenizer"] = [plan["tokenizer"]]
     return dict(json.loads(canonical_json(plan)))
 
 
 def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if wanted is None else {"config": {}, "cache": None, **wanted}
+    """The model of transformers. Leaves out what says the same as if it was not there."""
+    if wanted is None:
+        return None
+    cache = wanted.get("cache")
+    if cache is not None:
+        same = {"kind": "static", "max_seq_length": cache["max_length"]}
+        cache = {key: value for key, value in cache.items() if same.get(key) != value}
+    wanted = {key: value for key, value in wanted.items() if (key, value) != ("logits", "all")}
+    return {"config": {}, **wanted, "cache": cache}
 
 
 def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:

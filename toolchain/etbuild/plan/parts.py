@@ -176,6 +176,8 @@ class TorchaoEntry(Part):
         group_size: For a named configuration, the number of weights of a row that share a scale; None for the whole
             row.
         kwargs: Keyword arguments of the callable.
+        scales: For a named configuration, how torchao finds the scales; None for its default.
+        fitting: Whether layers with rows that are not a multiple of `group_size` are left to later entries.
     """
 
     config: str
@@ -183,6 +185,8 @@ class TorchaoEntry(Part):
     layers: Names
     group_size: int | None
     kwargs: Options
+    scales: str | None
+    fitting: bool
 
     @property
     def from_code(self) -> bool:
@@ -194,12 +198,15 @@ class TorchaoEntry(Part):
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
         config, modules, layers = document["config"], tuple(document["modules"]), tuple(document["layers"])
         if ":" in config:
-            return cls(config, modules, layers, None, document["kwargs"])
-        return cls(config, modules, layers, document["group_size"], {})
+            return cls(config, modules, layers, None, document["kwargs"], None, False)
+        scales, fitting = document.get("scales"), document.get("fitting", False)
+        return cls(config, modules, layers, document["group_size"], {}, scales, fitting)
 
     def to_json(self) -> dict[str, Any]:
-        """The object with either `kwargs` or `group_size`."""
-        own = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
+        """The object with either `kwargs` or `group_size`. Leaves out defaults of newer keys."""
+        own: dict[str, Any] = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
+        own.update({"scales": self.scales} if self.scales is not None else {})
+        own.update({"fitting": True} if self.fitting else {})
         return {"config": self.config, "modules": list(self.modules), "layers": list(self.layers), **own}
 
 
@@ -288,29 +295,72 @@ class Quantize(Part):
             yield from self.pt2e.callables
 
 
+class DecoderCache(Part):
+    """A key-value cache.
+
+    Attributes:
+        max_length: The number of tokens that it holds.
+        kind: The modules and operators that hold them; None for transformers' own static cache.
+        max_seq_length: The largest number of tokens in one call; None for `max_length`.
+    """
+
+    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind", "max_seq_length"})
+
+    max_length: int
+    kind: str | None
+    max_seq_length: int | None
+
+    @property
+    def longest_call(self) -> int:
+        """The largest number of tokens in one call."""
+        return self.max_length if self.max_seq_length is None else self.max_seq_length
+
+
 class HuggingFace(Part):
     """A model of Hugging Face's transformers.
 
     Attributes:
         model_class: The name of the class.
         config: The configuration, or the name of the declared file that contains it.
-        cache_length: The number of positions of the cache; None if the model has no cache.
+        cache: The cache of a decoder; None if the model has none.
+        task: What the model is for; None if the manifest does not say it.
+        attention: The attention; None for the one that transformers chooses.
+        logits: Which tokens' scores a decoder with a cache returns; None for those of all tokens.
+        generation_config: The settings for generating text, or the name of the declared file that contains them; None
+            if there are none.
     """
+
+    _READERS: ClassVar[Readers] = {
+        "config": same,
+        "cache": optional(DecoderCache.from_json),
+        "generation_config": same,
+    }
+    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"task", "attention", "logits", "generation_config"})
 
     model_class: str
     config: str | Options
-    cache_length: int | None
+    cache: DecoderCache | None
+    task: str | None
+    attention: str | None
+    logits: str | None
+    generation_config: str | Options | None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> HuggingFace:
-        """The keys are `class`, `config` and `cache`."""
-        cache = document["cache"]
-        return cls(document["class"], document["config"], cache and cache["max_length"])
+        """The key of `model_class` is `class`."""
+        return super().from_json({**document, "model_class": document["class"]})
 
     def to_json(self) -> dict[str, Any]:
-        """The keys are `class`, `config` and `cache`."""
-        cache = None if self.cache_length is None else {"max_length": self.cache_length}
-        return {"class": self.model_class, "config": self.config, "cache": cache}
+        """The key of `model_class` is `class`."""
+        content = super().to_json()
+        return {"class": content.pop("model_class"), **content}
+
+    @property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared files that hold its settings, each with its place in the manifest."""
+        path: DocumentPath = ("model", "huggingface")
+        files = {"config": self.config, "generation_config": self.generation_config}
+        return {name: (*path, key) for key, name in files.items() if isinstance(name, str)}
 
 
 class ModuleSource(Part):
@@ -374,6 +424,13 @@ class Recipe(RecipeCall):
     def call(self) -> RecipeCall:
         """The recipe itself."""
         return RecipeCall(self.name, self.kwargs)
+
+
+class Runner(Part):
+    """The contract of a runner, and those of its constants that the manifest sets itself."""
+
+    contract: str
+    said: Names
 
 
 class NamedData(Part):

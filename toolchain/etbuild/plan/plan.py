@@ -23,8 +23,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
+from etbuild.manifest.language_model import RUNNER_CONSTANTS
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
-from etbuild.plan.part import Part, Readers, each_of, optional
+from etbuild.plan.part import Part, Readers, each_of, optional, plain
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -44,6 +45,7 @@ from etbuild.plan.parts import (
     Recipe,
     RecipeCall,
     ReportOptions,
+    Runner,
 )
 
 Bound = bool | float | dict[str, float]
@@ -193,16 +195,19 @@ class ExportPlan(_Document):
         passes: Callables that change a method after its export.
         constant_methods: The constant methods whose values a callable computes, by name.
         lowering_callables: Callables whose sources lowering needs, sorted.
+        runner: The contract of the runner that runs the program; None if there is none.
     """
 
     SCHEMA = "executorch-export-plan/v1"
     DEFINITION = "plan#exportPlan"
+    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"runner"})
     _READERS: ClassVar[Readers] = {
         "model": ModuleSource.from_json,
         "methods": each_of(ExportMethod.from_json),
         "custom_ops": CustomOps.from_json,
         "recipe": optional(RecipeCall.from_json),
         "constant_methods": each_of(FactoryCall.from_json),
+        "runner": optional(Runner.from_json),
     }
 
     model: ModuleSource
@@ -214,6 +219,7 @@ class ExportPlan(_Document):
     passes: Names
     constant_methods: dict[str, FactoryCall]
     lowering_callables: Names
+    runner: Runner | None
 
     @cached_property
     def carries_content(self) -> bool:
@@ -235,8 +241,9 @@ class ExportPlan(_Document):
         calibration data, exported programs, weights that it reads itself, shared libraries, and a model's
         configuration."""
         found = {**weights_names(self.read_weights), **self.custom_ops.library_names}
-        if self.model.huggingface is not None and isinstance(self.model.huggingface.config, str):
-            found.setdefault(self.model.huggingface.config, ("model", "huggingface", "config"))
+        if self.model.huggingface is not None:
+            for file, place in self.model.huggingface.data_names.items():
+                found.setdefault(file, place)
         for name, method in self.methods.items():
             for file, place in method.data_names(("methods", name)):
                 found.setdefault(file, place)
@@ -346,10 +353,13 @@ class Plan(_Lowered):
         share_mutable_buffers: Whether all methods that write to a buffer share it.
         report: What the report lists.
         checks: The values of the checks, by name.
+        runner: The contract of the runner that runs the program; None if there is none.
+        tokenizer: The declared files that travel with the program; None if there are none.
     """
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
+    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"runner", "tokenizer"})
     _READERS: ClassVar[Readers] = {
         "model": Model.from_json,
         "methods": each_of(Method.from_json),
@@ -361,6 +371,7 @@ class Plan(_Lowered):
         "edge_compile": EdgeCompile.from_json,
         "executorch": Executorch.from_json,
         "report": ReportOptions.from_json,
+        "tokenizer": optional(plain),
     }
 
     name: str
@@ -376,6 +387,8 @@ class Plan(_Lowered):
     share_mutable_buffers: bool
     report: ReportOptions
     checks: dict[str, Bound]
+    runner: str | None
+    tokenizer: Names | None
 
     @property
     def _methods(self) -> Mapping[str, _LoweredMethod]:
@@ -406,7 +419,13 @@ class Plan(_Lowered):
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
             },
             lowering_callables=tuple(sorted(self._lowering_callables)),
+            runner=self._runner,
         )
+
+    @property
+    def _runner(self) -> Runner | None:
+        said = tuple(name for name in RUNNER_CONSTANTS if name in self.constant_methods)
+        return None if self.runner is None else Runner(self.runner, said)
 
     @property
     def _lowering_callables(self) -> set[str]:
@@ -438,4 +457,9 @@ class Plan(_Lowered):
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
         """All declared inputs that the plan reads, each with the place that names it first."""
-        return {**weights_names(self.model.weights), **self.export_plan.data_names}
+        return {**weights_names(self.model.weights), **self.tokenizer_names, **self.export_plan.data_names}
+
+    @property
+    def tokenizer_names(self) -> dict[str, DocumentPath]:
+        """The declared files of the tokenizer, each with its place in the manifest."""
+        return {name: ("tokenizer", index) for index, name in enumerate(self.tokenizer or ())}

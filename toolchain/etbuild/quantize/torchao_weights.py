@@ -230,7 +230,8 @@ def _check_matching(
 ) -> None:
     problems = [
         Problem(
-            f"no {' or '.join(entry.layers)} layer matches {', '.join(entry.modules)}",
+            f"no {' or '.join(entry.layers)} layer matches {', '.join(entry.modules)}"
+            + (f" and has rows of a multiple of {entry.group_size} weights" if entry.fitting else ""),
             (*path, index, "modules"),
             did_you_mean(entry.modules[0], known) if known else "the module has no such layers",
         )
@@ -252,7 +253,10 @@ def _kind(layer: torch.nn.Module) -> str | None:
 
 
 def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
-    return _kind(layer) in entry.layers and any(fnmatchcase(name, pattern) for pattern in entry.modules)
+    if _kind(layer) not in entry.layers or not any(fnmatchcase(name, pattern) for pattern in entry.modules):
+        return False
+    size = entry.group_size if entry.fitting else None
+    return size is None or layer.weight.shape[-1] % size == 0
 
 
 def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
@@ -267,9 +271,10 @@ def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AO
         return config
     bits, size = _BITS[entry.config], entry.group_size
     granularity = PerAxis(0) if size is None else PerGroup(size)
+    scales = {} if entry.scales is None else {"intx_choose_qparams_algorithm": entry.scales}
     if "da" in entry.config:
-        return Int8DynamicActivationIntxWeightConfig(weight_dtype=bits, weight_granularity=granularity)
-    return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity)
+        return Int8DynamicActivationIntxWeightConfig(weight_dtype=bits, weight_granularity=granularity, **scales)
+    return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity, **scales)
 
 
 def _check_layer(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> None:
@@ -278,5 +283,7 @@ def _check_layer(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: D
         raise InputError.at(path, f"`{name}` computes its weight, so there is no weight to quantize", hint)
     size, row = entry.group_size, int(layer.weight.shape[-1])
     if size is not None and row % size:
-        hint = f"choose a size that divides {row}, or exclude the layer from `modules`"
+        hint = (
+            f"choose a size that divides {row}, exclude the layer from `modules`, or leave it out with `fitting: true`"
+        )
         raise InputError.at(path, f"`{name}` has rows of {row} weights, which is not a multiple of {size}", hint)

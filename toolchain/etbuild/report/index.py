@@ -9,14 +9,14 @@ from etbuild.plan.plan import Plan
 from etbuild.results import ArtifactFacts, Index, KeyInputs, LoweringFacts
 
 
-def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, report: Artifact) -> Index:
+def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list[Artifact]) -> Index:
     """The content of `NAME.index.json`.
 
     Args:
         plan: The plan.
         inputs: The result of `inputs.key.describe`.
         lowering: The facts of the lowering.
-        report: The report's file.
+        reported: The files of the tokenizer, and the report.
     """
     distributions = inputs["toolchain"]["distributions"]
     return {
@@ -30,8 +30,8 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, report: Artifa
             **{name: distributions[name]["version"] for name in ("executorch", "torch")},
         },
         "methods": sorted(plan.methods),
-        "constant_methods": sorted(plan.constant_methods),
-        "artifacts": [*lowering["artifacts"], report.facts()],
+        "constant_methods": sorted(lowering["constant_methods"]),
+        "artifacts": [*lowering["artifacts"], *(artifact.facts() for artifact in reported)],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }
 

@@ -46,7 +46,7 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
     check_installed(used.packages)
     with library_messages_off(used.sources), stdout_for_results():
         with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild.export import archive, constant_methods, custom_ops
+            from etbuild.export import archive, constant_methods, custom_ops, runner_contract
             from etbuild.processes.random_seeds import seed
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder, torch_as_it_was():
@@ -54,7 +54,8 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
-            computed = constant_methods.compute(export_plan, finder)
+            contract = runner_contract.constants(export_plan, root, inputs)
+            computed = {**contract, **constant_methods.compute(export_plan, finder)}
             reason = archive.why_together(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)

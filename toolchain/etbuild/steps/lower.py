@@ -228,8 +228,9 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
-    """Adds the constants that the export computed."""
-    constants = {**what.plan.constant_methods, **saved.constants}
+    """Adds the constants that the export computed. Those of the manifest come first."""
+    said = what.plan.constant_methods
+    constants = {**said, **{name: value for name, value in saved.constants.items() if name not in said}}
     return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 

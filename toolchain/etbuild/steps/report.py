@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import Problem
+from etbuild.errors import InputError, Problem
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.folding import folded
+from etbuild.inputs.declared import Inputs
 from etbuild.plan.plan import Plan
-from etbuild.report import checks
+from etbuild.report import checks, tokenizer
 from etbuild.report.index import index
 from etbuild.report.report import report
 from etbuild.results import KeyInputs, LoweringFacts
@@ -22,9 +24,10 @@ LOWERING_SCHEMA = "executorch-lowering/v1"
 
 
 def check_and_report(
-    plan: Plan, described: KeyInputs, lowering: LoweringFacts, directory: Path
+    plan: Plan, described: KeyInputs, lowering: LoweringFacts, inputs: Inputs, directory: Path
 ) -> list[artifacts.Artifact]:
-    """Checks a lowered program, and writes the report and the index. Prints a note about each suspicious finding.
+    """Checks a lowered program, copies its tokenizer, and writes the report and the index. Prints a note about each
+    suspicious finding.
 
     A suspicious finding that the manifest forbids is an error and not a note.
 
@@ -32,17 +35,33 @@ def check_and_report(
         plan: The plan.
         described: The result of `inputs.key.describe`.
         lowering: The facts of the lowering.
-        directory: An existing directory for `NAME.report.json` and `NAME.index.json`.
+        inputs: The declared inputs, which contain the tokenizer.
+        directory: An existing directory for `NAME.tokenizer`, `NAME.report.json` and `NAME.index.json`.
 
     Raises:
+        InputError: A file of the tokenizer cannot be read.
         CheckError: The program does not pass a check of the manifest.
         BuildError: The program would not compute what the model computes, or a file cannot be written.
     """
     measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
     for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
-    written = write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))
-    return [written, write_json(directory, plan.name, "index", index(plan, described, lowering, written))]
+    copies = tokenizer.copy(plan, inputs, lowering, directory)
+    reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
+    return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
+
+
+def check_declared(plan: Plan, inputs: Inputs) -> None:
+    """Compares the files of the tokenizer that a build rule declares with those that the manifest names.
+
+    Raises:
+        InputError: They differ. The error says what to write into the BUILD file.
+    """
+    named, declared = sorted(plan.tokenizer_names), sorted(inputs.data)
+    if named != declared:
+        message = f"the manifest and the target differ: the target's `tokenizer` is {json.dumps(declared)}"
+        hint = f"write `tokenizer = {json.dumps(named)}` into the BUILD file, or change the manifest"
+        raise InputError.at(("tokenizer",) if named else (), message, hint)
 
 
 def read_lowering(path: Path) -> LoweringFacts:

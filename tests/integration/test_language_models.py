@@ -1,0 +1,258 @@
+"""Language models from a manifest: ExecuTorch's runtime and its own runners say what transformers says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.helpers import commands
+from tests.helpers.once import made_once
+from tests.helpers.runtime import run
+from tests.integration.test_examples import tokens
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+
+VOCABULARY = 64
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567"
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1200,
+    "tie_word_embeddings": False,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen": {"model_type": "qwen3", "head_dim": 16, **SHAPE},
+    "mistral": {"model_type": "mistral", "sliding_window": 8, **SHAPE},
+    "gemma": {
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "sliding_window": 8,
+        "query_pre_attn_scalar": 24,  # not the size of a head
+        "layer_types": ["sliding_attention", "full_attention"],
+        **SHAPE,
+    },
+}
+CACHES: dict[str, dict[str, Any]] = {
+    "static": {"max_length": 64},
+    "custom": {"max_length": 64, "max_seq_length": 16, "kind": "custom"},
+    "long": {"max_length": 1100, "max_seq_length": 16, "kind": "custom"},  # longer than a block of the operator
+    "ring": {"max_length": 64, "max_seq_length": 16, "kind": "ring"},
+    "quantized": {"max_length": 64, "max_seq_length": 16, "kind": "quantized"},
+}
+PROMPT = "hello World and more text"  # longer than a call
+RUNNER = """
+import sys
+from executorch.extension.llm.custom_ops import custom_ops
+from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+
+program, tokenizer, prompt, count = sys.argv[1:]
+config = GenerationConfig(echo=False, max_new_tokens=int(count), temperature=0.0)
+text = []
+TextLLMRunner(program, tokenizer).generate(prompt, config, text.append)
+print("\\nTEXT " + "".join(text))
+"""
+NATIVE = """
+import sys
+from executorch.examples.models.llama.runner.native import NativeLlamaRunner, build_args_parser
+
+program, config, tokenizer, prompt, length = sys.argv[1:]
+arguments = ["--pte", program, "--params", config, "--tokenizer", tokenizer, "--kv_cache", "--max_len", length]
+runner = NativeLlamaRunner(build_args_parser().parse_args(arguments))
+print("\\nTOKENS", runner.text_completion(prompt, temperature=0))
+"""
+
+
+def model(name: str) -> Any:
+    """A model of transformers whose scores are far from zero and from each other."""
+    config = transformers.AutoConfig.for_model(**CONFIGS[name])
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    return made
+
+
+def tokenizer() -> Any:
+    words = {"<unk>": 0, "</s>": 1, "<s>": 2, "Ġ": 3, **{letter: 4 + i for i, letter in enumerate(LETTERS)}}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<unk>", "</s>", "<s>"])
+    return made
+
+
+def manifest(name: str, cache: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    huggingface = {"task": "text-generation", "config": CONFIGS[name], "cache": cache}
+    return {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "runner": "executorch-llm/v1",
+        "tokenizer": "tokenizer.json",
+        "model": {"huggingface": huggingface, "weights": "model.safetensors"},
+        "defaults": {"partitioners": ["xnnpack"]},
+        **keys,
+    }
+
+
+def project(directory: Path, name: str, cache: dict[str, Any], **keys: Any) -> Path:
+    """Writes a manifest with its weights and tokenizer, and returns the manifest."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.clone() for key, value in model(name).state_dict().items()}, directory / "model.safetensors")
+    tokenizer().save(str(directory / "tokenizer.json"))
+    path = directory / "model.yaml"
+    path.write_text(json.dumps(manifest(name, cache, **keys)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def program(shared_directory: Path) -> Callable[[str, str], Path]:
+    """Builds a language model with a kind of cache when it is first needed, and returns the path of its program."""
+
+    def get(name: str, kind: str) -> Path:
+        def make(partial: Path) -> None:
+            commands.build(project(partial, name, CACHES[kind]), partial / "out")
+
+        return made_once(shared_directory / f"{name}-{kind}", make) / "out/net.pte"
+
+    return get
+
+
+def scores(name: str, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(name)(input_ids=ids).logits
+    return logits
+
+
+def decoded(path: Path, ids: torch.Tensor, scratch: Path) -> torch.Tensor:
+    """The scores of the last token of each call: two calls of several tokens, then one for each token."""
+    cuts = [0, 10, 26, *range(27, ids.shape[1] + 1)]
+    calls = [("forward", [ids[:, start:end], torch.tensor([start])]) for start, end in itertools.pairwise(cuts)]
+    [outputs] = run(path, [calls], scratch)
+    return torch.cat([output for (output,) in outputs])
+
+
+def asked(ids: torch.Tensor) -> list[int]:
+    """The positions whose scores `decoded` returns."""
+    return [9, *range(25, ids.shape[1])]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("qwen", "custom"), ("mistral", "static"), ("gemma", "ring"), ("mistral", "long")]
+)
+def test_a_cache_gives_the_scores_of_transformers(
+    name: str, kind: str, program: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    ids = tokens(40, vocab_size=VOCABULARY, seed=3)
+    expected = scores(name, ids)[0, asked(ids)]
+    actual = decoded(program(name, kind), ids, tmp_path)
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_a_window_far_from_the_start_of_a_long_cache_is_right(
+    program: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """The operator reads a cache in blocks. Blocks that the window hides completely must not count."""
+    ids = tokens(1100, vocab_size=VOCABULARY, seed=4)
+    calls = [("forward", [ids[:, at : at + 16], torch.tensor([at])]) for at in range(0, 1100, 16)]
+    [outputs] = run(program("mistral", "long"), [calls], tmp_path)
+    expected = scores("mistral", ids)[0, -1:]
+    torch.testing.assert_close(outputs[-1][0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_a_ring_is_reused_several_times(program: Callable[[str, str], Path], tmp_path: Path) -> None:
+    ids = tokens(64, vocab_size=VOCABULARY, seed=5)
+    expected = scores("gemma", ids)[0, asked(ids)]
+    actual = decoded(program("gemma", "ring"), ids, tmp_path)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_a_quantized_cache_is_small_and_near(program: Callable[[str, str], Path], tmp_path: Path) -> None:
+    ids = tokens(40, vocab_size=VOCABULARY, seed=3)
+    expected = scores("gemma", ids)[0, asked(ids)]
+    actual = decoded(program("gemma", "quantized"), ids, tmp_path)
+    assert (actual - expected).abs().max() < 0.1 * expected.abs().max()
+    assert (actual - expected).abs().max() > 0
+
+
+def generated(name: str, prompt: str, count: int) -> list[int]:
+    ids = torch.tensor([tokenizer().encode(prompt).ids])
+    made = model(name).generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=VOCABULARY + 1)
+    found: list[int] = made[0, ids.shape[1] :].tolist()
+    return found
+
+
+def output(code: str, word: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return next(line for line in done.stdout.splitlines() if line.startswith(word)).removeprefix(word).strip()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("qwen", "custom"), ("gemma", "ring")])
+def test_the_text_runner_says_what_transformers_says(name: str, kind: str, program: Callable[[str, str], Path]) -> None:
+    path = program(name, kind)
+    expected = generated(name, PROMPT, 24)
+    assert len(set(expected)) > 3  # otherwise a wrong cache could pass
+    until = expected.index(1) if 1 in expected else len(expected)
+    text = output(RUNNER, "TEXT", path, path.with_suffix(".tokenizer") / "tokenizer.json", PROMPT, 24)
+    assert text.replace("</s>", "") == tokenizer().decode(expected[:until], skip_special_tokens=False)
+
+
+def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
+    """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
+    path, prompt = program("qwen", "custom"), PROMPT[:11]
+    config = path.parents[1] / "config.json"
+    config.write_text(json.dumps({"vocab_size": VOCABULARY}))
+    expected = generated("qwen", prompt, 24)
+    given = (path, config, path.with_suffix(".tokenizer") / "tokenizer.json", prompt, len(prompt) + 24)
+    assert json.loads(output(NATIVE, "TOKENS", *given)) == expected
+
+
+def test_the_contract_of_the_runner_is_in_the_report_and_the_index(program: Callable[[str, str], Path]) -> None:
+    path = program("qwen", "custom")
+    constants = {
+        "enable_dynamic_shape": True,
+        "get_bos_id": 2,
+        "get_eos_ids": [1],
+        "get_max_context_len": 64,
+        "get_max_seq_len": 16,
+        "get_n_layers": 2,
+        "get_vocab_size": VOCABULARY,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": True,
+    }
+    assert json.loads(path.with_suffix(".report.json").read_text())["constant_methods"] == constants
+    index = json.loads(path.with_suffix(".index.json").read_text())
+    assert index["constant_methods"] == sorted(constants)
+    [artifact] = [entry for entry in index["artifacts"] if entry["kind"] == "tokenizer"]
+    assert artifact["file"] == "net.tokenizer/tokenizer.json"
+    assert (path.parent / artifact["file"]).read_bytes() == (path.parents[1] / "tokenizer.json").read_bytes()
+
+
+def test_two_builds_of_a_custom_cache_have_the_same_bytes(program: Callable[[str, str], Path], tmp_path: Path) -> None:
+    other = tmp_path / "another" / "directory"
+    commands.build(project(other, "gemma", CACHES["ring"]), other / "out")
+    first = program("gemma", "ring")
+    assert (other / "out/net.pte").read_bytes() == first.read_bytes()
+    assert (other / "out/net.index.json").read_bytes() == first.with_suffix(".index.json").read_bytes()

@@ -1,0 +1,83 @@
+"""What a task writes into the plan of a language model, and what a runner's contract says about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild.cli.main import main
+from etbuild.manifest import validate
+from etbuild.plan.plan import Plan, from_manifest, read_plan
+
+OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
+
+
+def planned(tmp_path: Path, huggingface: dict[str, Any], **keys: Any) -> Plan:
+    manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}, **keys}
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps(manifest))
+    return from_manifest(validate.load(path).data)
+
+
+def wanted(**cache: Any) -> dict[str, Any]:
+    return {"task": "text-generation", "cache": {"max_length": 64, **cache}}
+
+
+def test_a_task_writes_a_method_of_dynamic_length(tmp_path: Path) -> None:
+    method = planned(tmp_path, wanted(max_seq_length=16)).methods["forward"].to_json()
+    tokens, position = method["example_inputs"]
+    assert (tokens["shape"], position["shape"]) == ([1, 8], [1])
+    assert tokens["dtype"] == position["dtype"] == "int64"
+    assert method["dynamic_shapes"] == [[None, {"dim": "seq", "min": 1, "max": 16}], None]
+
+
+def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
+    methods = planned(tmp_path, wanted(), methods={"prefill": {}, "decode": {}}).methods
+    assert methods["decode"].to_json()["dynamic_shapes"] == [None, None]
+    assert methods["decode"].to_json()["example_inputs"][0]["shape"] == [1, 1]
+    assert methods["prefill"].to_json()["dynamic_shapes"][0][1]["max"] == 64
+
+
+def test_inputs_of_the_manifest_stay(tmp_path: Path) -> None:
+    inputs = [{"shape": [1, 3], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}]
+    methods = planned(tmp_path, wanted(), methods={"forward": {"example_inputs": inputs}}).methods
+    assert methods["forward"].to_json()["example_inputs"][0]["shape"] == [1, 3]
+    assert methods["forward"].to_json()["dynamic_shapes"] == [None, None]
+
+
+def test_what_a_task_writes_may_be_written_out(tmp_path: Path) -> None:
+    explicit = {"class": "AutoModelForCausalLM", "attention": "custom_sdpa", "logits": "last"}
+    short, long = wanted(kind="custom"), {**wanted(kind="custom", max_seq_length=64), **explicit}
+    assert planned(tmp_path, short).to_json() == planned(tmp_path, long).to_json()
+
+
+@pytest.mark.parametrize("kind", ["custom", "ring", "quantized"])
+def test_a_cache_of_executorch_loads_its_operators(tmp_path: Path, kind: str) -> None:
+    plan = planned(tmp_path, wanted(kind=kind, max_seq_length=16))
+    assert plan.lower_plan.custom_ops.modules == plan.export_plan.custom_ops.modules == (OPERATORS,)
+    assert planned(tmp_path, wanted()).custom_ops.modules == ()
+
+
+def test_a_tokenizer_exports_and_lowers_nothing_again(tmp_path: Path) -> None:
+    plan, other = planned(tmp_path, wanted()), planned(tmp_path, wanted(), tokenizer="tokenizer.json")
+    assert other.export_plan == plan.export_plan
+    assert other.lower_plan == plan.lower_plan
+    assert other.data_names == {"tokenizer.json": ("tokenizer", 0)}
+
+
+def test_a_constant_of_the_manifest_overrides_that_of_the_runner(tmp_path: Path) -> None:
+    constants = {"get_eos_ids": [3], "get_answer": 42}
+    plan = planned(tmp_path, wanted(), runner="executorch-llm/v1", constant_methods=constants)
+    assert plan.export_plan.runner is not None
+    assert plan.export_plan.runner.said == ("get_eos_ids",)
+
+
+def test_the_plans_of_a_language_model_can_be_read_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path, wanted(kind="custom"), runner="executorch-llm/v1", tokenizer=["a.json", "b.json"])
+    plans = [f"--{part}={tmp_path / part}" for part in ("plan", "export-plan", "lower-plan")]
+    assert main(["plan", str(tmp_path / "model.yaml"), *plans]) == 0
+    for part, expected in (("plan", plan), ("export-plan", plan.export_plan), ("lower-plan", plan.lower_plan)):
+        assert read_plan(tmp_path / part, type(expected)) == expected

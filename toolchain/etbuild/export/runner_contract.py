@@ -1,0 +1,132 @@
+"""The constant methods that ExecuTorch's text runner calls before it runs a program.
+
+The runner reads sizes and ids of tokens from constant methods of the program, and takes values of its own for those
+that are missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import Inputs
+from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
+from etbuild.plan.plan import ExportPlan
+
+_PATH: DocumentPath = ("runner",)
+
+
+def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str, object]:
+    """The constants of the runner's contract, by name. Empty without a runner, and for a module of a factory.
+
+    Args:
+        export_plan: The export plan.
+        module: The model of transformers.
+        inputs: The declared inputs, which may contain the settings for generating text.
+
+    Raises:
+        InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
+    """
+    wanted, runner = export_plan.model.huggingface, export_plan.runner
+    if runner is None or wanted is None or wanted.cache is None:
+        return {}
+    config = module.config.get_text_config(decoder=True)
+    settings = _generation_config(wanted, inputs)
+    found = {
+        **_lengths(export_plan.methods["forward"], wanted.cache),
+        **_ids(settings, (config, module.config), runner.said),
+        "get_n_layers": config.num_hidden_layers,
+        "get_vocab_size": config.vocab_size,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": wanted.attention == "custom_sdpa",
+    }
+    if "get_eos_ids" not in {*found, *runner.said}:
+        hint = "add `generation_config: generation_config.json` to the model, or `get_eos_ids` to `constant_methods`"
+        raise InputError.at(_PATH, "nothing says which tokens end a text", hint)
+    return {name: value for name, value in sorted(found.items()) if name not in runner.said}
+
+
+def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
+    """What the runner has to know about the lengths of prompts.
+
+    Raises:
+        InputError: The method takes calls of a fixed length of several tokens, or none of one token.
+    """
+    path: DocumentPath = ("methods", "forward", "dynamic_shapes")
+    longest, least = _range(forward)
+    if least > 1:
+        message = f"the runner decodes one token in each call, and `forward` takes {least} or more"
+        raise InputError.at(path, message, f"write {{dim: seq, min: 1, max: {max(longest, cache.longest_call)}}}")
+    return {
+        "enable_dynamic_shape": longest > 1,
+        "get_max_context_len": cache.max_length,
+        "get_max_seq_len": longest if longest > 1 else cache.max_length,  # one by one, a prompt may fill the cache
+    }
+
+
+def _range(forward: ExportMethod) -> tuple[int, int]:
+    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]."""
+    method = forward.to_json()
+    shapes, length = method["dynamic_shapes"][0], method["example_inputs"][0]["shape"][1]
+    dim = shapes[1] if isinstance(shapes, list) else None
+    return (length, length) if dim is None else (dim["max"], dim["min"])
+
+
+def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
+    """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them.
+
+    Args:
+        settings: The settings for generating text.
+        configs: The configurations of the text model and of the whole model. They may be the same.
+        said: The names of the constants that the manifest sets itself.
+
+    Raises:
+        InputError: A token is not in the vocabulary.
+    """
+    found: dict[str, object] = {}
+    keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
+    for name, key in ((name, key) for name, key in keys.items() if name not in said):
+        values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
+        value: Any = next((value for value in values if value is not None), [])
+        ids, vocabulary = value if isinstance(value, list) else [value], configs[0].vocab_size
+        wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
+        if wrong:
+            message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"
+            place = "config" if settings.get(key) is None else "generation_config"
+            raise InputError.at(("model", "huggingface", place), message, f"set `{name}` in `constant_methods`")
+        if ids:
+            found[name] = ids if name == "get_eos_ids" else ids[0]
+    return found
+
+
+def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
+    """The settings for generating text. Empty if the manifest names none.
+
+    Raises:
+        InputError: The file cannot be read, or the manifest has a key that transformers does not know.
+    """
+    name, path = wanted.generation_config, ("model", "huggingface", "generation_config")
+    if not isinstance(name, str):
+        _check_keys(name or {}, path)
+        return name or {}
+    try:
+        content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES))
+    except (OSError, ValueError) as error:
+        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError.at(path, f"`{name}` is not a generation configuration: it is not a JSON object")
+    return content
+
+
+def _check_keys(settings: dict[str, Any], path: DocumentPath) -> None:
+    from transformers import GenerationConfig
+
+    known = GenerationConfig().to_dict()
+    problems = [
+        Problem(f"`GenerationConfig` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
+        for key in settings
+        if key not in known
+    ]
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,162 @@
+"""Gives a decoder of transformers a key-value cache in its buffers.
+
+The decoder's `forward` becomes `forward(input_ids, cache_position)`. `input_ids` is int64 [1, seq]. `cache_position`
+is int64 [1]: the position of the first of these tokens. It returns scores: float [1, seq, vocabulary], or only those
+of the last token, [1, vocabulary].
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError
+from etbuild.plan.parts import DecoderCache, HuggingFace
+
+_PATH: DocumentPath = ("model", "huggingface")
+_CACHE: DocumentPath = (*_PATH, "cache")
+
+
+def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Callable[..., torch.Tensor]:
+    """Adds the buffers of a cache to a decoder.
+
+    Args:
+        model: The decoder. It is changed in place.
+        wanted: What the manifest says about it.
+        cache: The cache.
+
+    Returns:
+        The new `forward` of its class.
+
+    Raises:
+        InputError: The model is not a decoder with a cache of keys and values, or the cache does not fit it.
+    """
+    config = model.config.get_text_config(decoder=True)
+    _check(model, config, cache)
+    scores = _scores(model, wanted.logits)
+    return _add_static(model, config, cache, scores) if cache.kind is None else _add_own(model, config, cache, scores)
+
+
+def _check(model: Any, config: Any, cache: DecoderCache) -> None:
+    if not model.can_generate() or config.is_encoder_decoder:
+        message = f"`{type(model).__name__}` is not a decoder with a cache"
+        raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and cache.max_length > limit:
+        message = f"max_length {cache.max_length} is more than the configuration's `max_position_embeddings` {limit}"
+        raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
+
+
+def _scores(model: Any, logits: str | None) -> Callable[..., torch.Tensor]:
+    """A function that calls the original `forward` of the model with a cache, and returns its scores.
+
+    Raises:
+        InputError: The model cannot compute the scores of the last token only.
+    """
+    original = type(model).forward
+    if logits is None:
+        return lambda self, tokens, cache: (
+            original(self, input_ids=tokens, past_key_values=cache, use_cache=True).logits
+        )
+    if "logits_to_keep" not in inspect.signature(original).parameters:
+        message = f"`{type(model).__name__}` computes the scores of all tokens"
+        raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")
+    return lambda self, tokens, cache: original(
+        self, input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
+    ).logits[:, -1]
+
+
+def _add_static(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the buffers of transformers' own static cache."""
+    from transformers import StaticCache
+    from transformers.configuration_utils import get_head_shapes
+
+    cache = StaticCache(config=config, max_cache_len=wanted.max_length)
+    cache.layers = [_plain_layer(layer, wanted.max_length) for layer in cache.layers]
+    cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
+    for index, layer in enumerate(cache.layers):
+        model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
+        model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
+        layer.keys = layer.values = None  # the buffers hold them; `forward` sets them for each call
+    model.etbuild_cache = cache
+
+    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+        layers = self.etbuild_cache.layers
+        for index, layer in enumerate(layers):
+            layer.keys, layer.values = getattr(self, f"key_cache_{index}"), getattr(self, f"value_cache_{index}")
+            layer.cumulative_length = cache_position[0].clone()
+        try:
+            return scores(self, input_ids, self.etbuild_cache)
+        finally:
+            for layer in layers:  # otherwise a copy of the model would contain traced tensors
+                layer.keys = layer.values = layer.cumulative_length = None
+
+    return forward
+
+
+def _plain_layer(layer: Any, max_length: int) -> Any:
+    """A cache layer that keeps every token at its position. A mask hides those outside of a sliding window.
+
+    Raises:
+        InputError: The layer caches something other than keys and values.
+    """
+    from transformers.cache_utils import StaticLayer
+
+    _is_sliding(layer)
+    return StaticLayer(max_length)
+
+
+def _is_sliding(layer: Any) -> bool:
+    """Whether a layer of transformers' static cache has a sliding window.
+
+    Raises:
+        InputError: The layer caches something other than keys and values.
+    """
+    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
+
+    if type(layer) not in (StaticLayer, StaticSlidingWindowLayer):
+        message = f"a layer of the model caches something other than keys and values: {type(layer).__name__}"
+        raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
+    return type(layer) is StaticSlidingWindowLayer
+
+
+def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ExecuTorch's modules for caches."""
+    from transformers import StaticCache
+    from transformers.configuration_utils import get_head_shapes
+
+    from etbuild.model import custom_attention
+
+    layers = [_is_sliding(layer) for layer in StaticCache(config=config, max_cache_len=wanted.max_length).layers]
+    heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
+    ring = _ring(config, wanted, any(layers)) if wanted.kind == "ring" else None
+    lengths = [ring if ring is not None and sliding else wanted.max_length for sliding in layers]
+    model.kv_caches = torch.nn.ModuleList(
+        custom_attention.make_store(wanted.kind, length, shape, model.dtype)
+        for length, shape in zip(lengths, zip(heads, sizes, strict=True), strict=True)
+    )
+
+    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+        call = custom_attention.Call(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
+        with custom_attention.calling(call) as cache:
+            return scores(self, input_ids, cache)
+
+    return forward
+
+
+def _ring(config: Any, wanted: DecoderCache, has_window: bool) -> int | None:
+    """The number of positions of a ring: those that the first token of a call sees, and those of the call. None if it
+    would hold as much as the whole cache.
+
+    Raises:
+        InputError: The model has no sliding window.
+    """
+    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    if not has_window or window is None:
+        message = f"`{type(config).__name__}` has no layers with a sliding window"
+        raise InputError.at((*_CACHE, "kind"), message, "write `kind: custom`")
+    length: int = window - 1 + wanted.longest_call
+    return length if length < wanted.max_length else None
