@@ -3,14 +3,16 @@
 load(
     "//rules:actions.bzl",
     "TOOLCHAIN_TYPE",
+    "check_export",
     "export_program",
     "lower_program",
     "plan_program",
     "program_inputs",
+    "program_name",
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
+load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
 
 def _executorch_program_impl(ctx):
     manifest = ctx.file.manifest
@@ -21,16 +23,22 @@ def _executorch_program_impl(ctx):
         data = ctx.files.data,
         weights = ctx.files.weights,
     )
+    shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
     plans = plan_program(
         ctx,
-        ctx.label.name,
+        program_name(ctx, ctx.attr.variant),
         manifest,
         methods = ctx.attr.methods,
         backends = ctx.attr.backends,
         named_data = ctx.attr.named_data,
         sharded_named_data = ctx.attr.sharded_named_data,
+        variant = ctx.attr.variant,
+        parameters = ctx.attr.parameters,
+        export = shared,
     )
-    export = export_program(ctx, plans, inputs)
+    if shared:
+        check_export(shared, plans, inputs)
+    export = shared or export_program(ctx, plans, inputs)
     lowered = lower_program(ctx, plans, inputs, export)
     verified = [verify_program(ctx, plans, inputs, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, required = verified)
@@ -47,6 +55,7 @@ def _executorch_program_impl(ctx):
             pte = depset([lowered.pte]),
             report = depset([reported.report]),
         ),
+        export,
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -71,6 +80,11 @@ PROGRAM_ATTRS = {
         doc = "Libraries that `srcs` import (`executorch_library`).",
         providers = [ExecutorchLibraryInfo],
     ),
+    "export": attr.label(
+        doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
+              "once. It has the same `srcs`, `deps` and `data`. The build fails if the two would export other methods.",
+        providers = [ExecutorchExportInfo],
+    ),
     "manifest": attr.label(
         doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target.",
         allow_single_file = [".yaml", ".yml"],
@@ -85,6 +99,9 @@ PROGRAM_ATTRS = {
         doc = "All tags under the manifest's `named_data` that have no `shard_size`. Each becomes the output " +
               "`NAME.TAG.ptd`. The build fails when the two differ.",
     ),
+    "parameters": attr.string_dict(
+        doc = "Values of the manifest's `parameters`, as texts: `{\"layers\": \"4\"}`.",
+    ),
     "sharded_named_data": attr.string_list(
         doc = "All tags under the manifest's `named_data` that have a `shard_size`. Each becomes the output directory " +
               "`NAME.TAG`. The build fails when the two differ.",
@@ -93,6 +110,10 @@ PROGRAM_ATTRS = {
         doc = "The program's own Python sources. They are imported as if from a script in the manifest's directory: " +
               "`model.py` beside the manifest is `import model`.",
         allow_files = [".py"],
+    ),
+    "variant": attr.string(
+        doc = "A variant of the manifest; empty for the manifest without one. The program is called `NAME.VARIANT` after " +
+              "the manifest's `name`, and this target is called `NAME` or `NAME.VARIANT`. `select()` can choose it.",
     ),
     "verify_reproducible": attr.bool(
         doc = "Build the program a second time in another environment, and fail if any byte differs.",
@@ -129,6 +150,6 @@ Output groups, for `--output_groups=GROUP`:
 - `export`: the exported methods, before they are lowered.
 """,
     attrs = PROGRAM_ATTRS,
-    provides = [ExecutorchProgramInfo],
+    provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

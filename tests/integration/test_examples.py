@@ -69,7 +69,7 @@ def test_vision(method, cli_built, tmp_path):
     sessions = [[(method, [floats(1, 3, 64, 64, seed=seed)])] for seed in range(3)]
     assert_as_eager("vision", cli_built("vision"), sessions, tmp_path)
     # OpenVINO computes in bf16 if the processor can.
-    assert_as_eager("vision_openvino", cli_built("vision_openvino"), sessions, tmp_path, tolerance=3e-2)
+    assert_as_eager("vision.openvino", cli_built("vision.openvino"), sessions, tmp_path, tolerance=3e-2)
 
 
 def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(cli_built, tmp_path):
