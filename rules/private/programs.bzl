@@ -23,15 +23,6 @@ def executorch_programs(name, manifest, variants, **kwargs):
         },
         weights = ["net.safetensors"],
     )
-
-    # The program for the platform that is built for.
-    alias(
-        name = "net_of_platform",
-        actual = select({
-            "@platforms//os:ios": ":net.ios",
-            "//conditions:default": ":net.android",
-        }),
-    )
     ```
 
     `bazel build :net.ios` writes `net.ios.pte` and `net.ios.index.json`.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_inputs, add_parser, add_settings, add_variant, declared, inputs, settings
-from etbuild.errors import DocumentPath, EtbuildError, InputError, Position, Problem
+from etbuild.errors import DocumentPath, EtbuildError, InputError, Position, Positions, Problem
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         plan = from_manifest(loaded.data)
         _check_expectations(plan, options)
         if options.same_export is not None:
-            _check_same_export(plan, options.same_export)
+            _check_same_export(plan, options.same_export, loaded.positions)
         if options.plan is not None:
             plan.check_backends()
             return _write_plans(plan, loaded.positions, options)
@@ -106,7 +106,7 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
     )
 
 
-def _check_same_export(plan: Plan, file: Path) -> None:
+def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
     """Checks that a program can use an export that was made for another one."""
     from etbuild.analysis.json_diff import changes
     from etbuild.plan.plan import ExportPlan, read
@@ -114,9 +114,15 @@ def _check_same_export(plan: Plan, file: Path) -> None:
     paths = [change.path for change in changes(read(file, ExportPlan).to_json(), plan.export_plan.to_json())]
     message = "the program and the target of `export` would not export the same"
     hint = 'remove `export` from the target; in `executorch_programs`, write `"export": None` for this variant'
-    problems = [Problem(message, path, hint) for path in paths if path[0] not in _DERIVED]
+    problems = [Problem(message, _written(path, positions), hint) for path in paths if path[0] not in _DERIVED]
     if paths:
         raise InputError(problems or [Problem(message, paths[0], hint)])
+
+
+def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
+    """The place in the manifest of a value in a plan, in which each method has the values that it inherits."""
+    inherited = ("defaults", *path[2:])
+    return inherited if path[0] == "methods" and path not in positions and inherited in positions else path
 
 
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:

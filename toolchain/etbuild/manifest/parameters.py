@@ -91,7 +91,7 @@ def _has_type(value: Any, wanted: str) -> bool:
 
 
 def _beyond(value: Any, entry: dict[str, Any]) -> str | None:
-    """What is wrong with a value of the right type; None if the parameter can have it."""
+    """The problem of a value of the right type, for users; None if the parameter can have it."""
     shown = json_schema.show(value)
     if "values" in entry and value not in entry["values"]:
         return f"{shown} is not one of the values {', '.join(map(json_schema.show, entry['values']))}"

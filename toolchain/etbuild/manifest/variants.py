@@ -30,7 +30,7 @@ class Merged:
         variant: The name of the variant; None for the manifest without one.
         document: The merged data, without `variants`, and where each value was written.
         own: The places that the variant writes. Their positions are those of the variant.
-        problems: What is wrong with the merge.
+        problems: The problems of the merge.
     """
 
     variant: str | None
