@@ -64,7 +64,7 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         return []
     toolchain = old["toolchain"] != new["toolchain"]
     exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
-    export = toolchain or exports[0] != exports[1]
+    export = _changed_for_exports(old["toolchain"], new["toolchain"]) or exports[0] != exports[1]
     lower = toolchain or lowers[0] != lowers[1]
     said = ["export"] if export else []
     if lower:
@@ -72,6 +72,14 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     elif export:
         said.append("lower, if the exported graphs change")
     return [*said, "report"]
+
+
+def _changed_for_exports(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether an export depends on a difference between two toolchains. Distributions that only one of them has belong to
+    backends, or to imports of sources that differ too."""
+    before, after = old["distributions"], new["distributions"]
+    replaced = any(before[name] != after[name] for name in before.keys() & after.keys())
+    return replaced or any(old.get(key) != new.get(key) for key in ("driver", "python", "startup"))
 
 
 def _read_by_steps(inputs: dict[str, Any]) -> tuple[Any, Any]:
