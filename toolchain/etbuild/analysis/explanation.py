@@ -75,8 +75,10 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _changed_for_exports(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether an export depends on a difference between two toolchains. Distributions that only one of them has belong to
-    backends, or to imports of sources that differ too."""
+    """Whether an export depends on a difference between two toolchains.
+
+    Distributions that only one of them has belong to backends, or to imports of sources that differ too.
+    """
     before, after = old["distributions"], new["distributions"]
     replaced = any(before[name] != after[name] for name in before.keys() & after.keys())
     return replaced or any(old.get(key) != new.get(key) for key in ("driver", "python", "startup"))
