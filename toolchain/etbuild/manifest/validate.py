@@ -29,12 +29,10 @@ class Manifest:
     Attributes:
         data: The data. `name` is the name of the program, and there are no `variants` and `parameters`.
         positions: The position of each value.
-        variant: The name of the variant; None for the manifest without one.
     """
 
     data: dict[str, Any]
     positions: dict[DocumentPath, Position]
-    variant: str | None = None
 
 
 def load(
@@ -92,7 +90,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
         new = [each for told, each in found.items() if told not in seen or merged.writes(each.path or ())]
         seen.update(found)
         problems += [merged.blamed(problem) for problem in _located(new, merged.document)]
-        manifests.append(Manifest(_renamed(merged), merged.document.positions, variant))
+        manifests.append(Manifest(_renamed(merged), merged.document.positions))
     if problems:
         raise InputError(problems).located({})
     return manifests
