@@ -34,6 +34,7 @@ program_plan = rule(
 ```
 """
 
+load("//rules:providers.bzl", "ExecutorchExportInfo")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
 load("//rules/private:names.bzl", "check_names", "check_unique", "name_beside", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
@@ -41,18 +42,46 @@ load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
 TOOLCHAIN_TYPE = _TOOLCHAIN_TYPE
 
-def plan_program(ctx, name, manifest, methods = [], backends = [], named_data = [], sharded_named_data = []):
+def program_name(ctx, variant = ""):
+    """Returns the name of the program that a target builds.
+
+    Args:
+      ctx: the context of the rule.
+      variant: string, a variant of the manifest; empty for the manifest without one.
+
+    Returns:
+      string: the name of the target. For a variant, `NAME.VARIANT`; the target can be called `NAME` or `NAME.VARIANT`.
+    """
+    name = ctx.label.name
+    return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
+
+def plan_program(
+        ctx,
+        name,
+        manifest,
+        methods = [],
+        backends = [],
+        named_data = [],
+        sharded_named_data = [],
+        variant = "",
+        parameters = {},
+        export = None):
     """Declares ExecutorchPlan, which checks the manifest and writes its plans as JSON.
 
     Args:
       ctx: the context of the rule.
-      name: string, the `name` in the manifest. All outputs start with it.
+      name: string, the name of the program: the `name` in the manifest, or the result of `program_name`. All outputs start
+        with it.
       manifest: File, the manifest.
       methods: list of string, all methods of the manifest, or empty. The action fails if a list that is not empty differs
         from the manifest's. If there are two or more methods, each is lowered by an action of its own.
       backends: list of string, all backends that the manifest names, or empty. Checked like `methods`.
       named_data: list of string, all tags of the manifest that have no `shard_size`. Checked even if it is empty.
       sharded_named_data: list of string, all tags of the manifest that have a `shard_size`. Checked even if it is empty.
+      variant: string, a variant of the manifest; empty for the manifest without one.
+      parameters: dict of string to string, the values of parameters of the manifest.
+      export: ExecutorchExportInfo of a target whose exported methods this program uses, or None. The action fails if the
+        program would export other methods.
 
     Returns:
       struct with these fields:
@@ -91,6 +120,14 @@ def plan_program(ctx, name, manifest, methods = [], backends = [], named_data = 
     arguments.add(manifest)
     arguments.add("--manifest-name=" + repository_path(manifest))
     arguments.add("--expect-name=" + name)
+    if variant:
+        arguments.add("--variant=" + variant)
+    for parameter, value in sorted(parameters.items()):
+        if "\n" in value:
+            fail("the value of '{}' has a line end, which is not allowed".format(parameter), attr = "parameters")
+        arguments.add("--set={}={}".format(parameter, value))
+    if export:
+        arguments.add(export.plan, format = "--same-export=%s")
     if methods:
         arguments.add("--expect-methods=" + ",".join(methods))
     if backends:
@@ -106,7 +143,7 @@ def plan_program(ctx, name, manifest, methods = [], backends = [], named_data = 
     run_driver(
         ctx,
         arguments,
-        inputs = [manifest],
+        inputs = [manifest] + ([export.plan] if export else []),
         outputs = [plans.whole, plans.export, plans.lower, positions] + plans.method_plans.values(),
         mnemonic = "ExecutorchPlan",
         progress = "Planning",
@@ -169,14 +206,7 @@ def export_program(ctx, plans, inputs):
       inputs: the result of `program_inputs`.
 
     Returns:
-      struct with these fields:
-
-      - `directory`: File, a directory that holds the exported methods. If each method is lowered by itself, it holds only
-        what the methods have in common.
-      - `exported_methods`: dict of method name to File, a `.pt2` for each method. It is empty if all methods are lowered
-        together.
-      - `input_digests`: File, the digests of the inputs as JSON. They are not in `directory`: an edit that does not change
-        the graphs must not lower them again.
+      ExecutorchExportInfo. Its `exported_methods` are empty if all methods are lowered together.
     """
     directory = ctx.actions.declare_directory(plans.name + ".export")
     exported_methods = {
@@ -202,7 +232,33 @@ def export_program(ctx, plans, inputs):
         torch = True,
         worker = True,
     )
-    return struct(directory = directory, exported_methods = exported_methods, input_digests = input_digests)
+    return ExecutorchExportInfo(
+        data = inputs.data,
+        directory = directory,
+        exported_methods = exported_methods,
+        input_digests = input_digests,
+        plan = plans.export,
+        sources = inputs.sources,
+    )
+
+def check_export(export, plans, inputs):
+    """Fails if a program cannot use the exported methods of another target.
+
+    Args:
+      export: ExecutorchExportInfo of the other target.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+    """
+    if plans.method_plans and sorted(plans.method_plans) != sorted(export.exported_methods):
+        fail("the target of `export` does not list these `methods`: list the same, or none", attr = "methods")
+    for attribute, ours, theirs in (
+        ("srcs", inputs.sources.to_list(), export.sources.to_list()),
+        ("data", inputs.data, export.data),
+    ):
+        if {entry.name: entry.file for entry in ours} != {entry.name: entry.file for entry in theirs}:
+            fail("the target of `export` has other files: write the same `{}`".format(
+                attribute + ("` and `deps" if attribute == "srcs" else ""),
+            ), attr = attribute)
 
 def _lower_arguments(ctx, plan, export, methods, inputs):
     """Returns the arguments that every ExecutorchLower has; `methods` are the names of those whose `.pt2` it reads."""

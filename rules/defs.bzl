@@ -40,13 +40,15 @@ executorch_lock(
 `bazel run :update` writes the lockfile, and `bazel test :update_test` fails if the program is not the one of the lockfile.
 """
 
-load("//rules:providers.bzl", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
+load("//rules:providers.bzl", _ExecutorchExportInfo = "ExecutorchExportInfo", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
+load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
+ExecutorchExportInfo = _ExecutorchExportInfo
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
 
@@ -57,4 +59,5 @@ executorch_library = _executorch_library
 executorch_lock = _executorch_lock
 executorch_named_data = _executorch_named_data
 executorch_program = _executorch_program
+executorch_programs = _executorch_programs
 executorch_toolchain = _executorch_toolchain

@@ -28,6 +28,21 @@ ExecutorchProgramInfo = provider(
     },
 )
 
+ExecutorchExportInfo = provider(
+    doc = "The exported methods of a program. `executorch_program` provides it, so that programs that export the same can " +
+          "share one export.",
+    fields = {
+        "data": "list of struct(name, file): the files that the export reads, besides the sources.",
+        "directory": "File: a directory that holds the exported methods. If each method has a file of its own, it holds " +
+                     "only what the methods have in common.",
+        "exported_methods": "dict of method name to File: a `.pt2` for each method; empty if the directory holds them.",
+        "input_digests": "File: the digests of the inputs as JSON. They are not in `directory`: an edit that does not " +
+                         "change the graphs must not lower them again.",
+        "plan": "File: the part of the plan that the export depends on.",
+        "sources": "depset of struct(name, file): the sources that the export imports.",
+    },
+)
+
 ExecutorchLibraryInfo = provider(
     doc = "The Python sources of a model. `executorch_library` provides it.",
     fields = {

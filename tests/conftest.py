@@ -28,9 +28,9 @@ MANIFESTS = {
     "mlp": EXAMPLES / "mlp/model.yaml",
     "tiny_lm": EXAMPLES / "tiny_lm/model.yaml",
     "vision": EXAMPLES / "vision/model.yaml",
-    "vision_coreml": EXAMPLES / "vision/coreml.yaml",
-    "vision_ethos_u": EXAMPLES / "vision/ethos_u.yaml",
-    "vision_openvino": EXAMPLES / "vision/openvino.yaml",
+    "vision.coreml": EXAMPLES / "vision/model.yaml",
+    "vision.ethos_u": EXAMPLES / "vision/model.yaml",
+    "vision.openvino": EXAMPLES / "vision/model.yaml",
     "encoder_decoder": EXAMPLES / "encoder_decoder/model.yaml",
     "embedder": EXAMPLES / "shared_weights/embedder.yaml",
     "classifier": EXAMPLES / "shared_weights/classifier.yaml",
@@ -39,6 +39,18 @@ MANIFESTS = {
     "llama": EXAMPLES / "huggingface/llama.yaml",
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }
+
+
+def variant(name: str) -> str | None:
+    """Returns the variant of a program that `MANIFESTS` names; None if it is the manifest without one."""
+    return name.partition(".")[2] or None
+
+
+def variant_options(name: str) -> tuple[str, ...]:
+    """Returns the options of the command line that choose the variant of such a program."""
+    chosen = variant(name)
+    return () if chosen is None else ("--variant", chosen)
+
 
 # The markers of all tests of a folder. pyproject.toml says what they mean.
 MARKERS = {
@@ -120,7 +132,9 @@ def cli_built(shared_directory: Path) -> Callable[[str], Path]:
     """Builds an example with the command line when it is first needed, and returns the path of its program."""
 
     def get(name: str) -> Path:
-        directory = made_once(shared_directory / name, lambda partial: build(MANIFESTS[name], partial))
+        directory = made_once(
+            shared_directory / name, lambda partial: build(MANIFESTS[name], partial, *variant_options(name))
+        )
         return directory / f"{name}.pte"
 
     return get

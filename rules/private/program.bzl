@@ -3,14 +3,16 @@
 load(
     "//rules:actions.bzl",
     "TOOLCHAIN_TYPE",
+    "check_export",
     "export_program",
     "lower_program",
     "plan_program",
     "program_inputs",
+    "program_name",
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
+load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
 
 def _executorch_program_impl(ctx):
     manifest = ctx.file.manifest
@@ -22,16 +24,22 @@ def _executorch_program_impl(ctx):
         weights = ctx.files.weights,
         tokenizer = ctx.files.tokenizer,
     )
+    shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
     plans = plan_program(
         ctx,
-        ctx.label.name,
+        program_name(ctx, ctx.attr.variant),
         manifest,
         methods = ctx.attr.methods,
         backends = ctx.attr.backends,
         named_data = ctx.attr.named_data,
         sharded_named_data = ctx.attr.sharded_named_data,
+        variant = ctx.attr.variant,
+        parameters = ctx.attr.parameters,
+        export = shared,
     )
-    export = export_program(ctx, plans, inputs)
+    if shared:
+        check_export(shared, plans, inputs)
+    export = shared or export_program(ctx, plans, inputs)
     lowered = lower_program(ctx, plans, inputs, export)
     verified = [verify_program(ctx, plans, inputs, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
@@ -50,6 +58,7 @@ def _executorch_program_impl(ctx):
             report = depset([reported.report]),
             tokenizer = depset(tokenizer),
         ),
+        export,
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -75,6 +84,11 @@ PROGRAM_ATTRS = {
         doc = "Libraries that `srcs` import (`executorch_library`).",
         providers = [ExecutorchLibraryInfo],
     ),
+    "export": attr.label(
+        doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
+              "once. It has the same `srcs`, `deps` and `data`. The build fails if the two would export other methods.",
+        providers = [ExecutorchExportInfo],
+    ),
     "manifest": attr.label(
         doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target.",
         allow_single_file = [".yaml", ".yml"],
@@ -89,6 +103,9 @@ PROGRAM_ATTRS = {
         doc = "All tags under the manifest's `named_data` that have no `shard_size`. Each becomes the output " +
               "`NAME.TAG.ptd`. The build fails when the two differ.",
     ),
+    "parameters": attr.string_dict(
+        doc = "Values of the manifest's `parameters`, as texts: `{\"layers\": \"4\"}`.",
+    ),
     "sharded_named_data": attr.string_list(
         doc = "All tags under the manifest's `named_data` that have a `shard_size`. Each becomes the output directory " +
               "`NAME.TAG`. The build fails when the two differ.",
@@ -102,6 +119,10 @@ PROGRAM_ATTRS = {
         doc = "The files of the manifest's `tokenizer`, named as those of `data`. They become the output directory " +
               "`NAME.tokenizer`. The build fails when the two differ.",
         allow_files = True,
+    ),
+    "variant": attr.string(
+        doc = "A variant of the manifest; empty for the manifest without one. The program is called `NAME.VARIANT` after " +
+              "the manifest's `name`, and this target is called `NAME` or `NAME.VARIANT`. `select()` can choose it.",
     ),
     "verify_reproducible": attr.bool(
         doc = "Build the program a second time in another environment, and fail if any byte differs.",
@@ -138,6 +159,6 @@ Output groups, for `--output_groups=GROUP`:
 - `export`: the exported methods, before they are lowered.
 """,
     attrs = PROGRAM_ATTRS,
-    provides = [ExecutorchProgramInfo],
+    provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

@@ -53,7 +53,17 @@ def documented(checkout: Workspace) -> Iterator[Workspace]:
 def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -> None:
     documented.run("build", "--nobuild", "//documented/...")
     packages = {path.parent.name for path in (documented.directory / "documented").rglob("BUILD")}
-    assert packages == {"actions", "defs", "library", "lock", "named_data", "program", "providers", "toolchain"}
+    assert packages == {
+        "actions",
+        "defs",
+        "library",
+        "lock",
+        "named_data",
+        "program",
+        "programs",
+        "providers",
+        "toolchain",
+    }
 
 
 def test_a_rule_of_the_user_declares_one_action(documented: Workspace) -> None:

@@ -10,7 +10,7 @@ from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.plan.positions import positions_to_json
-from tests.conftest import MANIFESTS
+from tests.conftest import MANIFESTS, variant
 from tests.unit.indexes import make_index
 
 DIRECTORY = Path(__file__).with_name("seeds")
@@ -28,10 +28,10 @@ def _made(target: str) -> list[bytes]:
     """Returns the inputs that are made here, so that they always have the current format."""
     match target:
         case "manifest":
-            paths = [*MANIFESTS.values(), *sorted(_GOLDEN.glob("*.yaml"))]
+            paths = [*dict.fromkeys(MANIFESTS.values()), *sorted(_GOLDEN.glob("*.yaml"))]
             return [data for data in (path.read_bytes() for path in paths) if len(data) < 8000]
         case "plan":
-            plans = [from_manifest(validate.load(path).data) for path in MANIFESTS.values()]
+            plans = [from_manifest(validate.load(path, variant=variant(name)).data) for name, path in MANIFESTS.items()]
             parts = [part for whole in plans for part in (whole, whole.export_plan, whole.lower_plan)]
             return [digests.canonical_json(part.to_json()) for part in parts]
         case "positions":

@@ -84,21 +84,22 @@ def _check_places(error: InputError, data: bytes) -> None:
 
 
 def fuzz_manifest(data: bytes) -> None:
-    """A manifest, up to its plan. Each problem has a position in the file."""
+    """A manifest with its variants, up to their plans. Each problem has a position in the file."""
     from etbuild.files import digests
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
     path = _file("model.yaml", data)
     try:
-        loaded = validate.load(path, "model.yaml")
+        loaded = validate.load_each(path, "model.yaml")
     except InputError as error:
         _check(error)
         _check_places(error, data)
         return
-    whole = from_manifest(loaded.data)
-    _use_plan(whole)
-    digests.digest(whole.to_json())
+    for each in loaded:
+        whole = from_manifest(each.data)
+        _use_plan(whole)
+        digests.digest(whole.to_json())
 
 
 def _use_plan(whole: Plan) -> None:

@@ -70,7 +70,7 @@ def test_vision(method: str, cli_built: Callable[[str], Path], tmp_path: Path) -
     sessions = [[(method, [floats(1, 3, 64, 64, seed=seed)])] for seed in range(3)]
     assert_as_eager("vision", cli_built("vision"), sessions, tmp_path)
     # OpenVINO computes in bf16 if the processor can.
-    assert_as_eager("vision_openvino", cli_built("vision_openvino"), sessions, tmp_path, tolerance=3e-2)
+    assert_as_eager("vision.openvino", cli_built("vision.openvino"), sessions, tmp_path, tolerance=3e-2)
 
 
 def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(

@@ -114,7 +114,7 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main.main(["--help"])
     listed = re.findall(r"^    (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
-    assert listed == ["validate", "plan", "build", "watch", "explain", "inspect", "diff", "lock", "cache"]
+    assert listed == ["init", "validate", "plan", "build", "watch", "explain", "inspect", "diff", "lock", "cache"]
 
 
 def test_every_argument_has_a_help_text() -> None:

@@ -77,6 +77,12 @@ def test_an_added_and_a_removed_method_are_listed() -> None:
     assert words == ["method `embed` added", "method `prefill` removed"]
 
 
+def test_a_package_that_only_a_backend_needs_exports_nothing() -> None:
+    after = toolchain(coremltools={"version": "9.0", "sha256": sha256("coremltools")})
+    assert explanation.differences(BEFORE, after) == ["coremltools 9.0 added"]
+    assert explanation.steps_to_run(BEFORE, after) == LOWER
+
+
 def test_sources() -> None:
     sources = {"model.py": sha256("edited"), "new.py": sha256("new")}
     after = make_index(sources=sources)

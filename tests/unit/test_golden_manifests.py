@@ -14,7 +14,7 @@ CASES = sorted(GOLDEN.glob("*.yaml"))
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_bad_manifest_has_its_message(path: Path, update_golden: bool) -> None:
     with pytest.raises(InputError) as error:
-        validate.load(path, path.name)
+        validate.load_each(path, path.name)
     message = f"{error.value}\n"
     expected = path.with_suffix(".expected")
     if update_golden:
@@ -25,7 +25,7 @@ def test_bad_manifest_has_its_message(path: Path, update_golden: bool) -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_every_problem_has_a_position_in_the_file(path: Path) -> None:
     with pytest.raises(InputError) as error:
-        validate.load(path, path.name)
+        validate.load_each(path, path.name)
     lines = path.read_bytes().count(b"\n") + 1
     for problem in error.value.problems:
         assert problem.position is not None

@@ -6,7 +6,7 @@ import pytest
 
 from etbuild.cli.main import main
 from etbuild.manifest import validate
-from tests.conftest import EXAMPLES, MANIFESTS
+from tests.conftest import EXAMPLES, MANIFESTS, variant, variant_options
 
 GOLDEN = Path(__file__).parents[1] / "golden/plans"
 PATHS = MANIFESTS | {
@@ -20,8 +20,8 @@ PARTS = ("plan", "export-plan", "lower-plan")
 def test_an_example_has_its_plans(name: str, tmp_path: Path, update_golden: bool) -> None:
     """The golden file has a line for each plan: the whole plan, its parts for export and lowering, and the plan of each
     method."""
-    methods = sorted(validate.load(PATHS[name]).data["methods"])
-    options = [*(f"--{part}={tmp_path / part}" for part in PARTS)]
+    methods = sorted(validate.load(PATHS[name], variant=variant(name)).data["methods"])
+    options = [*variant_options(name), *(f"--{part}={tmp_path / part}" for part in PARTS)]
     options += [f"--method-plan={method}={tmp_path / method}.method" for method in methods]
     assert main(["plan", str(PATHS[name]), *options]) == 0
     files = [*PARTS, *(f"{method}.method" for method in methods)]

@@ -17,7 +17,7 @@ from etbuild.errors import InputError
 from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest, read_plan
-from tests.conftest import MANIFESTS
+from tests.conftest import MANIFESTS, variant
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -140,7 +140,7 @@ RICH = {
 
 @pytest.mark.parametrize("name", ["rich", *MANIFESTS])
 def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
-    whole = from_manifest(RICH if name == "rich" else validate.load(MANIFESTS[name]).data)
+    whole = from_manifest(RICH if name == "rich" else validate.load(MANIFESTS[name], variant=variant(name)).data)
     methods = [whole.lower_plan.of_method(method) for method in whole.methods]
     path = tmp_path / "plan.json"
     for part in (whole, whole.export_plan, whole.lower_plan, *methods):

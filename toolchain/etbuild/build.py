@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
@@ -16,6 +17,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.inputs.step_context import Stage
+from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import LowerPlan, Plan
 from etbuild.steps.resources import Effort
 
@@ -275,14 +277,18 @@ def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
 
 
 def _export_key(request: _Request) -> str:
-    """The key of the export: its part of the plan, sources, example inputs, and the toolchain."""
+    """The key of the export: its part of the plan, sources, example inputs, and the toolchain.
+
+    The toolchain leaves out what only lowering needs, so that variants for several backends share one export.
+    """
+    needed = backends.distributions(request.plan.export_backends)
     return digest(
         {
             "schema": "executorch-export-key/v1",
             "plan": request.plan.export_plan.to_json(),
             "sources": request.described["sources"],
             "data": {name: request.described["data"][name] for name in _export_data(request)},
-            "toolchain": request.described["toolchain"],
+            "toolchain": toolchain(request.used.packages, needed),
         }
     )
 

@@ -65,7 +65,7 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
         return []
     toolchain = old["toolchain"] != new["toolchain"]
     exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
-    export = toolchain or exports[0] != exports[1]
+    export = _changed_for_exports(old["toolchain"], new["toolchain"]) or exports[0] != exports[1]
     lower = toolchain or lowers[0] != lowers[1]
     steps = ["export"] if export else []
     if lower:
@@ -73,6 +73,16 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     elif export:
         steps.append("lower, if the exported graphs change")
     return [*steps, "report"]
+
+
+def _changed_for_exports(old: Toolchain, new: Toolchain) -> bool:
+    """Whether an export depends on a difference between two toolchains.
+
+    Distributions that only one of them has belong to backends, or to imports of sources that differ too.
+    """
+    before, after = old["distributions"], new["distributions"]
+    replaced = any(before[name] != after[name] for name in before.keys() & after.keys())
+    return replaced or any(old.get(key) != new.get(key) for key in ("driver", "python", "startup"))
 
 
 def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:

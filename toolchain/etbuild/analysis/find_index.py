@@ -45,7 +45,8 @@ def _locate(path: Path) -> Path:
             raise InputError.of(f"{path}: name one index of the directory", f"found: {listing}")
         return indexes[0]
     if path.suffix in (".pte", ".ptd"):
-        beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
+        name = path.stem if path.suffix == ".pte" else path.stem.rpartition(".")[0]  # NAME.pte or NAME.TAG.ptd
+        beside = path.with_name(f"{name or path.stem}.index.json")
         if not beside.exists():
             raise InputError.of(f"{path}: its index {beside.name} is not in the same directory")
         return beside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,20 @@ from etbuild.cli.options import (
     add_manifest,
     add_parser,
     add_roots,
+    add_settings,
+    add_variant,
     cache,
     effort,
     inputs,
+    settings,
 )
-from etbuild.errors import EtbuildError, printable
+from etbuild.errors import EtbuildError, InputError, Problem, printable
 from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
     from etbuild.build import BuildResult
     from etbuild.inputs.declared import Inputs
+    from etbuild.manifest.validate import Manifest
     from etbuild.plan.plan import Plan
 
 
@@ -73,7 +78,9 @@ def _seconds(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `build` and `watch` share: inputs, output directory, cache and speed."""
+    """Adds the options that `build` and `watch` share: variants, inputs, output directory, cache and speed."""
+    add_variant(parser, several=True)
+    add_settings(parser)
     add_roots(parser)
     add_declared(parser)
     parser.add_argument(
@@ -91,27 +98,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds a program and lists its artifacts."""
+    """Builds a program, or one for each variant, and lists the artifacts."""
+    from etbuild.manifest import validate
+
+    wanted = _wanted(options)
+    loaded = validate.load_each(options.manifest, None, wanted, settings(options))
+    if options.stop_after is not None and len(loaded) > 1:
+        raise InputError.of("--stop-after writes the stages of one program: name one variant")
+    done = [_build(options, each, len(loaded) > 1) for each in loaded]
+    built = [each for each in done if each is not None]
+    if options.json and built:
+        facts = [{"name": name, **_facts(each)} for name, each in built]
+        print(json.dumps(facts if wanted is None or len(wanted) > 1 else _facts(built[0][1]), indent=2))
+    elif built:
+        print(_table(built))
+    return 0
+
+
+def _wanted(options: argparse.Namespace) -> list[str | None] | None:
+    """The variants to build, or None for all of them. Without `--variant`, this is the manifest without one."""
+    from etbuild.manifest.variants import ALL
+
+    return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
+
+
+def _build(options: argparse.Namespace, loaded: Manifest, several: bool) -> tuple[str, BuildResult] | None:
+    """Builds one program. Returns its name and what was built; or None if it only showed stages."""
     from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
-    from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
-    loaded = validate.load(options.manifest)
     plan = from_manifest(loaded.data)
     try:
         declared = inputs(options, [options.manifest.parent, *options.root])
         if options.stop_after is not None:
-            return _show_stages(options, plan, declared)
+            _show_stages(options, plan, declared)
+            return None
         kept = None if options.no_cache else cache(options.cache_dir)
         how = BuildOptions(Progress().stage, kept, options.restart, effort(options), options.verify_reproducible)
-        built = build(plan, declared, options.directory, how)
+        return plan.name, build(plan, declared, options.directory, how)
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
-        raise located(error, loaded.positions) from error
-    print(json.dumps(_facts(built), indent=2) if options.json else _table(built))
-    return 0
+        found = located(error, loaded.positions)
+        raise type(found)(
+            [_of_program(each, plan.name) for each in found.problems] if several else found.problems
+        ) from error
+
+
+def _of_program(problem: Problem, name: str) -> Problem:
+    return replace(problem, message=f"{problem.message} (in the program {name})")
 
 
 # What to print for a stage without a result. Every other stage has a result for every method.
@@ -121,7 +157,7 @@ _NOTHING = {
 }
 
 
-def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> int:
+def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.steps.show_stages import stop_after
 
@@ -130,7 +166,7 @@ def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> i
     saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
-        return 0
+        return
     for stage, paths in saved.items():
         for path in paths:
             if path.suffix == ".txt":
@@ -138,7 +174,6 @@ def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> i
         if not paths:
             print(f"# {stage}: {_NOTHING[stage]}\n")
     print("\n".join(printable(str(path)) for paths in saved.values() for path in paths))
-    return 0
 
 
 def _facts(built: BuildResult) -> dict[str, Any]:
@@ -146,10 +181,15 @@ def _facts(built: BuildResult) -> dict[str, Any]:
     return {"key": built.key, "steps": built.steps, "methods": built.methods, "artifacts": artifacts}
 
 
-def _table(built: BuildResult) -> str:
+def _table(built: list[tuple[str, BuildResult]]) -> str:
     from etbuild.analysis.tables import size, table
 
     rows = [("artifact", "size", "sha256")]
-    rows += [(str(artifact.path), size(artifact.size), artifact.sha256[:16]) for artifact in built.artifacts]
-    cached = [name for name, how in {**built.steps, **built.methods}.items() if how == "cached"]
-    return table(rows) + (f"\nfrom the cache: {', '.join(cached)}" if cached else "")
+    rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    cached = {name: _from_cache(one) for name, one in built}
+    shown = [f"{name} ({steps})" if len(built) > 1 else steps for name, steps in cached.items() if steps]
+    return table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+
+
+def _from_cache(built: BuildResult) -> str:
+    return ", ".join(name for name, how in {**built.steps, **built.methods}.items() if how == "cached")

@@ -7,7 +7,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache_directory, add_declared, add_parser, add_roots, cache, inputs
+from etbuild.cli.options import (
+    add_cache_directory,
+    add_declared,
+    add_parser,
+    add_roots,
+    add_settings,
+    add_variant,
+    cache,
+    inputs,
+    settings,
+)
 from etbuild.errors import EtbuildError, InputError, printable
 
 if TYPE_CHECKING:
@@ -22,6 +32,8 @@ def add(verbs: Any) -> None:
     what = "an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache"
     parser.add_argument("build", metavar="A", help=what)
     parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
+    add_variant(parser)
+    add_settings(parser)
     add_roots(parser)
     add_declared(parser)
     add_cache_directory(parser)
@@ -61,7 +73,7 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.model.tensor_digests import tensor_digests
     from etbuild.plan.plan import from_manifest, weights_names
 
-    loaded = validate.load(path)
+    loaded = validate.load(path, None, options.variant, settings(options))
     try:
         plan = from_manifest(loaded.data)
         declared = inputs(options, [path.parent, *options.root])

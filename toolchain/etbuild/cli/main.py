@@ -17,6 +17,7 @@ from etbuild import __version__
 from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, check_current_directory
 
 _VERBS = (
+    "init",
     "validate",
     "plan",
     "build",

@@ -52,6 +52,50 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the manifest, such as model.yaml")
 
 
+def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> None:
+    """Adds the option that names a variant of the manifest, or several of them."""
+    if several:
+        parser.add_argument(
+            "--variant",
+            dest="variants",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="build this variant of the manifest; `all`: every variant, and the manifest without one (repeatable)",
+        )
+    else:
+        parser.add_argument("--variant", metavar="NAME", help="take this variant of the manifest")
+
+
+def add_settings(parser: argparse._ActionsContainer) -> None:
+    """Adds the option that sets parameters of the manifest."""
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter of the manifest (repeatable)",
+    )
+
+
+def settings(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the values that `--set` gives to parameters, by name.
+
+    Raises:
+        InputError: A value has another form, or a parameter has two values.
+    """
+    found: dict[str, str] = {}
+    for text in options.settings:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise InputError.of(f"--set {text}: expected NAME=VALUE")
+        if name in found and found[name] != value:
+            raise InputError.of(f"--set: the parameter `{name}` is set twice, to {found[name]} and to {value}")
+        found[name] = value
+    return found
+
+
 def add_roots(parser: argparse.ArgumentParser) -> None:
     """Adds the option for further directories to search."""
     parser.add_argument(

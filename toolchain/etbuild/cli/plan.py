@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_inputs, add_parser, declared, inputs
-from etbuild.errors import DocumentPath, EtbuildError, Position
+from etbuild.cli.options import add_inputs, add_parser, add_settings, add_variant, declared, inputs, settings
+from etbuild.errors import DocumentPath, EtbuildError, InputError, Position, Positions, Problem
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
@@ -21,16 +21,27 @@ _EXPECTATIONS = {
     "sharded": "tags with a shard size",
 }
 
+_DERIVED = ("weights", "read_weights")  # keys of an export plan that follow from others
+
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "plan", "print what would be built, and its key, as JSON")
-    parser.usage = "%(prog)s [-h] [--root DIR] [--source NAME=FILE] [--data NAME=FILE] MANIFEST"
+    own = "[--variant NAME] [--set NAME=VALUE] [--root DIR] [--source NAME=FILE] [--data NAME=FILE]"
+    parser.usage = f"%(prog)s [-h] {own} MANIFEST"
     add_inputs(parser)
+    add_variant(parser)
+    add_settings(parser)
     rule = parser.add_argument_group("for build rules")
     rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
     for attribute, what in _EXPECTATIONS.items():
         rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
+    rule.add_argument(
+        "--same-export",
+        type=Path,
+        metavar="FILE",
+        help="fail if the part of the plan that the export depends on differs from that in FILE",
+    )
     rule.add_argument("--plan", type=Path, metavar="FILE", help="write the whole plan to FILE, and print nothing")
     rule.add_argument(
         "--export-plan", type=Path, metavar="FILE", help="write the part of the plan that the export depends on to FILE"
@@ -56,10 +67,12 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
-    loaded = validate.load(options.manifest, options.manifest_name)
+    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
     try:
         plan = from_manifest(loaded.data)
         _check_expectations(plan, options)
+        if options.same_export is not None:
+            _check_same_export(plan, options.same_export, loaded.positions)
         if options.plan is not None:
             plan.check_backends()
             return _write_plans(plan, loaded.positions, options)
@@ -91,6 +104,25 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
             "sharded_named_data": None if tags is None else sharded,
         },
     )
+
+
+def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
+    """Checks that a program can use an export that was made for another one."""
+    from etbuild.analysis.json_diff import changes
+    from etbuild.plan.plan import ExportPlan, read_plan
+
+    paths = [change.path for change in changes(read_plan(file, ExportPlan).to_json(), plan.export_plan.to_json())]
+    message = "the program and the target of `export` would not export the same"
+    hint = 'remove `export` from the target; in `executorch_programs`, write `"export": None` for this variant'
+    problems = [Problem(message, _written(path, positions), hint) for path in paths if path[0] not in _DERIVED]
+    if paths:
+        raise InputError(problems or [Problem(message, paths[0], hint)])
+
+
+def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
+    """The place in the manifest of a value in a plan, in which each method has the values that it inherits."""
+    inherited = ("defaults", *path[2:])
+    return inherited if path[0] == "methods" and path not in positions and inherited in positions else path
 
 
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:

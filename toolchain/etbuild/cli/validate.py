@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_settings, settings
 from etbuild.errors import InputError, Problem
 
 
@@ -17,9 +17,10 @@ def add(verbs: Any) -> None:
         verbs,
         "validate",
         "check manifests",
-        "Prints every error of every file, with its line and column. Builds nothing, and imports no model.",
+        "Prints every error of every file and variant, with its line and column. Builds nothing, and imports no model.",
     )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
+    add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the errors as JSON, on standard output")
     parser.set_defaults(run=run)
 
@@ -30,11 +31,11 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.manifest import validate
     from etbuild.plan.normalize import normalized
 
-    problems = []
+    problems, given = [], settings(options)
     for path in options.manifests:
         try:
-            loaded = validate.load(path)
-            normalized(loaded.data)
+            for loaded in validate.load_each(path, settings=given):
+                normalized(loaded.data)
         except InputError as error:
             problems += error.problems
     if options.json:

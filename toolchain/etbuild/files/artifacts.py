@@ -179,7 +179,7 @@ def _listed(place: Folder, index: str) -> set[str]:
     of ours, the result is empty.
     """
     artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/[\w.-]+|(report|lowering)\.json)"
-    ours = re.compile(re.escape(index.partition(".")[0]) + artifact, re.ASCII)
+    ours = re.compile(re.escape(index.rsplit(".", 2)[0]) + artifact, re.ASCII)
     try:
         with place.open(index) as file:
             artifacts = json.loads(file.read(_INDEX_BYTES))["artifacts"]

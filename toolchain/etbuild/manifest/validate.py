@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
-from etbuild.manifest import example_inputs, executorch_options, language_model, yaml_document
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest import (
+    example_inputs,
+    executorch_options,
+    language_model,
+    parameters,
+    variants,
+    yaml_document,
+)
+from etbuild.manifest.variants import Merged
+from etbuild.manifest.yaml_document import Document, mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
@@ -22,32 +31,104 @@ TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that passed all checks: its data as written, and the position of each value."""
+    """A manifest that passed all checks, with a variant merged over it and with the values of parameters.
+
+    Attributes:
+        data: The data. `name` is the name of the program, and there are no `variants` and `parameters`.
+        positions: The position of each value.
+    """
 
     data: dict[str, Any]
     positions: dict[DocumentPath, Position]
 
 
-def load(path: Path, name: str | None = None) -> Manifest:
+def load(
+    path: Path, name: str | None = None, variant: str | None = None, settings: Mapping[str, str] = MappingProxyType({})
+) -> Manifest:
     """Reads and checks a manifest.
 
     Args:
         path: The file.
         name: The file's name in errors; by default `path` as given.
+        variant: The variant; None for the manifest without one.
+        settings: The values of some parameters, as texts.
 
     Raises:
         InputError: The manifest has problems. The error lists all of them, in the order of the file.
     """
+    return load_each(path, name, [variant], settings)[0]
+
+
+def load_each(
+    path: Path,
+    name: str | None = None,
+    wanted: Sequence[str | None] | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> list[Manifest]:
+    """Reads and checks several variants of a manifest, as `load` does.
+
+    Args:
+        path: The file.
+        name: The file's name in errors; by default `path` as given.
+        wanted: The names of the variants, and None for the manifest without one; by default all of these.
+        settings: The values of some parameters, as texts.
+
+    Raises:
+        InputError: One of them has problems. The error lists all of them, in the order of the file.
+    """
     try:
-        parsed = yaml_document.load(path, name)
-        # The order can be checked only if the partitioners themselves are valid.
-        problems = [*_problems(parsed.data)] or _check_orders(parsed.data)
-        if problems:
-            problems = [replace(p, position=parsed.keys.get(p.path or ())) if p.at_key else p for p in problems]
-            raise InputError(problems).located(parsed.positions)
+        return _load_each(yaml_document.load(path, name), wanted, settings)
     except InputError as error:
         raise InputError([_quoting_in_short(problem) for problem in error.problems]) from None
-    return Manifest(parsed.data, parsed.positions)
+
+
+def _load_each(document: Document, wanted: Sequence[str | None] | None, settings: Mapping[str, str]) -> list[Manifest]:
+    data = document.data
+    if not isinstance(data, dict):
+        raise InputError([*_problems(data)]).located(document.positions)
+    problems = _located([*variants.check(data, wanted or ()), *parameters.check_unused(data)], document)
+    everything = [None] if problems else [None, *variants.names(data)]
+    manifests: list[Manifest] = []
+    seen: set[tuple[object, ...]] = set()
+    for variant in everything if wanted is None else [name for name in wanted if name in everything]:
+        merged = variants.merge(document, variant)
+        found = {(each.message, each.path, each.hint): each for each in _resolve(merged, settings)}
+        # What is wrong without the variant is wrong with it too.
+        new = [each for told, each in found.items() if told not in seen or merged.writes(each.path or ())]
+        seen.update(found)
+        problems += [merged.blamed(problem) for problem in _located(new, merged.document)]
+        manifests.append(Manifest(_renamed(merged), merged.document.positions))
+    if problems:
+        raise InputError(problems).located({})
+    return manifests
+
+
+def _renamed(merged: Merged) -> dict[str, Any]:
+    """The data of a merged manifest. The name of its program contains that of the variant."""
+    data: dict[str, Any] = merged.document.data
+    return data if merged.variant is None else {**data, "name": f"{data.get('name')}.{merged.variant}"}
+
+
+def _located(problems: list[Problem], document: Document) -> list[Problem]:
+    problems = [replace(p, position=document.keys.get(p.path or ())) if p.at_key else p for p in problems]
+    return [problem.located(document.positions) for problem in problems]
+
+
+def _resolve(merged: Merged, settings: Mapping[str, str]) -> list[Problem]:
+    """Replaces the references to parameters in a merged manifest, and returns the problems of the manifest."""
+    data = merged.document.data
+    problems = [*merged.problems, *parameters.check_declared(data)]
+    if problems:
+        return problems
+    values = parameters.values(data, settings, problems)
+    rest = {key: value for key, value in data.items() if key != parameters.KEY}
+    used = {name for _, name in parameters.references(rest)}
+    for name in sorted(settings.keys() & values.keys() - used):
+        message = f"`--set {name}={settings[name]}` would have no effect: nothing uses the parameter"
+        problems.append(Problem(message, (parameters.KEY, name), at_key=True))
+    merged.document.data = parameters.substituted(rest, values, problems)
+    # The order can be checked only if the partitioners themselves are valid.
+    return problems or [*_problems(merged.document.data)] or _check_orders(merged.document.data)
 
 
 def _quoting_in_short(problem: Problem) -> Problem:

@@ -404,6 +404,15 @@ class Plan(_Lowered):
         }
 
     @cached_property
+    def export_backends(self) -> dict[str, DocumentPath]:
+        """The backends whose code the export runs, each with the place that names it first: those of quantizers and of
+        the recipe."""
+        found: dict[str, DocumentPath] = {}
+        for path, entry in self._quantizers.items():
+            found.setdefault(entry.backend, path)
+        return {**found, **({} if self.recipe is None else self.used_backends)}
+
+    @cached_property
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())

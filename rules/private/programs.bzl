@@ -1,0 +1,48 @@
+"""The macro executorch_programs: a program and its variants."""
+
+load(":program.bzl", "executorch_program")
+
+def executorch_programs(name, manifest, variants, **kwargs):
+    """Builds the program of a manifest, and one program for each of its variants. They share one export.
+
+    ```starlark
+    load("@rules_executorch//rules:defs.bzl", "executorch_programs")
+
+    executorch_programs(
+        name = "net",
+        srcs = ["model.py"],
+        manifest = "net.yaml",
+        variants = {
+            "android": {},
+            "int8": {               # its attributes that differ
+                "data": ["net.safetensors"],
+                "export": None,     # other graphs: an export of its own
+                "weights": [],
+            },
+            "ios": {},
+        },
+        weights = ["net.safetensors"],
+    )
+    ```
+
+    `bazel build :net.ios` writes `net.ios.pte` and `net.ios.index.json`.
+
+    Each variant uses the exported methods of `:NAME`. The build fails if a variant would export other methods, such as
+    quantized ones, and says what differs. Write `"export": None` for such a variant.
+
+    Args:
+      name: string, the `name` in the manifest. The target of a variant is `NAME.VARIANT`.
+      manifest: label of the manifest.
+      variants: dict of variant name to dict, the attributes of that variant's `executorch_program` that differ.
+      **kwargs: more attributes of every `executorch_program`.
+    """
+    executorch_program(name = name, manifest = manifest, **kwargs)
+    for variant, own in variants.items():
+        attributes = dict(kwargs, export = ":" + name)
+        attributes.update(own)
+        executorch_program(
+            name = "{}.{}".format(name, variant),
+            manifest = manifest,
+            variant = variant,
+            **attributes
+        )

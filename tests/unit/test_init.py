@@ -1,0 +1,172 @@
+"""The first manifest of a folder of Hugging Face: only JSON files are read, no file is replaced, and what is written is
+a valid manifest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild.cli import main
+from etbuild.manifest import validate
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
+
+
+def folder(path: Path, config: dict[str, Any], *files: str) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    for name in files:
+        (path / name).write_text("not read")
+    return path
+
+
+def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[dict[str, Any], str]:
+    """Runs `etbuild init`, which must succeed. Returns the only manifest and what was printed."""
+    assert main.main(["init", *map(str, arguments), "-o", str(out)]) == 0
+    [path] = out.glob("*.yaml")
+    return validate.load(path).data, capsys.readouterr().out
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main.main(["init", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "inputs"),
+    [
+        pytest.param(LLAMA, [[1, 8], [1]], id="decoder"),
+        pytest.param({"architectures": ["BertModel"], "vocab_size": 9}, [[1, 16]], id="encoder"),
+        pytest.param(
+            {"architectures": ["ViTModel"], "num_channels": 1, "image_size": [32, 48]}, [[1, 1, 32, 48]], id="image"
+        ),
+        pytest.param(
+            {"architectures": ["Wav2Vec2ForCTC"], "vocab_size": 9, "conv_dim": [8], "feat_proj_dropout": 0.0},
+            [[1, 16000]],
+            id="speech",
+        ),
+    ],
+)
+def test_the_class_decides_the_methods(
+    config: dict[str, Any], inputs: list[list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "My model 1.5", config, "model.safetensors")
+    manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)
+    assert manifest["name"] == "my_model_1_5"
+    assert manifest["model"]["huggingface"]["class"] == config["architectures"][0]
+    assert manifest["model"]["weights"] == "model.safetensors"
+    method = next(iter(manifest["methods"].values()))
+    assert [example["shape"] for example in method["example_inputs"]] == inputs
+    assert f"--root '{source}'" in said
+
+
+def test_a_decoder_has_a_cache_of_its_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "sliding_window": 48})
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    assert manifest["model"]["huggingface"]["cache"] == {"max_length": 48}
+    assert manifest["methods"].keys() == {"prefill", "decode"}
+    assert manifest["share_mutable_buffers"] is True
+    assert "weights" not in manifest["model"]
+    assert "those of the program are random" in (tmp_path / "out/llama.yaml").read_text()
+
+
+def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "checkpoints/llama", LLAMA, "model.safetensors.index.json")
+    shards = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    manifest, said = written(capsys, tmp_path, "--huggingface", source, "--name", "tiny")
+    assert manifest["model"]["huggingface"]["config"] == "checkpoints/llama/config.json"
+    assert manifest["model"]["weights"] == [f"checkpoints/llama/model-{number}.safetensors" for number in (1, 2)]
+    assert "--root" not in said
+    target = (tmp_path / "BUILD").read_text()
+    assert '    name = "tiny",\n    data = ["checkpoints/llama/config.json"],\n    manifest = "tiny.yaml",\n' in target
+    assert '        "checkpoints/llama/model-1.safetensors",\n' in target
+
+
+def test_a_snapshot_of_a_hub_has_the_name_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = folder(tmp_path / "models--Some--Llama-3.2/snapshots/0123abcd", LLAMA)
+    config = snapshot / "config.json"
+    config.rename(tmp_path / "blob")
+    config.symlink_to(tmp_path / "blob")
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", snapshot)
+    assert manifest["name"] == "llama_3_2"
+
+
+def test_no_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", LLAMA)
+    (tmp_path / "BUILD").write_text("# mine\n")
+    manifest, said = written(capsys, tmp_path, "--huggingface", source)
+    assert (tmp_path / "BUILD").read_text() == "# mine\n"
+    assert 'executorch_program(\n    name = "llama",' in said
+    before = (tmp_path / "llama.yaml").read_text()
+    assert "llama.yaml exists, and is not replaced" in failure(capsys, "--huggingface", source, "-o", tmp_path)
+    assert (tmp_path / "llama.yaml").read_text() == before
+    assert manifest["name"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        pytest.param({}, "`architectures` names no class", id="no class"),
+        pytest.param({"architectures": ["x: 1\nname"]}, "`architectures` names no class", id="no name of a class"),
+        pytest.param(
+            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True, "vocab_size": 9},
+            "no first manifest is known for `T5ForConditionalGeneration`",
+            id="several inputs",
+        ),
+        pytest.param([1], "it is not a JSON object", id="a list"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    config: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "net", config)
+    assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shard", ["../secret.bin", "/etc/passwd", 'a", "b.bin', "a\nb", ""])
+def test_an_index_cannot_name_files_elsewhere(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "net", LLAMA)
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    assert "is not a name for a manifest" in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--huggingface", "no/such"], "no/such/config.json: cannot be read: No such file or directory"),
+        (["--factory", "model.py"], "--factory model.py: expected MODULE:CALLABLE"),
+        (["--factory", "model:create", "--kwargs", "{layers: 2}"], "--kwargs {layers: 2}: not JSON"),
+        (["--factory", "model:create", "--kwargs", "[2]"], "--kwargs [2]: not an object"),
+        (["--factory", "no_such:create"], "the module `no_such` is not among the declared sources"),
+    ],
+)
+def test_a_wrong_argument_is_an_error(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in failure(capsys, *arguments, "-o", tmp_path)
+
+
+def test_a_name_that_is_no_file_name_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", LLAMA)
+    said = failure(capsys, "--huggingface", source, "--name", "../x", "-o", tmp_path)
+    assert "--name ../x: a name has letters, digits, `_` and `-`" in said
+
+
+def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "auto_map": {"AutoModelForCausalLM": "modeling.Net"}})
+    (source / "modeling.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    script = (
+        "import sys\nfrom etbuild.cli.main import main\nassert main(sys.argv[1:]) == 0\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, "init", "--huggingface", str(source), "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "The folder has code of its own. It does not run" in done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,427 @@
+"""Writes the first manifest and BUILD target of a model: of a folder of Hugging Face, or of a factory.
+
+Of a folder, only JSON files are read. Nothing in it runs, and torch is not imported. A factory is called, because only
+its module says which inputs it takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import InputError
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import Inputs, is_file
+
+if TYPE_CHECKING:
+    import torch
+
+_CONFIG_BYTES, _INDEX_BYTES = 1 << 20, json_file.MAX_BYTES
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
+_REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_KWARGS = """for example --kwargs '{"layers": 2}'"""
+_LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
+_TRIES = 60  # this many combinations of inputs are tried on a module
+
+_QUANTIZE = """\
+  # Linear layers in 4 bits and embeddings in 8 make the program smaller. The export then reads the weights: in BUILD,
+  # move them from `weights` to `data`.
+  # quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}
+"""
+_CALIBRATE = """\
+  # 8 bits make the program smaller and faster. Calibration should see real inputs: see docs/quantization.md. The export
+  # then reads the weights: in BUILD, move them from `weights` to `data`.
+  # quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}
+"""
+
+
+@dataclass(frozen=True)
+class First:
+    """What is known about a model, for its first manifest and BUILD target.
+
+    Attributes:
+        name: The name of the program.
+        model: The lines of `model`, without their indentation.
+        methods: The lines of `methods`, without their indentation.
+        hint: The comment about quantization.
+        remark: What the user should know, a comment of one line. Empty if there is nothing.
+        share_buffers: Whether the methods share the buffers that they write to.
+        srcs: The Python sources.
+        data: The files that the export reads.
+        weights: The files that only lowering reads.
+    """
+
+    name: str
+    model: list[str]
+    methods: list[str]
+    hint: str
+    remark: str = ""
+    share_buffers: bool = False
+    srcs: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+
+    @property
+    def manifest(self) -> str:
+        """The text of the manifest."""
+        remark = [f"# {self.remark}"] if self.remark else []
+        model = [f"  {line}" for line in self.model]
+        if self.weights:
+            names = [json.dumps(name) for name in self.weights]
+            model.append(f"  weights: {names[0]}" if len(names) == 1 else f"  weights: [{', '.join(names)}]")
+        return "\n".join(
+            [
+                *remark,
+                "schema: executorch-model/v1",
+                f"name: {self.name}",
+                "",
+                "model:",
+                *model,
+                "",
+                "defaults:",
+                "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others",
+                self.hint,
+                *(["share_mutable_buffers: true   # `decode` continues where `prefill` stopped"] * self.share_buffers),
+                "methods:",
+                *(f"  {line}" for line in self.methods),
+                "",
+            ]
+        )
+
+    @property
+    def target(self) -> str:
+        """The text of the BUILD target, with its `load` line."""
+        lists = {"srcs": self.srcs, "data": self.data, "weights": self.weights}
+        shown = {name: [f"    {name} = {_starlark(files)},"] if files else [] for name, files in lists.items()}
+        lines = [
+            'load("@rules_executorch//rules:defs.bzl", "executorch_program")',
+            "",
+            "executorch_program(",
+            f'    name = "{self.name}",',
+            *shown["srcs"],
+            *shown["data"],
+            f'    manifest = "{self.name}.yaml",',
+            *shown["weights"],
+            ")",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def _starlark(files: list[str]) -> str:
+    """A list of file names as Starlark."""
+    if len(files) == 1:
+        return f'["{files[0]}"]'
+    return "[\n" + "".join(f'        "{name}",\n' for name in files) + "    ]"
+
+
+def of_huggingface(folder: Path, beside: Path) -> First:
+    """What the first manifest says about a folder that `save_pretrained` wrote, or a snapshot of a hub.
+
+    Args:
+        folder: The folder.
+        beside: The directory of the manifest. If the folder is not below it, names of files are relative to the folder.
+
+    Raises:
+        InputError: The folder has no configuration of a model, or its kind of model is not known here.
+    """
+    config = _read_json(folder / "config.json", _CONFIG_BYTES, "the configuration of a model")
+    listed = config.get("architectures")
+    kind = listed[0] if isinstance(listed, list) and listed else None
+    if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", kind):
+        hint = 'add for example `"architectures": ["LlamaForCausalLM"]`: the class of the model in transformers'
+        raise InputError.of(f"{folder / 'config.json'}: `architectures` names no class", hint)
+    methods = next((task.methods(config) for task in _TASKS if task.fits(kind, config)), None)
+    if methods is None:
+        hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
+        raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
+    names = _named(["config.json", *_weights(folder)], folder, beside)
+    model = ["huggingface:", f"  class: {kind}", f"  config: {json.dumps(names[0])}", *methods.model]
+    remark = "" if len(names) > 1 else "The folder has no weights: those of the program are random."
+    if "auto_map" in config:
+        remark = "The folder has code of its own. It does not run: the class is that of transformers."
+    return First(
+        name=_program_name(_folder_name(folder)),
+        model=model,
+        methods=methods.lines,
+        hint=methods.hint,
+        remark=remark,
+        share_buffers=methods.share_buffers,
+        data=names[:1],
+        weights=names[1:],
+    )
+
+
+def _read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
+    names = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}  # transformers writes these
+    try:
+        content = json_file.parse(regular_files.read(path.resolve(), limit), names)
+    except OSError as error:
+        raise InputError.of(f"{path}: cannot be read: {error.strerror}", f"it should be {what}") from None
+    except ValueError as error:
+        raise InputError.of(f"{path}: not {what}: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError.of(f"{path}: not {what}: it is not a JSON object")
+    return content
+
+
+def _weights(folder: Path) -> list[str]:
+    """The names of the files that hold the weights; empty if there are none."""
+    for name in _WEIGHTS:
+        if is_file(folder / name):
+            return [name]
+        index = folder / f"{name}.index.json"
+        if is_file(index):
+            shards = _read_json(index, _INDEX_BYTES, "an index of weights").get("weight_map")
+            if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
+                raise InputError.of(f"{index}: not an index of weights: `weight_map` does not name files")
+            return sorted(set(shards.values()))
+    return []
+
+
+def _named(files: Iterable[str], folder: Path, beside: Path) -> list[str]:
+    """The names of files of a folder, relative to the manifest's directory, or else to the folder."""
+    below = folder.resolve().is_relative_to(beside.resolve())
+    prefix = folder.resolve().relative_to(beside.resolve()) if below else Path()
+    found = []
+    for file in files:
+        name = (prefix / file).as_posix()
+        if not file or not re.fullmatch(r"(?!/)[A-Za-z0-9_./+@ -]+", name) or ".." in name.split("/"):
+            raise InputError.of(f"{folder}: {json.dumps(file)[:100]} is not a name for a manifest", "rename the file")
+        found.append(name)
+    return found
+
+
+def _folder_name(folder: Path) -> str:
+    """The name of a folder; in a hub's cache, that of the model."""
+    path = folder.resolve()
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        return path.parents[1].name.rpartition("--")[2]
+    return path.name
+
+
+def _program_name(text: str) -> str:
+    """A text as the name of a program."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").lower()[:100] or "model"
+
+
+@dataclass(frozen=True)
+class _Methods:
+    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them."""
+
+    lines: list[str]
+    model: list[str] = field(default_factory=list)
+    hint: str = _QUANTIZE
+    share_buffers: bool = False
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A kind of models of Hugging Face.
+
+    Attributes:
+        fits: Whether a class with its configuration is of this kind.
+        methods: Makes its methods from the configuration.
+    """
+
+    fits: Callable[[str, dict[str, Any]], bool]
+    methods: Callable[[dict[str, Any]], _Methods]
+
+
+def _number(config: dict[str, Any], default: int, *keys: str) -> int:
+    """The first of some keys of a configuration that is a positive number."""
+    values = [config.get(key) for key in keys]
+    return next((each for each in values if type(each) is int and 0 < each < 1 << 31), default)
+
+
+def _decoder(config: dict[str, Any]) -> _Methods:
+    limits = [_LONGEST_CACHE, _number(config, _LONGEST_CACHE, "max_position_embeddings", "n_positions")]
+    length = min(*limits, _number(config, _LONGEST_CACHE, "sliding_window"))
+    prompt = min(8, length)
+    return _Methods(
+        [
+            "# (input_ids, the position of the first of them) -> the scores of every token",
+            "prefill:",
+            f"  example_inputs: [{{shape: [1, {prompt}], dtype: int64}}, {{shape: [1], dtype: int64}}]",
+            f"  dynamic_shapes: [[null, {{dim: seq, min: 1, max: {length}}}], null]",
+            "decode:",
+            "  example_inputs: [{shape: [1, 1], dtype: int64}, {shape: [1], dtype: int64}]",
+        ],
+        [f"  cache: {{max_length: {length}}}   # the number of tokens that are read and written"],
+        share_buffers=True,
+    )
+
+
+def _encoder(config: dict[str, Any]) -> _Methods:
+    length = _number(config, 512, "max_position_embeddings")
+    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
+        length -= 2  # their positions begin after that of the padding
+    return _Methods(
+        [
+            "forward:",
+            f"  example_inputs: [{{shape: [1, {min(16, length)}], dtype: int64}}]   # input_ids",
+            f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]",
+        ]
+    )
+
+
+def _image(config: dict[str, Any]) -> _Methods:
+    size = config.get("image_size")
+    height, width = size if isinstance(size, list) and len(size) == 2 else (_number(config, 224, "image_size"),) * 2
+    channels = _number(config, 3, "num_channels")
+    sizes = [each if type(each) is int and 0 < each < 1 << 31 else 224 for each in (height, width)]
+    example = f"{{shape: [1, {channels}, {sizes[0]}, {sizes[1]}]}}"
+    return _Methods(["forward:", f"  example_inputs: [{example}]   # pixel_values"], hint=_CALIBRATE)
+
+
+def _speech(config: dict[str, Any]) -> _Methods:
+    del config
+    lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz"]
+    return _Methods(lines, hint=_CALIBRATE)
+
+
+def _is_composed(config: dict[str, Any]) -> bool:
+    """Whether a model has several inputs of different kinds, such as an encoder-decoder or one for images and text."""
+    return config.get("is_encoder_decoder") is True or any(key.endswith("_config") for key in config)
+
+
+_TASKS = (
+    _Task(lambda kind, config: "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")), _decoder),
+    _Task(
+        lambda kind, config: not _is_composed(config) and "conv_dim" in config and "feat_proj_dropout" in config,
+        _speech,
+    ),
+    _Task(
+        lambda kind, config: not _is_composed(config) and "vocab_size" not in config and "num_channels" in config,
+        _image,
+    ),
+    _Task(
+        lambda kind, config: not _is_composed(config) and "vocab_size" in config and "image_size" not in config,
+        _encoder,
+    ),
+)
+
+
+def of_factory(reference: str, kwargs: str, beside: Path) -> First:
+    """What the first manifest says about the module that a factory returns. Calls the factory.
+
+    Args:
+        reference: The factory, as `module:callable`.
+        kwargs: Its keyword arguments, as a JSON object.
+        beside: The directory of the manifest, where the sources are.
+
+    Raises:
+        InputError: The factory's module is not there.
+        BuildError: The factory failed, or did not return a module that can be exported.
+    """
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.user_code import importable
+    from etbuild.plan.plan import from_manifest
+    from etbuild.processes.library_output import stdout_for_results
+    from etbuild.processes.process_state import torch_as_it_was
+
+    if not re.fullmatch(_REFERENCE, reference):
+        raise InputError.of(f"--factory {reference}: expected MODULE:CALLABLE", "for example model:create")
+    place, _, _ = reference.partition(":")
+    name = _program_name(beside.resolve().name if place in ("model", "models") else place.rpartition(".")[2])
+    model = {"factory": reference, "kwargs": _arguments(kwargs)}
+    methods = {"forward": {"example_inputs": [{"shape": [1]}]}}  # not used: the plan needs a method
+    plan = from_manifest({"name": name, "model": model, "methods": methods})
+    inputs = Inputs(roots=[beside])
+    used = used_sources(inputs, plan.export_plan)
+    with stdout_for_results(), importable(used, []) as finder, torch_as_it_was():
+        from etbuild.model import module as modules
+
+        root = modules.create(plan.model, StepContext(inputs, finder))
+        lines, unknown = _methods_of(root)
+    remark = f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried." if unknown else ""
+    srcs = [each for each in used.sources if (beside / each).is_file()]
+    written = [f"{key}: {json.dumps(value)}" for key, value in model.items() if value]
+    return First(name, written, lines, _CALIBRATE, remark, srcs=srcs)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json_file.parse(text.encode())
+    except ValueError as error:  # this includes text that UTF-8 cannot encode
+        raise InputError.of(f"--kwargs {text}: not JSON: {error}", _KWARGS) from None
+    if not isinstance(found, dict) or not all(key.isidentifier() for key in found):
+        raise InputError.of(f"--kwargs {text}: not an object whose keys are names", _KWARGS)
+    return found
+
+
+def _methods_of(root: torch.nn.Module) -> tuple[list[str], list[str]]:
+    """The lines of `methods` for a module, and the methods for which no inputs were found."""
+    import torch
+
+    own = [name for name, value in vars(type(root)).items() if inspect.isfunction(value) and not name.startswith("_")]
+    names = ["forward"] if type(root).forward is not torch.nn.Module.forward else own
+    lines, unknown = [], []
+    for name in names or [name for name, _ in root.named_children()]:
+        found = _inputs_of(root, getattr(root, name))
+        if found is None:
+            unknown.append(name)
+        lines += [f"{name}:", f"  example_inputs: [{', '.join(found or ['{shape: [1, 16]}'])}]"]
+    return lines, unknown
+
+
+def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] | None:
+    """Inputs that a method or a child takes in eager PyTorch, in YAML; None if none of the likely ones fit."""
+    import torch
+
+    child = method if isinstance(method, torch.nn.Module) else None
+    with suppress(ValueError, TypeError):  # a method without a signature
+        parameters = inspect.signature(method if child is None else child.forward).parameters.values()
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        count = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in parameters)
+        likely = list(dict.fromkeys(_likely(root if child is None else child)))
+        with torch.no_grad():
+            for shapes in itertools.islice(itertools.product(likely, repeat=count), _TRIES):
+                made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in shapes]
+                with suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
+                    method(*made)
+                    return [_yaml(shape, dtype) for shape, dtype in shapes] or None
+    return None
+
+
+def _yaml(shape: tuple[int, ...], dtype: str) -> str:
+    return f"{{shape: {list(shape)}{'' if dtype == 'float32' else f', dtype: {dtype}'}}}"
+
+
+def _likely(root: torch.nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Inputs that a module is likely to take, as shape and dtype: those of its first layers, then common ones."""
+    import torch
+
+    layers = [layer for layer in root.modules() if next(layer.children(), None) is None][:4]
+    for layer in layers:
+        if isinstance(layer, torch.nn.Embedding):
+            yield from ((shape, "int64") for shape in ((1, 16), (1, 1), (1,)))
+        elif isinstance(layer, torch.nn.Conv2d):
+            yield from (((1, layer.in_channels, size, size), "float32") for size in (224, 64, 28))
+        elif isinstance(layer, torch.nn.Conv1d):
+            yield (1, layer.in_channels, 128), "float32"
+        elif isinstance(layer, (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)):
+            yield (1, 16, layer.input_size), "float32"
+        elif isinstance(layer, torch.nn.Linear):
+            yield (1, layer.in_features), "float32"
+            yield (1, 16, layer.in_features), "float32"
+    yield from (((1, 3, 224, 224), "float32"), ((1, 16), "float32"), ((1, 16), "int64"), ((1,), "int64"))
+
+
+def renamed(first: First, name: str) -> First:
+    """The same with another name for the program.
+
+    Raises:
+        InputError: It cannot be the name of a program.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", name):
+        raise InputError.of(f"--name {name}: a name has letters, digits, `_` and `-`")
+    return replace(first, name=name)
