@@ -275,13 +275,13 @@ def _describe(name: str, data: bytes) -> None:
 
 def fuzz_safetensors(data: bytes) -> None:
     """A file of weights, read by our reader and by that of safetensors."""
-    from etbuild.model import tensor_digests, weights_files
+    from etbuild.model import tensor_digests, tensor_files
 
     path = _file("net.safetensors", data)
     with _only_our_errors():
         tensor_digests.tensor_digests("net.safetensors", path)
     with _only_our_errors():
-        weights_files.read_tensors("net.safetensors", path, ())
+        tensor_files.read_tensors("net.safetensors", path, ())
 
 
 def fuzz_pt2(data: bytes) -> None:

@@ -88,12 +88,23 @@ def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
         import_graph.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), make_plan().export_plan)
 
 
-def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
+def test_a_source_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    (tmp_path / "secret.safetensors").write_bytes(b"")
-    (tmp_path / "root" / "w.safetensors").symlink_to(tmp_path / "secret.safetensors")
-    with pytest.raises(InputError, match="not a declared input"):
-        Inputs(roots=[tmp_path / "root"]).find_data("w.safetensors", ("model", "weights"))
+    (tmp_path / "model.py").write_text("")
+    (tmp_path / "root" / "model.py").symlink_to("../model.py")
+    assert Inputs(roots=[tmp_path / "root"]).source("model.py") is None
+
+
+def test_data_behind_a_link_counts_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "blob").write_bytes(b"weights")
+    (tmp_path / "root" / "w.safetensors").symlink_to("../blob")
+    behind_a_link, plain = write(tmp_path / "root", model=""), write(tmp_path / "plain", model="")
+    (tmp_path / "plain" / "w.safetensors").write_bytes(b"weights")
+    keys = [weights_key(found, "w.safetensors") for found in (behind_a_link, plain)]
+    assert keys[0] == keys[1]
+    (tmp_path / "blob").write_bytes(b"other weights")
+    assert weights_key(behind_a_link, "w.safetensors") != keys[0]
 
 
 def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
@@ -103,6 +114,11 @@ def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
     (tmp_path / "lr=0.1").mkdir()
     (tmp_path / name).write_bytes(b"")
     assert Inputs(roots=[tmp_path]).find_data(name, ("model", "weights")) == tmp_path / name
+
+
+def weights_key(found: Inputs, weights: str) -> str:
+    wanted = make_plan(weights=weights)
+    return digests.digest(describe_inputs(wanted, found, import_graph.used_sources(found, wanted.export_plan)))
 
 
 def key(found: Inputs) -> str:
@@ -144,12 +160,11 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pyt
         key(found)
 
 
-def test_a_link_out_of_the_root_is_named_as_a_link(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "w.pt").write_bytes(b"")
-    (tmp_path / "in" / "w.pt").symlink_to("../w.pt")
-    with pytest.raises(InputError, match="it is a link to a file outside its directory"):
-        Inputs(roots=[tmp_path / "in"]).find_data("w.pt", ("model", "weights"))
+@pytest.mark.parametrize("target", ["../w.pt", "/dev/zero", "."])
+def test_a_link_that_leads_to_no_file_is_named(tmp_path: Path, target: str) -> None:
+    (tmp_path / "w.pt").symlink_to(target)
+    with pytest.raises(InputError, match="is a link to .*, which is not a file"):
+        Inputs(roots=[tmp_path]).find_data("w.pt", ("model", "weights"))
 
 
 def refusal(found: Inputs, **arguments: Any) -> str:

@@ -110,4 +110,4 @@ def test_a_configuration_of_torchao_and_its_json(own: dict[str, Any]) -> None:
 
 def test_keys_that_are_no_field_are_not_read() -> None:
     document = {"factory": "a:a", "huggingface": None, "kwargs": {}, "seed": 1, "modules": [], "weights": ["a.pt"]}
-    assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, ())
+    assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, (), None)

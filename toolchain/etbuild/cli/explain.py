@@ -53,9 +53,9 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     from etbuild.files import digests
-    from etbuild.inputs import import_graph, key
+    from etbuild.inputs import checkpoints, import_graph, key
     from etbuild.manifest import validate
-    from etbuild.model.tensor_digests import tensor_digests
+    from etbuild.model.tensor_digests import tensors_of_files
     from etbuild.plan import plan as plans
 
     loaded = validate.load(path)
@@ -63,8 +63,8 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         plan = plans.from_manifest(loaded.data)
         found = inputs(options, [path.parent, *options.root])
         described = key.describe_inputs(plan, found, import_graph.used_sources(found, plan.export_plan))
-        weights = plans.weights_names(plan.lower_plan.weights)
-        tensors = {name: tensor_digests(name, found.find_data(name, where)) for name, where in weights.items()}
+        weights = checkpoints.with_shards(plans.weights_names(plan.lower_plan.weights), found)
+        tensors = tensors_of_files({name: found.find_data(name, where) for name, where in weights.items()})
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 

@@ -21,7 +21,6 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     factory gets its `kwargs` in the same order whatever order the manifest has.
     """
     model = manifest.get("model", {})
-    weights = model.get("weights", [])
     entry = {"entry": "forward"} if "huggingface" in model else {}
     plan = {
         "schema": PLAN_SCHEMA,
@@ -31,8 +30,9 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             "huggingface": _huggingface(model.get("huggingface")),
             "kwargs": model.get("kwargs", {}),
             "seed": model.get("seed", 0),
-            "weights": weights if isinstance(weights, list) else [weights],
+            "weights": _weights(model.get("weights", [])),
             "modules": sorted(model.get("modules", [])),
+            **({"dtype": model["dtype"]} if "dtype" in model else {}),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": recipes.normalized(manifest),
@@ -52,8 +52,24 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(canonical_json(plan)))
 
 
+def _weights(weights: str | dict[str, Any] | list[Any]) -> list[Any]:
+    return [_checkpoint(entry) for entry in (weights if isinstance(weights, list) else [weights])]
+
+
+def _checkpoint(entry: str | dict[str, Any]) -> str | dict[str, Any]:
+    """The name of a checkpoint; with its rules, if there are any."""
+    if isinstance(entry, str):
+        return entry
+    rules = {key: sorted(value) if isinstance(value, list) else value for key, value in entry.items() if value}
+    return rules if len(rules) > 1 else str(entry["file"])
+
+
 def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if wanted is None else {"config": {}, "cache": None, **wanted}
+    if wanted is None:
+        return None
+    config = wanted.get("config", {})
+    only_file = isinstance(config, dict) and "file" in config and not config.get("set")
+    return {"cache": None, **wanted, "config": config["file"] if only_file else config}
 
 
 def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:

@@ -255,29 +255,53 @@ class Quantize(Part):
             yield from self.pt2e.callables
 
 
+class ConfigFile(Part):
+    """A configuration in a declared file.
+
+    Attributes:
+        file: The name of the file.
+        set: Values that replace those of the file, by key. A dot leads into a nested configuration.
+    """
+
+    _READERS: ClassVar[Readers] = {"set": same}
+    _LEFT_OUT: ClassVar[Options] = {"set": {}}
+
+    file: str
+    set: Options
+
+
+def _read_config(document: str | Options) -> ConfigFile | Options:
+    if isinstance(document, str):
+        return ConfigFile(document, {})
+    return ConfigFile.from_json(document) if "file" in document else document
+
+
 class HuggingFace(Part):
     """A model of Hugging Face's transformers.
 
     Attributes:
         model_class: The name of the class.
-        config: The configuration, or the name of the declared file that contains it.
+        config: The configuration, or the declared file that contains it.
         cache_length: The number of positions of the cache; None if the model has no cache.
     """
 
     model_class: str
-    config: str | Options
+    config: ConfigFile | Options
     cache_length: int | None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> HuggingFace:
         """The keys are `class`, `config` and `cache`."""
         cache = document["cache"]
-        return cls(document["class"], document["config"], cache and cache["max_length"])
+        return cls(document["class"], _read_config(document["config"]), cache and cache["max_length"])
 
     def to_json(self) -> dict[str, Any]:
         """The keys are `class`, `config` and `cache`."""
         cache = None if self.cache_length is None else {"max_length": self.cache_length}
-        return {"class": self.model_class, "config": self.config, "cache": cache}
+        config: object = self.config
+        if isinstance(self.config, ConfigFile):
+            config = self.config.to_json() if self.config.set else self.config.file
+        return {"class": self.model_class, "config": config, "cache": cache}
 
 
 class ModuleSource(Part):
@@ -290,26 +314,65 @@ class ModuleSource(Part):
         kwargs: Keyword arguments of the factory.
         seed: The seed for random numbers.
         modules: Python modules that the factory imports by computed names.
+        dtype: PyTorch's name of the dtype of its floating-point parameters and buffers; None for those that it is made
+            with.
     """
 
     _READERS: ClassVar[Readers] = {"huggingface": optional(HuggingFace.from_json)}
+    _LEFT_OUT: ClassVar[Options] = {"dtype": None}
 
     factory: str | None
     huggingface: HuggingFace | None
     kwargs: Options
     seed: int
     modules: Names
+    dtype: str | None
+
+
+class WeightsFile(Part):
+    """A checkpoint, and how its tensors become those of the module.
+
+    Attributes:
+        file: The declared file, the index of several files, or the folder.
+        key: The name of the state dict in a file that holds more than one; None if there is only one.
+        rename: For each pattern of names in the checkpoint, the pattern of the names in the module.
+        ignore: Patterns for names in the checkpoint that are not read.
+        optional: Patterns for names in the module that the checkpoint may lack.
+    """
+
+    _LEFT_OUT: ClassVar[Options] = {"key": None, "rename": {}, "ignore": (), "optional": ()}
+
+    file: str
+    key: str | None
+    rename: dict[str, str]
+    ignore: Names
+    optional: Names
+
+    @classmethod
+    def read(cls, document: str | Mapping[str, Any]) -> WeightsFile:
+        """Reads an entry of `weights`: a name, or an object with rules."""
+        return cls.from_json({"file": document} if isinstance(document, str) else document)
+
+    def to_json(self) -> Any:
+        """The name of the file, or an object if there are rules."""
+        written = super().to_json()
+        return written if len(written) > 1 else self.file
+
+
+Weights = tuple[WeightsFile, ...]
 
 
 class Model(ModuleSource):
-    """Where the module comes from, and the declared files that contain its weights."""
+    """Where the module comes from, and the checkpoints that contain its weights."""
 
-    weights: Names
+    _READERS: ClassVar[Readers] = {**ModuleSource._READERS, "weights": each_of(WeightsFile.read)}
+
+    weights: Weights
 
     @property
     def source(self) -> ModuleSource:
         """The model without the weights."""
-        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules)
+        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules, self.dtype)
 
 
 class RecipeCall(Part):

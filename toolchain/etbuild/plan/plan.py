@@ -15,7 +15,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -27,6 +27,7 @@ from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Part, Readers, each_of, optional
 from etbuild.plan.parts import (
     BackendEntry,
+    ConfigFile,
     CustomOps,
     EdgeCompile,
     Executorch,
@@ -44,6 +45,8 @@ from etbuild.plan.parts import (
     Recipe,
     RecipeCall,
     ReportOptions,
+    Weights,
+    WeightsFile,
 )
 
 Bound = bool | float | dict[str, float]
@@ -85,15 +88,26 @@ def from_manifest(manifest: dict[str, Any]) -> Plan:
     return Plan.from_json(normalized(manifest))
 
 
-def weights_names(names: Sequence[str]) -> dict[str, DocumentPath]:
-    """The declared inputs that contain the weights, each with the place that names it first.
+def weights_place(weights: Weights, index: int) -> DocumentPath:
+    """The place of a checkpoint in the manifest.
 
     Args:
-        names: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        index: The number of the checkpoint.
+    """
+    return ("model", "weights", index) if len(weights) > 1 else ("model", "weights")
+
+
+def weights_names(weights: Weights) -> dict[str, DocumentPath]:
+    """The names of the checkpoints that contain the weights, each with the place that names it first.
+
+    Args:
+        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
     """
     found: dict[str, DocumentPath] = {}
-    for index, name in enumerate(names):
-        found.setdefault(name, ("model", "weights", index) if len(names) > 1 else ("model", "weights"))
+    for index, entry in enumerate(weights):
+        own = () if entry.to_json() == entry.file else ("file",)
+        found.setdefault(entry.file, (*weights_place(weights, index), *own))
     return found
 
 
@@ -184,8 +198,8 @@ class ExportPlan(_Document):
     Attributes:
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
-        read_weights: The declared files of weights that the export itself reads, because the exported methods contain
-            what it makes from them.
+        read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
+            from them, or because a checkpoint may lack some weights.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -198,6 +212,7 @@ class ExportPlan(_Document):
     DEFINITION = "plan#exportPlan"
     _READERS: ClassVar[Readers] = {
         "model": ModuleSource.from_json,
+        "read_weights": each_of(WeightsFile.read),
         "methods": each_of(ExportMethod.from_json),
         "custom_ops": CustomOps.from_json,
         "recipe": optional(RecipeCall.from_json),
@@ -206,7 +221,7 @@ class ExportPlan(_Document):
 
     model: ModuleSource
     weights: bool
-    read_weights: Names
+    read_weights: Weights
     methods: dict[str, ExportMethod]
     custom_ops: CustomOps
     recipe: RecipeCall | None
@@ -234,8 +249,8 @@ class ExportPlan(_Document):
         calibration data, exported programs, weights that it reads itself, shared libraries, and a model's
         configuration."""
         found = {**weights_names(self.read_weights), **self.custom_ops.library_names}
-        if self.model.huggingface is not None and isinstance(self.model.huggingface.config, str):
-            found.setdefault(self.model.huggingface.config, ("model", "huggingface", "config"))
+        if self.model.huggingface is not None and isinstance(self.model.huggingface.config, ConfigFile):
+            found.setdefault(self.model.huggingface.config.file, ("model", "huggingface", "config"))
         for name, method in self.methods.items():
             for file, place in method.data_names(("methods", name)):
                 found.setdefault(file, place)
@@ -247,7 +262,8 @@ class MethodPlan(_Lowered):
 
     Attributes:
         name: The name of the program.
-        weights: The declared files of weights that the export leaves to lowering.
+        weights: The checkpoints that the export leaves to lowering.
+        cast: Whether tensors of another floating-point dtype are converted to that of the module.
         methods: The method by name; in a `LowerPlan`, all methods.
         recipe: ExecuTorch's export recipe.
         named_data: The weights that leave the program, by tag.
@@ -259,7 +275,9 @@ class MethodPlan(_Lowered):
 
     SCHEMA = "executorch-lower-plan/v1"
     DEFINITION = "plan#methodPlan"
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
     _READERS: ClassVar[Readers] = {
+        "weights": each_of(WeightsFile.read),
         "methods": each_of(LowerMethod.from_json),
         "recipe": optional(Recipe.from_json),
         "named_data": each_of(NamedData.from_json),
@@ -269,7 +287,8 @@ class MethodPlan(_Lowered):
     }
 
     name: str
-    weights: Names
+    weights: Weights
+    cast: bool
     methods: dict[str, LowerMethod]
     recipe: Recipe | None
     named_data: dict[str, NamedData]
@@ -297,6 +316,7 @@ class MethodPlan(_Lowered):
         return MethodPlan(
             name=self.name,
             weights=self.weights,
+            cast=self.cast,
             methods={name: self.methods[name]},
             recipe=self.recipe,
             named_data=self.named_data,
@@ -393,10 +413,11 @@ class Plan(_Lowered):
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())
+        read = carried or any(entry.optional for entry in self.model.weights)
         return ExportPlan(
             model=self.model.source,
-            weights=bool(self.model.weights) and not carried,
-            read_weights=self.model.weights if carried else (),
+            weights=bool(self.model.weights) and not read,
+            read_weights=self.model.weights if read else (),
             methods={name: method.of_export for name, method in self.methods.items()},
             custom_ops=self.custom_ops,
             recipe=self.recipe and self.recipe.call,
@@ -419,9 +440,11 @@ class Plan(_Lowered):
     def lower_plan(self) -> LowerPlan:
         """The part that lowering depends on, in addition to the exported methods."""
         constants = self.constant_methods.items()
+        weights = self.model.weights if self.export_plan.weights else ()
         return LowerPlan(
             name=self.name,
-            weights=() if self.export_plan.carries_content else self.model.weights,
+            weights=weights,
+            cast=bool(weights) and self.model.dtype is not None,
             methods={name: method.of_lowering for name, method in self.methods.items()},
             recipe=self.recipe,
             named_data=self.named_data,
