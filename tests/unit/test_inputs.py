@@ -163,7 +163,7 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("target", ["../w.pt", "/dev/zero", "."])
 def test_a_link_that_leads_to_no_file_is_named(tmp_path: Path, target: str) -> None:
     (tmp_path / "w.pt").symlink_to(target)
-    with pytest.raises(InputError, match="is a link to .*, which is not a file"):
+    with pytest.raises(InputError, match=r"is a link to .*, which is not a file"):
         Inputs(roots=[tmp_path]).find_data("w.pt", ("model", "weights"))
 
 
