@@ -125,14 +125,16 @@ class Checkpoint:
             yield Problem(message, _PATH, renamed or (nearest if len(extra) <= _FEW else other))
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Reads the tensors. Yields each parameter and buffer once, under its first name in the module.
+        """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
+
+        A file is closed after its last tensor, because the parts of it that were read count as memory of the process.
 
         Raises:
             InputError: Names of one tied parameter have different content, or a number does not fit the dtype.
         """
         kept: dict[str, torch.Tensor] = {}  # tied parameters that the files hold several times
-        for name, stored in self._stored.items():
-            wanted = self._expected[name]
+        for name in list(self._stored):
+            wanted, stored = self._expected[name], self._stored.pop(name)
             tensor = _converted(stored.opened.take(stored.name), wanted, stored)
             first = first_name(wanted)
             if self._times[first] > 1 and not torch.equal(kept.setdefault(first, tensor), tensor):
@@ -165,7 +167,9 @@ def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> to
     if dtype_name(tensor) == wanted.dtype:
         return tensor
     converted = tensor.to(getattr(torch, wanted.dtype))
-    if bool((converted.isinf() & ~tensor.isinf()).any()):
+    # A larger dtype with as many bits for exponents holds every number; the check would take memory.
+    grows = converted.itemsize > tensor.itemsize
+    if not grows and bool((converted.isinf() & ~tensor.isinf()).any()):
         largest = float(tensor[tensor.isfinite()].abs().max())
         message = f"{stored.called(wanted.name)} has numbers up to {largest:.3g}, which {wanted.dtype} cannot hold"
         raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
@@ -213,7 +217,7 @@ def _misfits(stored: dict[str, _Stored], expected: dict[str, TensorFacts], cast:
 
 
 def _other_dtype(others: dict[str, str], stored: dict[str, _Stored], expected: dict[str, TensorFacts]) -> Problem:
-    """The problem of a checkpoint in another floating-point dtype than the module, with the line that mends it."""
+    """The problem of a checkpoint in another floating-point dtype than the module, with the line that fixes it."""
     found, wanted = (Counter(each).most_common() for each in (others.values(), (expected[n].dtype for n in others)))
     example = next(iter(others))
     called = stored[example].called(example)
