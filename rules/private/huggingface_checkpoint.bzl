@@ -21,7 +21,7 @@ filegroup(
 )
 """
 
-_WEIGHTS = (".bin", ".bin.index.json", ".gguf", ".pt", ".pth", ".safetensors", ".safetensors.index.json")
+_WEIGHTS = (".bin", ".bin.index.json", ".pt", ".pth", ".safetensors", ".safetensors.index.json")
 
 def _check_path(path, what):
     """Fails if a path leaves its directory, or has characters that a label cannot have."""

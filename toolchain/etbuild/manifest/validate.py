@@ -126,8 +126,10 @@ def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
         return
     yield from _check_input_name(entry, path)
     if not entry.endswith((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES)) and _FILE_TYPE.search(entry):
-        known = ", ".join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))
-        yield Problem(f"`{entry}` has an unknown file type", path, f"known: {known}, and folders")
+        known = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))}, and folders"
+        gguf = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
+        hint = gguf if entry.endswith(".gguf") else known
+        yield Problem(f"`{entry}` has an unknown file type", path, hint)
 
 
 def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
