@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etbuild.cli import options
 from etbuild.errors import BuildError, InputError
 from etbuild.files import digests
-from etbuild.inputs import import_graph, toolchain
+from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import check_unchanged, describe_files, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
@@ -158,6 +161,60 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pyt
     found = write(tmp_path / "in", model="import loose\n")
     with pytest.raises(InputError, match="installed without a version"):
         key(found)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def write_folder(folder: Path, shards: int = 2) -> None:
+    """Writes a checkpoint with shards. Only the index is read for the key."""
+    folder.mkdir()
+    names = {f"layer{number}": f"part{number}.safetensors" for number in range(shards)}
+    for name in names.values():
+        (folder / name).write_text(name)
+    (folder / INDEX).write_text(json.dumps({"weight_map": names}))
+    (folder / "README.md").write_text("")
+
+
+@pytest.mark.parametrize("weights", ["net", f"net/{INDEX}"])
+def test_the_key_holds_the_index_and_each_shard(tmp_path: Path, weights: str) -> None:
+    write_folder(tmp_path / "net")
+    found, wanted = write(tmp_path, model=""), make_plan(weights=weights)
+    described = describe_inputs(wanted, found, import_graph.used_sources(found, wanted.export_plan))
+    assert sorted(described["data"]) == [f"net/{INDEX}", "net/part0.safetensors", "net/part1.safetensors"]
+    before = weights_key(found, weights)
+    (tmp_path / "net/README.md").write_text("edited")
+    assert weights_key(found, weights) == before
+    (tmp_path / "net/part1.safetensors").write_text("edited")
+    assert weights_key(found, weights) != before
+
+
+def test_a_declared_directory_declares_its_files(tmp_path: Path) -> None:
+    write_folder(tmp_path / "net")
+    (tmp_path / "blob").write_text("part0")
+    (tmp_path / "net/part0.safetensors").unlink()
+    (tmp_path / "net/part0.safetensors").symlink_to("../blob")
+    found = options.inputs(argparse.Namespace(data=[f"w={tmp_path / 'net'}"]), [])
+    assert sorted(found.data) == ["w/README.md", f"w/{INDEX}", "w/part0.safetensors", "w/part1.safetensors"]
+    assert sorted(checkpoints.find("w", (), found).files) == ["w/part0.safetensors", "w/part1.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "belongs"),
+    [
+        ("net.pt", "net.pt", True),
+        ("net.pt", "other.pt", False),
+        ("net/a.safetensors", "net", True),
+        ("net/config.json", "net", False),
+        ("net/sub/a.safetensors", "net", False),
+        ("net/a.safetensors", f"net/{INDEX}", True),
+        ("other/a.safetensors", f"net/{INDEX}", False),
+        ("a.safetensors", INDEX, True),
+        ("config.json", INDEX, False),
+    ],
+)
+def test_which_files_a_name_stands_for(file: str, name: str, belongs: bool) -> None:
+    assert checkpoints.belongs_to(file, name) is belongs
 
 
 @pytest.mark.parametrize("target", ["../w.pt", "/dev/zero", "."])

@@ -21,7 +21,7 @@ _BEGINNING = 512  # bytes
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointFiles:
     """The files of a checkpoint.
 
     Attributes:
@@ -35,7 +35,7 @@ class Checkpoint:
     listed: dict[str, str] = field(default_factory=dict)
 
 
-def find(name: str, place: DocumentPath, inputs: Inputs) -> Checkpoint:
+def find(name: str, place: DocumentPath, inputs: Inputs) -> CheckpointFiles:
     """The files of a checkpoint.
 
     Args:
@@ -48,9 +48,11 @@ def find(name: str, place: DocumentPath, inputs: Inputs) -> Checkpoint:
     """
     name = _in_folder(name, place, inputs)
     if not name.endswith(INDEX_SUFFIXES):
-        return Checkpoint({name: inputs.find_data(name, place)})
+        return CheckpointFiles({name: inputs.find_data(name, place)})
     listed = _read_index(name, place, inputs)
-    return Checkpoint({file: _shard(file, name, place, inputs) for file in sorted(set(listed.values()))}, name, listed)
+    return CheckpointFiles(
+        {file: _shard(file, name, place, inputs) for file in sorted(set(listed.values()))}, name, listed
+    )
 
 
 def with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, DocumentPath]:

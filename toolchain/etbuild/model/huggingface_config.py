@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -106,7 +107,7 @@ def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, pa
     if last not in level and last not in defaults:
         hint = did_you_mean(last, {**defaults, **level})
         yield Problem(f"the configuration has no `{key}`", (*path, key), hint, at_key=True)
-    level[last] = value
+    level[last] = copy.deepcopy(value)  # a later key may change a part of it
 
 
 def _read(name: str, inputs: Inputs) -> dict[str, Any]:
