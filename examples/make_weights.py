@@ -85,7 +85,8 @@ def value(name: str, like: Tensor) -> Tensor:
 def contents(manifest: Path, prefix: str) -> bytes:
     """The weights file: the entries of the module's state dict that start with `prefix`."""
     state = create(manifest).state_dict()
-    return save({name: value(name, like) for name, like in state.items() if name.startswith(prefix)})
+    content: bytes = save({name: value(name, like) for name, like in state.items() if name.startswith(prefix)})
+    return content
 
 
 def main() -> None:

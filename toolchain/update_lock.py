@@ -52,10 +52,10 @@ def main(pip_arguments: list[str]) -> None:
     write("requirements.lock", "What the driver needs at run time.", packages)
     for extra, pins in of_extras.items():
         added = [pin for pin in pins if pin not in base]
-        write(f"requirements-{extra}.lock", f"What the driver's extra `{extra}` needs besides.", added)
+        write(f"requirements-{extra}.lock", f"What the driver's extra `{extra}` needs in addition.", added)
     write(
         "requirements-cuda.lock",
-        "What the registry's own build of torch needs besides; a CPU build needs none of it.",
+        "What the registry's own build of torch needs in addition; a CPU build needs none of it.",
         [pin for pin in base if CUDA.match(pin)],
     )
     write(

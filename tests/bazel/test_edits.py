@@ -142,8 +142,8 @@ def test_a_broken_check_fails_the_target(net: Workspace, options: list[str]) -> 
     try:
         said = [net.build("//edits:net", *options, expect=1).err]
         # Later Bazels run the checks even if only the program is built; Bazel 4 needs an option for that.
-        alone = ("--output_groups=pte", "--experimental_run_validations")
-        said.append(net.build("//edits:net", *options, *alone, expect=1).err)
+        only_program = ("--output_groups=pte", "--experimental_run_validations")
+        said.append(net.build("//edits:net", *options, *only_program, expect=1).err)
     finally:
         net.edit("edits/net.yaml", "checks: {max_program_bytes: 9}\nmethods:", "methods:")
     for message in said:

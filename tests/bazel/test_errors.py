@@ -100,7 +100,7 @@ def test_a_name_that_an_argument_could_not_hold(package: Workspace) -> None:
     assert "'lr=1.bin' has a `=` in its name, which is not allowed: rename the file" in errors(package)
 
 
-def test_a_dependency_that_is_no_library(package: Workspace) -> None:
+def test_a_dependency_that_is_not_a_library(package: Workspace) -> None:
     package.edit("wrong/BUILD", 'manifest = "net.yaml"', 'manifest = "net.yaml", deps = ["model.py"]')
     message = errors(package)
     assert "ExecutorchLibraryInfo" in message or "deps" in message

@@ -60,7 +60,7 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
     assert packages == {"actions", "defs", "library", "lock", "named_data", "program", "providers", "toolchain"}
 
 
-def test_a_rule_of_ones_own_declares_one_action(documented: Workspace) -> None:
+def test_a_rule_of_the_user_declares_one_action(documented: Workspace) -> None:
     assert documented.build("//documented/actions:net").mnemonics == ["ExecutorchPlan"]
     assert documented.output("documented/actions/net.plan.json").read_text().startswith("{")
 

@@ -4,6 +4,7 @@ those that ExecuTorch makes from the lists as written."""
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -78,9 +79,9 @@ def test_two_factories_of_one_backend_are_one_backend(lower: Lower) -> None:
 
 
 def test_a_recipe_that_contradicts_the_manifest_is_refused(lower: Lower) -> None:
-    joint = [["sin"], "JointBackend"], [ADDMM, "OtherJointBackend"]
-    said = [take(", ".join(operators), backend).replace(":take", ":say") for operators, backend in reversed(joint)]
-    outcome, calls = lower(with_recipe(demo_recipe(*joint), f"[{', '.join(said)}]"), MODEL)
+    order = (["sin"], "JointBackend"), (ADDMM, "OtherJointBackend")
+    reverse = [take(", ".join(operators), backend).replace(":take", ":say") for operators, backend in reversed(order)]
+    outcome, calls = lower(with_recipe(demo_recipe(*order), f"[{', '.join(reverse)}]"), MODEL)
     assert (outcome.code, calls) == (2, [])
     assert "model.yaml:4:1: recipe: the orders of partitioners contradict each other" in outcome.err
     assert "`prefill`: JointBackend, OtherJointBackend" in outcome.err
@@ -227,17 +228,18 @@ class Project:
             InputError: The manifest is refused.
         """
         from etbuild.accelerate import accelerated
-        from etbuild.lower import lower_methods as lower
+        from etbuild.lower.lower_methods import lower_programs
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
         lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan
         with accelerated():
-            return lower.lower(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
+            return lower_programs(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
 
     def lower_as_written(self, layout: Layout) -> Any:
         """Lowers with ExecuTorch only."""
-        import demo_backend
         from executorch.exir import to_edge_transform_and_lower
+
+        demo_backend = importlib.import_module("demo_backend")  # the project's, whose backends are registered
 
         def partitioner(each: str) -> Any:
             return demo_backend.xnnpack() if each == "x" else demo_backend.say(TAKES[each], BACKENDS[each[0]])
@@ -285,7 +287,7 @@ def test_any_layout_gives_what_executorch_makes_of_it_in_the_fewest_calls(projec
     try:
         edge = project.lower(layout)
     except InputError as error:
-        refused = str(error)
+        refused: str | None = str(error)
     else:
         refused = None
     # Without torch, two calls of a factory count as two backends, and each may look at all methods.

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from etbuild.backends.coreml import model_files
+from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build, Outcome
 
-from .conftest import HEAD, Lower
+from .conftest import Lower
 from .test_sharing import INPUT, MODEL, sharing, tail, two
 
 TIED = """\
@@ -84,7 +85,7 @@ def specs(outcome: Outcome, scratch: Path) -> list[Any]:
     return found
 
 
-def test_partitions_are_paired_unless_it_is_told_not_to(lower: Lower) -> None:
+def test_partitions_are_paired_unless_an_option_disables_it(lower: Lower) -> None:
     refused, _ = lower(two(coreml(NEW, LEAVE_EXP)), MODEL)
     assert refused.code == 1
     assert "CoreMLBackend needs the same number of partitions in each method" in refused.err
@@ -94,10 +95,12 @@ def test_partitions_are_paired_unless_it_is_told_not_to(lower: Lower) -> None:
     assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
 
 
-@pytest.mark.parametrize("alone", ["decode", "prefill"])
-def test_it_is_told_so_for_one_method(lower: Lower, tmp_path: Path, alone: str) -> None:
+@pytest.mark.parametrize("unpaired", ["decode", "prefill"])
+def test_one_method_can_be_unpaired(lower: Lower, tmp_path: Path, unpaired: str) -> None:
     """For a method of any name: ExecuTorch itself checks only the first method."""
-    entries = {name: coreml(NEW, APART, LEAVE_EXP) if name == alone else coreml(NEW) for name in ("prefill", "decode")}
+    entries = {
+        name: coreml(NEW, APART, LEAVE_EXP) if name == unpaired else coreml(NEW) for name in ("prefill", "decode")
+    }
     outcome, _ = lower(tail(entries["prefill"], entries["decode"]).replace("[2, 16]", "[2, 64]"), TIED)
     assert models(outcome, tmp_path) == [(9, ["main"])] * 3
 
@@ -135,7 +138,7 @@ BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: 
         pytest.param("[coreml]", BRANCHES, id="control flow"),
     ],
 )
-def test_what_names_a_part_of_the_program_is_left_alone(lower: Lower, partitioners: str, model: str) -> None:
+def test_names_of_parts_of_the_program_stay(lower: Lower, partitioners: str, model: str) -> None:
     """Another backend's delegate, or a branch of control flow."""
     outcome, _ = lower(tail(partitioners, partitioners), model)
     assert outcome.code == 0, outcome.err

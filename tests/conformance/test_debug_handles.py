@@ -43,7 +43,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
     with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
-        yield lower_methods.lower(from_manifest(manifest).lower_plan, programs, {}, finder)
+        yield lower_methods.lower_programs(from_manifest(manifest).lower_plan, programs, {}, finder)
 
 
 EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by its own numbers: `sin` and `cos`, then the last `sin`

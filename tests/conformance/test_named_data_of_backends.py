@@ -7,9 +7,10 @@ import math
 import pytest
 
 from etbuild import backends
+from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build, Outcome
 
-from .conftest import BACKEND, HEAD, Lower, take
+from .conftest import BACKEND, Lower, take
 from .test_promises import MODEL, methods
 
 WEIGHTS = 'named_data: {weights: {parameters: ["*"]}}\n'

@@ -141,15 +141,15 @@ def test_a_method_without_partitioners_passes_through_untouched(lower: Lower) ->
     """It has the same content in the program as in a program of its own without any backend."""
     from etbuild.files import program_file
 
-    alone, _ = lower(methods(c="[]"), MODEL)
+    single, _ = lower(methods(c="[]"), MODEL)
     beside, _ = lower(methods(a=f"[{BOTH}]", c="[]", scaled="[xnnpack]"), MODEL)
     assert beside.code == 0, beside.err
-    facts = [outcome.json("net.report.json")["methods"]["c"] for outcome in (alone, beside)]
+    facts = [outcome.json("net.report.json")["methods"]["c"] for outcome in (single, beside)]
     assert facts[0] == facts[1]
     assert facts[1]["delegates"] == {}
     plans = [
         next(p for p in program_file.read_program(outcome.read("net.pte")).program.execution_plan if p.name == "c")
-        for outcome in (alone, beside)
+        for outcome in (single, beside)
     ]
     assert plans[0].chains == plans[1].chains
     assert plans[0].operators == plans[1].operators

@@ -70,7 +70,7 @@ def places(outcome: Outcome) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-def test_core_ml_says_what_helps_and_then_shares(lower: Lower) -> None:
+def test_core_ml_names_the_option_that_shares(lower: Lower) -> None:
     taken = COREML.format("")
     outcome, _ = lower(tail(prefill=taken, decode=taken, peek=""), MODEL)
     assert (outcome.code, outcome.files) == (1, [])
@@ -92,7 +92,7 @@ def test_a_buffer_inside_a_delegate_is_not_shared(
     it."""
     if merged:
         monkeypatch.setattr(backends.BACKENDS["custom"], "separable", True)
-    outcome, _ = lower(tail(decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
+    outcome, _ = lower(tail(True, decode=DEMO, **{method: other}), MODEL, *(["--jobs", "2"] if merged else []))
     assert (outcome.code, outcome.files) == (1, [])
     told = f": SingleBackend keeps `cache` inside its delegate, so `{method}` cannot share it"
     assert f"methods.decode.partitioners{told}" in outcome.err

@@ -58,7 +58,8 @@ def weight() -> bytes:
     import torch
 
     torch.manual_seed(5)
-    return torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
+    content: bytes = torch.nn.Linear(16, 16).weight.detach().numpy().tobytes()
+    return content
 
 
 VULKAN = """\
@@ -198,8 +199,8 @@ def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
 def test_other_cuts_between_the_same_operators_are_noticed(lower: Lower) -> None:
     """A factory with different `kwargs` is one backend, which is called once for both methods."""
     together = pairing("addmm, permute_copy", equal=True)
-    alone = together.replace("backend: PairingBackend", "backend: PairingBackend, alone: true")
-    outcome, calls = lower(tail(together, alone), MODEL)
+    separate = together.replace("backend: PairingBackend", "backend: PairingBackend, separately: true")
+    outcome, calls = lower(tail(together, separate), MODEL)
     assert (outcome.code, calls) == (1, [])
     assert "would get 2 of `decode`, 1 of `prefill`" in outcome.err
     assert (

@@ -46,11 +46,11 @@ _INJECT = """\
 import sys
 here, place, error, root = settings = sys.argv[1:5]
 sys.path.append(here)
-from etbuild.processes import environment as settled
+from etbuild.processes import environment
 from etbuild.__main__ import main
 from tests.faults import injected
 program = sys.orig_argv[sys.orig_argv.index("-c") + 1]
-settled.command = lambda arguments: [sys.executable, "-c", program, *settings, *arguments]  # what builds, too
+environment.command = lambda arguments: [sys.executable, "-c", program, *settings, *arguments]  # what builds, too
 sys.argv[1:] = sys.argv[5:]
 injected.install(int(place), injected.fail(int(error)), injected.log(root), root)
 sys.exit(main())

@@ -229,7 +229,7 @@ def test_a_relative_output_is_where_the_command_was_given(tmp_path: Path) -> Non
     assert (tmp_path / "out/net.pte").exists()
 
 
-def test_output_of_a_model_is_no_result(tmp_path: Path) -> None:
+def test_output_of_a_model_is_not_the_result(tmp_path: Path) -> None:
     does = "import ctypes; print('py'); os.write(1, b'fd'); ctypes.CDLL(None).printf(b'c')"
     done = etbuild(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -90,17 +91,17 @@ class Row:
     says: str = r"model\.py:\d+, in .*, opens .*\n.*`--data"
 
 
-def rebuilt(model: str, files: Mapping[str, str], edited: str, **others: object) -> Row:
+def rebuilt(model: str, files: Mapping[str, str], edited: str, **others: Any) -> Row:
     """Returns a row in which 2 becomes 3 in one of the files."""
-    return Row(REBUILT, model, files, {edited: files[edited].replace("2", "3")}, **others)  # type: ignore[arg-type]
+    return Row(REBUILT, model, files, {edited: files[edited].replace("2", "3")}, **others)
 
 
-def refused(model: str, files: Mapping[str, str] | None = None, **others: object) -> Row:
-    return Row(REFUSED, model, files or {}, **others)  # type: ignore[arg-type]
+def refused(model: str, files: Mapping[str, str] | None = None, **others: Any) -> Row:
+    return Row(REFUSED, model, files or {}, **others)
 
 
-def unnoticed(model: str, **others: object) -> Row:
-    return Row(UNNOTICED, model, **others)  # type: ignore[arg-type]
+def unnoticed(model: str, **others: Any) -> Row:
+    return Row(UNNOTICED, model, **others)
 
 
 def keep_stale_bytecode(root: Path) -> None:

@@ -207,13 +207,13 @@ from etbuild.cli.main import main
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 
-def settle(limit):
+def restart(limit):
     try:
         os.kill(os.getpid(), int(sys.argv[2]))
     except KeyboardInterrupt:
         raise ImportError("as PyTorch does while it is imported") from None
 
-sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], settle))
+sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], restart))
 """
 
 

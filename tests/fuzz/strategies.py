@@ -175,7 +175,8 @@ def mutated_trees(draw: st.DrawFn, sound: list[bytes]) -> bytes:
     """Draws valid JSON with a few values changed."""
     data = json.loads(draw(st.sampled_from(sound)))
     for _ in range(draw(st.integers(1, 3))):
-        parent, key = None, None
+        parent: Any = None
+        key: Any = None
         value = data
         while isinstance(value, (dict, list)) and value and draw(st.integers(0, 5)):
             parent, key = value, draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))

@@ -23,9 +23,10 @@ from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
+    from etbuild.results import Index
 
 Target = Callable[[bytes], None]
-_NO_MODEL = {"sources": {}, "data": {}, "packages": []}
+_NO_MODEL: dict[str, Any] = {"sources": {}, "data": {}, "packages": []}
 
 
 @functools.cache
@@ -45,7 +46,7 @@ def _file(name: str, data: bytes) -> Path:
 
 
 @functools.cache
-def _sound_index() -> dict[str, Any]:
+def _sound_index() -> Index:
     from tests.unit.indexes import make_index
 
     return make_index(tensors=1)
@@ -133,16 +134,16 @@ def fuzz_json(data: bytes) -> None:
 
 def fuzz_plan(data: bytes) -> None:
     """A plan and its parts."""
-    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read
+    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read_plan
 
     path = _file("plan.json", data)
     with _only_our_errors():
-        _use_plan(read(path, Plan))
+        _use_plan(read_plan(path, Plan))
     with _only_our_errors():
-        _use_export_plan(read(path, ExportPlan))
+        _use_export_plan(read_plan(path, ExportPlan))
     for kind in (LowerPlan, MethodPlan):
         with _only_our_errors():
-            _use_lower_plan(read(path, kind))
+            _use_lower_plan(read_plan(path, kind))
 
 
 def fuzz_positions(data: bytes) -> None:

@@ -28,7 +28,7 @@ def run(program: Path, sessions: Path, outputs: Path) -> None:
             its inputs.
         outputs: The file for the outputs of each call. `torch.save` writes it.
     """
-    results = []
+    results: list[list[list[object]]] = []
     with tempfile.TemporaryDirectory() as scratch:
         for calls in torch.load(sessions):
             loaded = load(program, named_data(program), Path(scratch))

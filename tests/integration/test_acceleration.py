@@ -8,6 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def plain() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("left_out", [None, *accelerate.SWITCHES])
-def test_the_bytes_are_those_of_executorch_alone(
+def test_acceleration_does_not_change_the_bytes(
     left_out: str | None, build: Build, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain.update(plain or artifacts(build, "--no-accelerate"))
@@ -106,14 +107,14 @@ def state() -> list[object]:
     return [vars(owner).get(name) for owner, name in PLACES]
 
 
-def test_what_is_switched_is_switched_back() -> None:
+def test_switches_are_undone_at_the_end() -> None:
     before = state()
     with accelerate.accelerated():
         assert all(one is not other for one, other in zip(before, state(), strict=True))
     assert all(one is other for one, other in zip(before, state(), strict=True))
 
 
-def test_other_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_switched_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     before = state()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: {"torch": "2.13.0"}.get(name, "1.5.2"))
     with accelerate.accelerated():
@@ -130,7 +131,7 @@ def test_what_a_pattern_needs_is_in_all_of_its_graphs() -> None:
             assert any(node.target == needed for node in pattern.graph.nodes), pass_class
 
 
-def test_weights_are_shared_unless_more_lies_in_their_storage() -> None:
+def test_weights_are_shared_unless_their_storage_has_more_in_it() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -192,7 +193,7 @@ class Counting(ExportPass):
 
     seen = 0
 
-    def call_operator(self, op, args, kwargs, meta):  # type: ignore[no-untyped-def]
+    def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
         type(self).seen += 1
         return super().call_operator(op, args, kwargs, meta)
 
@@ -274,7 +275,7 @@ def test_delegates_are_lowered_by_several_processes(build: Build, plain: dict[st
     assert artifacts(build, "--jobs", "3") == plain
 
 
-def test_what_fails_in_a_fork_fails_where_executorch_says_why(monkeypatch: pytest.MonkeyPatch, build: Build) -> None:
+def test_what_fails_in_a_fork_is_tried_again_in_the_parent(monkeypatch: pytest.MonkeyPatch, build: Build) -> None:
     def preprocess(program: object, specs: object) -> None:
         raise RuntimeError(f"process {os.getpid()} cannot")
 
@@ -313,7 +314,7 @@ def test_inductor_is_imported_for_programs_that_need_it() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True)
 
 
-def test_the_stand_in_makes_way_for_the_module() -> None:
+def test_the_module_replaces_its_stand_in() -> None:
     looks = "from torch._inductor.fx_passes.post_grad import post_grad_passes"
     code = f"from etbuild.accelerate import importing\nwith importing():\n    {looks}\n{looks}\n"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -72,7 +72,7 @@ REPLAYS = (
 @pytest.mark.parametrize(
     ("name", "how"), [("Prints", "text = str(module)"), ("Reads", "text = module.code"), ("Replays", REPLAYS)]
 )
-def test_another_backend_sees_what_executorch_alone_shows_it(name: str, how: str, build: Build) -> None:
+def test_another_backend_sees_the_same_with_and_without_acceleration(name: str, how: str, build: Build) -> None:
     made = [
         build(MANIFEST, *options, model=MODEL, backend=BACKEND.format(name=f"{name}{number}", how=how))
         for number, options in enumerate([("--no-accelerate",), ()])

@@ -92,7 +92,7 @@ QUANTIZED = {
     "vulkan-int8": Case("VulkanBackend", {}, 1, {"dynamic": True}),
 }
 # Options without which a backend's own schema refuses a manifest.
-VENDORS = {
+VENDORS: dict[str, dict[str, Any]] = {
     "mediatek": {"platform_config": "mt6991"},
     "nxp": {"target": "imxrt700"},
     "qualcomm": {"soc_model": "SM8650", "htp": {"use_fp16": True}},
@@ -119,7 +119,7 @@ SURROUNDINGS = {
 # Backends whose weights can be stored in a file beside the program.
 TAGGED = ("native", "vulkan")
 # Core ML's tools would give models random names: a case with other weights, and a case with one method.
-CORE_ML = {"coreml-other": {"seed": 1}, "coreml-alone": {}}
+CORE_ML = {"coreml-other": {"seed": 1}, "coreml-single": {}}
 
 
 def is_here(name: str) -> bool:
@@ -127,7 +127,9 @@ def is_here(name: str) -> bool:
 
 
 def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[str, Any] | None = None) -> str:
-    method = {name: {"example_inputs": [{"shape": [rows, WIDTH]}]} for name, rows in ROWS.items()}
+    method: dict[str, dict[str, Any]] = {
+        name: {"example_inputs": [{"shape": [rows, WIDTH]}]} for name, rows in ROWS.items()
+    }
     if quantizer is not None:
         for method_name, rows in ROWS.items():
             calibration = {"factory": "model:batches", "kwargs": {"rows": rows}}
@@ -146,8 +148,8 @@ def manifest(name: str, backend: str, options: dict[str, Any], quantizer: dict[s
 def build_all(root: Path, names: list[str], directory: str, options: str = "", **environment: str) -> str:
     """Builds all cases in a process, and returns its standard error."""
     command = [sys.executable, "-c", BUILD_ALL, directory, options, *(f"{name}.yaml" for name in names)]
-    settled = {**os.environ, **FIXED, **environment}  # as in the command line, except for the hash seed
-    done = subprocess.run(command, cwd=root, env=settled, capture_output=True, check=False)
+    fixed = {**os.environ, **FIXED, **environment}  # as in the command line, except for the hash seed
+    done = subprocess.run(command, cwd=root, env=fixed, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stderr.decode()
 
@@ -172,7 +174,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, model in CORE_ML.items():
             content = yaml.safe_load((root / "coreml.yaml").read_text())
             content = {**content, "name": name, "model": {**content["model"], **model}}
-            if name == "coreml-alone":
+            if name == "coreml-single":
                 del content["methods"]["prefill"]
             (root / f"{name}.yaml").write_text(yaml.safe_dump(content))
         names += CORE_ML
@@ -265,7 +267,7 @@ def test_the_document_has_a_row_for_every_backend() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_document_says_what_a_backend_does(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
+def test_the_documented_measurements_are_right(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
     row = next(row for row in documented_rows() if row[0] == f"`{name}`")
     if not is_here(name):
         pytest.skip(", ".join(problem.message for problem in backends.missing(name, ())))
@@ -277,7 +279,7 @@ def test_the_document_says_what_a_backend_does(name: str, built: Path, built_els
 
 
 @pytest.mark.parametrize("name", TAGGED)
-def test_weights_lie_beside_the_program_once(name: str, built: Path) -> None:
+def test_weights_are_beside_the_program_once(name: str, built: Path) -> None:
     layer = WIDTH * WIDTH * 4
     assert 3 * layer < (built / f"{name}-tagged.weights.ptd").stat().st_size < 3.2 * layer
     assert (built / f"{name}-tagged.pte").stat().st_size < layer
@@ -381,7 +383,7 @@ def test_core_ml_models_with_other_weights_have_other_names(built: Path) -> None
 
 
 def test_a_core_ml_model_of_one_method_is_reproducible(built: Path, built_elsewhere: Path) -> None:
-    assert (built / "coreml-alone.pte").read_bytes() == (built_elsewhere / "coreml-alone.pte").read_bytes()
+    assert (built / "coreml-single.pte").read_bytes() == (built_elsewhere / "coreml-single.pte").read_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(set(backends.BACKENDS) - {*CASES, "custom"} | {"vgf"}))

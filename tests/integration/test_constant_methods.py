@@ -80,7 +80,7 @@ constant_methods:
 
 def answers(program: Path, *names: str) -> list[list[Any]]:
     loaded = Runtime.get().load_program(program)
-    return [list(loaded.load_method(name).execute([])) for name in names]  # type: ignore[union-attr]
+    return [list(loaded.load_method(name).execute([])) for name in names]
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -132,7 +132,7 @@ def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.
         ("no_text", "`constants:no_text` returned a string that is not valid Unicode: surrogates not allowed at 3"),
     ],
 )
-def test_what_is_no_constant_is_an_error(build: Build, factory: str, message: str) -> None:
+def test_values_that_cannot_be_constants_are_errors(build: Build, factory: str, message: str) -> None:
     made = build(f'{MANIFEST}constant_methods: {{value: {{factory: "constants:{factory}"}}}}', constants=CONSTANTS)
     assert made.code == 1
     assert f"constant_methods.value.factory: {message}" in made.err

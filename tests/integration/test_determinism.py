@@ -118,7 +118,9 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere, name)
 
 
-def test_a_calibrated_method_has_the_same_bytes_on_another_processor(tmp_path: Path, cli_built) -> None:
+def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
+    tmp_path: Path, cli_built: Callable[[str], Path]
+) -> None:
     """One machine can only simulate this: the environment asks PyTorch and MKL for the instructions of another
     processor."""
     other = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}

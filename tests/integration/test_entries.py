@@ -243,7 +243,7 @@ LOSING = {
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("what", LOSING)
-def test_what_would_be_lost_is_refused(what: str, strict: bool, build: Build) -> None:
+def test_assignments_that_would_be_lost_are_refused(what: str, strict: bool, build: Build) -> None:
     body, named = LOSING[what]
     model = MODEL.replace("    def by_call", f"    def lose(self, x):\n        {body}\n\n    def by_call")
     model = model.replace("self.linear = shared", "self.linear = shared; self.register_buffer('state', torch.ones(1))")
@@ -253,7 +253,7 @@ def test_what_would_be_lost_is_refused(what: str, strict: bool, build: Build) ->
     assert made.files == []
 
 
-def test_what_strict_export_would_lose_is_refused(build: Build) -> None:
+def test_assignments_that_strict_export_would_lose_are_refused(build: Build) -> None:
     made = build(HEAD + method("assigning", True), model=MODEL)
     assert made.code == 1
     assert "the method reads `count` and assigns to it, but torch.export loses the assignment" in made.err
@@ -527,7 +527,7 @@ def assigned_in(body: str) -> str:
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_state_that_is_no_buffer_is_refused_wherever_it_is(name: str) -> None:
+def test_state_that_is_not_in_a_buffer_is_refused(name: str) -> None:
     said = assigned_in(LOST[name])
     assert f"the method reads `{name}` and assigns to it, but torch.export loses the assignment" in said
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from .conftest import MANIFEST, MODEL, Build
+from .conftest import MANIFEST, MODEL, Build, Outcome
 
 WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.safetensors')
 
 
-def expect(outcome, code: int, *fragments: str) -> None:
+def expect(outcome: Outcome, code: int, *fragments: str) -> None:
     for fragment in fragments:
         assert fragment in outcome.err
     assert outcome.code == code
@@ -70,7 +70,8 @@ TALL = MODEL.replace("Linear(8, 4)", "Sequential(*(torch.nn.Linear(8, 8) for _ i
 def tall(change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> bytes:
     """Returns a file with the weights of `TALL`, each changed."""
     shapes = {f"linear.{n}.{part}": size for n in range(150) for part, size in (("weight", (8, 8)), ("bias", (8,)))}
-    return save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
+    content: bytes = save(dict(change(name, torch.zeros(shape)) for name, shape in shapes.items()))
+    return content
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_module_on_the_meta_device(build: Build) -> None:
     expect(build(model=model), 1, "`linear.weight` is on the meta device and has no content")
 
 
-def test_what_a_model_prints_is_no_result(build: Build) -> None:
+def test_output_of_a_model_is_not_taken_for_a_result(build: Build) -> None:
     model = MODEL.replace("return Net()", "print('hello'); __import__('os').system('echo native')\n    return Net()")
     outcome = build(MANIFEST, "--json", model=model)
     assert "hello" in outcome.err
@@ -336,7 +337,7 @@ def test_a_model_that_exits_is_a_failed_build(build: Build, place: str) -> None:
     expect(build(manifest, model=model, partitioner=source), 1, "SystemExit")
 
 
-def test_what_lies_beside_a_package_is_not_imported_undeclared(build: Build) -> None:
+def test_undeclared_files_beside_a_package_are_not_imported(build: Build) -> None:
     model = "import importlib\nplug = importlib.import_module('pkg.' + 'plug')\n" + MODEL
     sources = {"pkg__net": model, "pkg____init__": "", "pkg__plug": "K = 1\n"}
     expect(build(MANIFEST.replace("model:create", "pkg.net:create"), **sources), 1, "No module named 'pkg.plug'")

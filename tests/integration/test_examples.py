@@ -5,6 +5,7 @@ import operator
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def eager(name: str, sessions: list[list[Call]]) -> list[list[list[Tensor]]]:
     path = MANIFESTS[name]
     manifest = yaml.safe_load(path.read_text())
     files = manifest["model"].get("weights", [])
-    results = []
+    results: list[list[list[Tensor]]] = []
     for calls in sessions:
         module = create(path).eval()
         if files:
@@ -59,42 +60,46 @@ def tokens(length: int, vocab_size: int = 256, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.quick
-def test_mlp(cli_built, tmp_path):
+def test_mlp(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("forward", [floats(1, 16, seed=seed)])] for seed in range(3)]
     assert_as_eager("mlp", cli_built("mlp"), sessions, tmp_path)
 
 
 @pytest.mark.parametrize("method", ["features", "classify"])
-def test_vision(method, cli_built, tmp_path):
+def test_vision(method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[(method, [floats(1, 3, 64, 64, seed=seed)])] for seed in range(3)]
     assert_as_eager("vision", cli_built("vision"), sessions, tmp_path)
     # OpenVINO computes in bf16 if the processor can.
     assert_as_eager("vision_openvino", cli_built("vision_openvino"), sessions, tmp_path, tolerance=3e-2)
 
 
-def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(cli_built, tmp_path):
+def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(
+    cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     sessions = [[("prefill", [tokens(length)])] for length in (1, 2, 16, 17, 128)]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-def test_tiny_lm_prefill_twice_in_one_session(cli_built, tmp_path):
+def test_tiny_lm_prefill_twice_in_one_session(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("prefill", [tokens(40)]), ("prefill", [tokens(7, seed=1)])]]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-def test_tiny_lm_decode_step_by_step_says_what_prefill_says(cli_built, tmp_path):
+def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
+    cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     prompt = tokens(12, seed=2)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12)]
     stepwise, at_once = assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps, [("prefill", [prompt])]], tmp_path)
     torch.testing.assert_close(stepwise[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-def test_tiny_lm_decode_at_the_last_position(cli_built, tmp_path):
+def test_tiny_lm_decode_at_the_last_position(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     steps = [("decode", [tokens(1, seed=i), torch.tensor([i])]) for i in range(128)]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
-def test_tiny_lm_decode_goes_on_where_prefill_stopped(cli_built, tmp_path):
+def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     text = tokens(20, seed=3)
     steps = [("decode", [text[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
     after_prefill = [("prefill", [text[:, :12]]), *steps]
@@ -104,7 +109,7 @@ def test_tiny_lm_decode_goes_on_where_prefill_stopped(cli_built, tmp_path):
     torch.testing.assert_close(continued[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-def test_tiny_lm_answers_its_constants(cli_built, tmp_path):
+def test_tiny_lm_answers_its_constants(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     constants = yaml.safe_load(MANIFESTS["tiny_lm"].read_text())["constant_methods"]
     answers = run(cli_built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]
     values = [[x.tolist() if isinstance(x, Tensor) else x for x in answer] for answer in answers]
@@ -113,12 +118,12 @@ def test_tiny_lm_answers_its_constants(cli_built, tmp_path):
     }
 
 
-def test_encoder_of_the_smallest_example_and_largest_length(cli_built, tmp_path):
+def test_encoder_of_the_smallest_example_and_largest_length(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("encode", [floats(1, frames, 40)])] for frames in (4, 5, 64, 127, 128)]
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built, tmp_path):
+def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [
         [("decode", [tokens(length, 128), floats(1, seen, 64)])]
         for length, seen in ((1, 2), (1, 64), (8, 32), (32, 2), (32, 64))
@@ -126,30 +131,32 @@ def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built, tmp_path
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-def test_decoder_takes_what_the_encoder_gives(cli_built, tmp_path):
+def test_decoder_takes_what_the_encoder_gives(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     program = cli_built("encoder_decoder")
     [[[encoded]]] = run(program, [[("encode", [floats(1, 50, 40)])]], tmp_path)
     assert_as_eager("encoder_decoder", program, [[("decode", [tokens(5, 128), encoded])]], tmp_path)
 
 
-def test_a_method_without_partitioners_is_all_portable(cli_built):
+def test_a_method_without_partitioners_is_all_portable(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("encoder_decoder").with_suffix(".report.json").read_text())
     assert report["methods"]["decode"]["delegates"] == {}
     assert report["methods"]["encode"]["delegates"].keys() == {"XnnpackBackend"}
 
 
 @pytest.mark.parametrize(("name", "method"), [("embedder", "embed"), ("classifier", "classify")])
-def test_shared_weights(name, method, cli_built, tmp_path):
+def test_shared_weights(name: str, method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[(method, [tokens(length)])] for length in (1, 16, 32, 64)]
     assert_as_eager(name, cli_built(name), sessions, tmp_path)
 
 
-def test_both_programs_share_one_file_of_weights(cli_built):
+def test_both_programs_share_one_file_of_weights(cli_built: Callable[[str], Path]) -> None:
     first, second = (cli_built(name).with_suffix(".backbone.ptd").read_bytes() for name in ("embedder", "classifier"))
     assert first == second
 
 
-def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(cli_built, tmp_path):
+def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(
+    cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     copy = tmp_path / "tiny_lm"
     shutil.copytree(EXAMPLES / "tiny_lm", copy, ignore=shutil.ignore_patterns("__pycache__"))
     model = copy / "model.py"
@@ -163,7 +170,7 @@ def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(cli_built, tmp_pa
 
 
 @pytest.mark.parametrize(("file", "manifest", "prefix"), FILES)
-def test_checked_in_weights_are_what_the_script_makes(file, manifest, prefix):
+def test_checked_in_weights_are_what_the_script_makes(file: str, manifest: str, prefix: str) -> None:
     assert (EXAMPLES / file).read_bytes() == contents(EXAMPLES / manifest, prefix)
 
 
@@ -172,13 +179,13 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_run_program_shows_the_outputs(cli_built):
+def test_run_program_shows_the_outputs(cli_built: Callable[[str], Path]) -> None:
     done = run_program(str(cli_built("tiny_lm")), "prefill", "[[72, 101, 108, 108, 111]]")
     assert done.returncode == 0, done.stderr
     assert "tiny_lm.pte prefill([1, 5])\nfloat32 [1, 256]\n" in done.stdout
 
 
-def test_run_program_names_a_missing_weights_file(cli_built, tmp_path):
+def test_run_program_names_a_missing_weights_file(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     for suffix in (".pte", ".index.json"):
         shutil.copy(cli_built("tiny_lm").with_suffix(suffix), tmp_path)
     done = run_program(str(tmp_path / "tiny_lm.pte"), "prefill")
@@ -187,7 +194,7 @@ def test_run_program_names_a_missing_weights_file(cli_built, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "name", "shape"), CALIBRATIONS)
-def test_calibration_is_what_the_generator_makes(file, name, shape):
+def test_calibration_is_what_the_generator_makes(file: str, name: str, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(load_file(EXAMPLES / file), {name: uniform(name, torch.Size(shape))}, rtol=0, atol=0)
 
 
@@ -197,7 +204,7 @@ QUANTIZED = {"spotter_int8": (0.02, 1 / 4), "spotter_int4": (0.15, 1 / 8)}
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_quantized(name, cli_built, tmp_path):
+def test_quantized(name: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     tolerance, _ = QUANTIZED[name]
     recordings = [uniform(f"recording {seed}", torch.Size([1, 256])) for seed in range(4)]
     sessions = [[(method, [recording]) for recording in recordings] for method in ("embed", "classify")]
@@ -208,7 +215,7 @@ def test_quantized(name, cli_built, tmp_path):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_quantized_weights_are_small(name, cli_built):
+def test_quantized_weights_are_small(name: str, cli_built: Callable[[str], Path]) -> None:
     """All linear weights, which both methods share, are compared with the same weights in fp32."""
     _, part = QUANTIZED[name]
     state = load_file(MANIFESTS[name].parent / "spotter.safetensors")

@@ -64,11 +64,12 @@ methods:
 
 def facts(made: Outcome) -> dict[str, Any]:
     assert made.code == 0, made.err
-    return program_file.program_facts(program_file.read_program(made.read("net.pte")))["methods"]
+    methods: dict[str, Any] = program_file.program_facts(program_file.read_program(made.read("net.pte")))["methods"]
+    return methods
 
 
 def run(program: Path, method: str, x: torch.Tensor) -> torch.Tensor:
-    return Runtime.get().load_program(program).load_method(method).execute([x])[0]  # type: ignore[union-attr]
+    return Runtime.get().load_program(program).load_method(method).execute([x])[0]
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_an_algorithm_that_fails_is_named_with_its_line(make: Any) -> None:
         ("there", "`model` has no `there`"),
     ],
 )
-def test_what_is_no_algorithm(make: Any, name: str, message: str) -> None:
+def test_values_that_are_not_algorithms(make: Any, name: str, message: str) -> None:
     common = make(f'executorch: {{memory_planning: {{memory_planning_algo: "model:{name}"}}}}')
     assert common.code in (1, 2)
     assert f"model.yaml:7:54: executorch.memory_planning.memory_planning_algo: {message}" in common.err

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from safetensors.torch import load_file
 
 from tests.conftest import MANIFESTS
 from tests.helpers import commands
-from tests.helpers.runtime import run
+from tests.helpers.runtime import Call, run
+from tests.integration.conftest import Build
 from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
@@ -59,44 +61,47 @@ def reference(name: str) -> Any:
     return module
 
 
-@torch.no_grad()
 def logits(prompt: torch.Tensor) -> torch.Tensor:
-    return reference("llama")(input_ids=prompt).logits
+    with torch.no_grad():
+        output: torch.Tensor = reference("llama")(input_ids=prompt).logits
+    return output
 
 
 def assert_close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_llama_prefill_says_what_transformers_says(cli_built, tmp_path):
+def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompts = [tokens(length, seed=length) for length in (1, 2, 8, 64)]
     sessions = [[("prefill", [prompt, torch.tensor([0])])] for prompt in prompts]
     outputs = run(cli_built("llama"), sessions, tmp_path)
     assert_close(outputs, [[[logits(prompt)]] for prompt in prompts])
 
 
-def test_llama_decode_step_by_step_says_what_transformers_says(cli_built, tmp_path):
+def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
+    cli_built: Callable[[str], Path], tmp_path: Path
+) -> None:
     prompt = tokens(64, seed=1)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(64)]
     [outputs] = run(cli_built("llama"), [steps], tmp_path)
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-def test_llama_prefill_goes_on_in_the_middle(cli_built, tmp_path):
+def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=2)
     calls = [("prefill", [prompt[:, :12], torch.tensor([0])]), ("prefill", [prompt[:, 12:], torch.tensor([12])])]
     [outputs] = run(cli_built("llama"), [calls], tmp_path)
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-def test_llama_decodes_what_prefill_left_in_the_cache(cli_built, tmp_path):
+def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=3)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
     [outputs] = run(cli_built("llama"), [[("prefill", [prompt[:, :12], torch.tensor([0])]), *steps]], tmp_path)
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-def test_llama_has_one_set_of_weights(cli_built):
+def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("llama").with_suffix(".report.json").read_text())
     module = reference("llama")
     stored = sum(tensor.nbytes for tensor in (*module.parameters(), module.model.rotary_emb.inv_freq))
@@ -105,18 +110,20 @@ def test_llama_has_one_set_of_weights(cli_built):
     assert report["bytes"]["named_data"] == {}
 
 
-@torch.no_grad()
-def test_bert_says_what_transformers_says(cli_built, tmp_path):
-    module, calls, expected = reference("bert"), [], []
+def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+    module = reference("bert")
+    calls: list[list[Call]] = []
+    expected = []
     for length in (2, 16, 64):
         ids, mask = tokens(length), (torch.arange(length) < length - length // 4).long().unsqueeze(0)
-        outputs = module(input_ids=ids, attention_mask=mask)
+        with torch.no_grad():
+            outputs = module(input_ids=ids, attention_mask=mask)
         calls.append([("forward", [ids, mask])])
         expected.append([[outputs.last_hidden_state, outputs.pooler_output]])
     assert_close(run(cli_built("bert"), calls, tmp_path), expected)
 
 
-def test_random_weights_are_those_of_the_seed_and_can_be_saved(build, tmp_path):
+def test_random_weights_are_those_of_the_seed_and_can_be_saved(build: Build, tmp_path: Path) -> None:
     torch.manual_seed(3)
     module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TIED))
     module.save_pretrained(tmp_path / "saved")
@@ -134,7 +141,7 @@ def test_random_weights_are_those_of_the_seed_and_can_be_saved(build, tmp_path):
     assert_close(output, expected)
 
 
-def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build, tmp_path):
+def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build: Build, tmp_path: Path) -> None:
     wanted = json.loads(manifest({"class": "LlamaForCausalLM", "config": TINY}, seed=5))
     mask = {"shape": [1, 4], "dtype": "int64", "fill": "ones"}
     wanted["methods"]["forward"]["example_kwargs"] = {"attention_mask": mask}
@@ -201,14 +208,14 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build,
         ),
     ],
 )
-def test_mistakes_are_named(huggingface, message, build):
+def test_mistakes_are_named(huggingface: dict[str, Any], message: str, build: Build) -> None:
     outcome = build(manifest(huggingface, inputs=2))
     assert outcome.code in (1, 2)
     assert message in outcome.err
     assert "Traceback" not in outcome.err
 
 
-def test_a_class_that_cannot_be_exported_is_named(build):
+def test_a_class_that_cannot_be_exported_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "LongformerModel", "config": {**TINY, "attention_window": 4}}))
     assert outcome.code == 1
     assert "model.huggingface: exporting `forward` failed" in outcome.err
@@ -224,7 +231,7 @@ def test_a_class_that_cannot_be_exported_is_named(build):
         ("hidden_size.x", "the configuration has no nested configuration `hidden_size`"),
     ],
 )
-def test_a_key_to_change_that_nothing_reads_is_named(key, message, build):
+def test_a_key_to_change_that_nothing_reads_is_named(key: str, message: str, build: Build) -> None:
     config = {"file": "config.json", "set": {key: 2}}
     files = {"config.json": transformers.LlamaConfig(**TINY).to_json_string().encode()}
     outcome = build(manifest({"class": "LlamaForCausalLM", "config": config}), files=files)
@@ -244,7 +251,9 @@ def test_a_key_to_change_that_nothing_reads_is_named(key, message, build):
         ),
     ],
 )
-def test_changed_keys_reach_nested_and_renamed_configurations(kind, changed, reads, tmp_path):
+def test_changed_keys_reach_nested_and_renamed_configurations(
+    kind: str, changed: dict[str, Any], reads: Callable[[Any], Any], tmp_path: Path
+) -> None:
     from etbuild.inputs.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
@@ -255,13 +264,13 @@ def test_changed_keys_reach_nested_and_renamed_configurations(kind, changed, rea
     assert reads(config) in [(3, 8, 8), 8]
 
 
-def test_a_configuration_that_is_no_mapping_is_named(build):
+def test_a_configuration_that_is_not_a_mapping_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2
     assert "model.huggingface.config: `list.json` is not a configuration" in outcome.err
 
 
-def test_what_to_install_without_transformers(tmp_path):
+def test_what_to_install_without_transformers(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(manifest({"class": "BertModel"}))
     code = "import sys; sys.modules['transformers'] = None; from etbuild.cli.main import main; "
     code += "sys.exit(main(sys.argv[1:]))"
@@ -279,13 +288,13 @@ def distributions(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_version_of_transformers_is_in_the_key():
+def test_the_version_of_transformers_is_in_the_key() -> None:
     found = distributions(MANIFESTS["bert"])
     assert found["transformers"]["version"] == transformers.__version__
     assert "transformers" not in distributions(MANIFESTS["mlp"])
 
 
-def test_a_quantized_llama_is_small_and_near(cli_built, tmp_path):
+def test_a_quantized_llama_is_small_and_near(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     """torchao quantizes a copy of the module. The copy must call its own layers."""
     directory = tmp_path / "llama"
     shutil.copytree(MANIFESTS["llama"].parent, directory)

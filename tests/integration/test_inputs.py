@@ -85,7 +85,7 @@ def eager(built: Outcome) -> Any:
 
 
 def run(program: Path, method: str, *inputs: Any) -> list[torch.Tensor]:
-    return list(Runtime.get().load_program(program).load_method(method).execute(inputs))  # type: ignore[union-attr]
+    return list(Runtime.get().load_program(program).load_method(method).execute(inputs))
 
 
 def nested_inputs(rows: int) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
@@ -185,3 +185,48 @@ def test_what_does_not_fit_is_named(build: Build, old: str, new: str, message: s
     made = build(manifest, model=MODEL)
     assert made.code in (1, 2)
     assert message in made.err
+
+
+DERIVED = """\
+import torch
+
+class Windows(torch.nn.Module):
+    def forward(self, samples, differences):
+        return samples.view(samples.shape[0] // 8, 8).sum(1), samples[1:] + differences
+
+def create():
+    return Windows()
+"""
+
+
+def test_dimensions_may_be_multiples_and_derived_from_others(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward:
+    example_inputs: [{shape: [32]}, {shape: [31]}]
+    dynamic_shapes: [[{dim: seq, multiple_of: 8, max: 128}], [{dim: seq - 1}]]
+"""
+    built = build(manifest, model=DERIVED)
+    assert built.code == 0, built.err
+    for size in (8, 24, 128):
+        samples, differences = torch.randn(size), torch.randn(size - 1)
+        sums, moved = run(built.directory / "net.pte", "forward", samples, differences)
+        assert torch.allclose(sums, samples.view(-1, 8).sum(1), atol=1e-5)
+        assert torch.allclose(moved, samples[1:] + differences)
+
+
+def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [32]}], dynamic_shapes: [[{dim: seq, multiple_of: 8, max: 128}]]}}
+"""
+    source = DERIVED.replace(", differences):", "):").replace("samples[1:] + differences", "samples + torch.ones(32)")
+    built = build(manifest, model=source)
+    assert built.code == 1
+    assert "the model fixes" in built.err

@@ -69,7 +69,7 @@ def test_every_truncation_and_random_damage_is_an_answer_or_an_error(
         assert inspect(broken, capsys)[0] in (0, 2)
 
 
-def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("nothing of the kind")
     assert inspect(tmp_path / "notes.txt", capsys)[0] == 2
     assert inspect(tmp_path / "missing.pte", capsys)[0] == 2

@@ -129,14 +129,14 @@ def test_a_placeholder_partitioner_does_not_reach_the_bytes(build: Build) -> Non
     cos = '[{backend: custom, options: {factory: "recorder:cos"}}, xnnpack]'
     head = MANIFEST[: MANIFEST.index("  prefill")]
     decode = "  decode: {example_inputs: [{shape: [1, 8]}], partitioners: [xnnpack]}\n"
-    alone = build(head + decode, model=MODEL, recorder=RECORDER)
+    single = build(head + decode, model=MODEL, recorder=RECORDER)
     waiting = build(
         head + decode + f"  other: {{entry: plain, example_inputs: [{{shape: [1, 8]}}], partitioners: {cos}}}\n",
         model=MODEL,
         recorder=RECORDER,
     )
     assert waiting.code == 0, waiting.err
-    of = [outcome.json("net.report.json")["methods"]["decode"] for outcome in (alone, waiting)]
+    of = [outcome.json("net.report.json")["methods"]["decode"] for outcome in (single, waiting)]
     assert of[0] == of[1]
 
 
@@ -206,7 +206,8 @@ def run(outcome: Outcome, method: str, *inputs: object) -> list[float]:
 
     assert outcome.code == 0, outcome.err
     loaded = Runtime.get().load_program(outcome.directory / "net.pte").load_method(method)
-    return loaded.execute([torch.tensor([1.0]), *inputs])[0].tolist()
+    output: list[float] = loaded.execute([torch.tensor([1.0]), *inputs])[0].tolist()
+    return output
 
 
 ONE = "{example_inputs: [{shape: [1], fill: 1}]}"

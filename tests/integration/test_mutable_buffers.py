@@ -67,7 +67,8 @@ class Loaded:
 
     def __call__(self, method: str, *values: float) -> list[float]:
         output = self.methods[method].execute([torch.tensor(values, dtype=torch.float32)])[0]
-        return output.flatten().tolist()  # type: ignore[no-any-return]
+        flat: list[float] = output.flatten().tolist()
+        return flat
 
 
 @pytest.mark.parametrize("named_data", ["", 'named_data: {weights: {parameters: ["*"]}}'])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from safetensors.torch import save_file
 
@@ -106,14 +108,14 @@ def test_a_blob_that_tagged_and_untagged_weights_share_stays_with_the_tag(build:
     zero = "net.{}.bias.data = torch.zeros(8)\n    "
     model = MODEL.replace("nn.Linear(8, 2)", "nn.Linear(8, 8)").replace("self.head(self.backbone(tokens))", "BODY")
     model = model.replace("return Net()", f"net = Net()\n    {zero.format('backbone.first')}EDIT\n    return net")
-    alone = build(MANIFEST, model=model.replace("BODY", "self.backbone(tokens)").replace("EDIT", "pass"))
+    backbone_only = build(MANIFEST, model=model.replace("BODY", "self.backbone(tokens)").replace("EDIT", "pass"))
     shared = build(
         MANIFEST,
         model=model.replace(
             "BODY", "self.head(tokens.float()[..., None].expand(1, 4, 8)) + self.backbone(tokens)"
         ).replace("EDIT", zero.format("head")),
     )
-    assert ptd(shared) == ptd(alone)
+    assert ptd(shared) == ptd(backbone_only)
 
 
 def test_every_blob_is_in_one_place(build: Build) -> None:
@@ -235,7 +237,7 @@ def test_the_same_build_gives_the_same_bytes(build: Build) -> None:
     assert [first.read(name) for name in first.files] == [second.read(name) for name in second.files]
 
 
-def test_several_weights_files_make_one_state(build: Build, tmp_path) -> None:
+def test_several_weights_files_make_one_state(build: Build, tmp_path: Path) -> None:
     import torch
 
     shapes = {"backbone.table.weight": (16, 8), "backbone.first.weight": (8, 8), "backbone.first.bias": (8,)}

@@ -81,7 +81,7 @@ def run(made: Outcome, method: str) -> tuple[torch.Tensor, torch.Tensor]:
     program = Runtime.get().load_program(made.directory / "net.pte")
     x = torch.arange(16.0).reshape(2, 8) / 16
     linear = x @ torch.full((8, 4), 0.125) - 0.5
-    return program.load_method(method).execute([x])[0], linear  # type: ignore[union-attr]
+    return program.load_method(method).execute([x])[0], linear
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_another_result_is_an_error(make: Any, hook: str, wanted: str) -> None:
     assert f"passes.{hook}[0]: `passes:nothing` returned NoneType, not {wanted}" in made.err
 
 
-def test_what_is_no_pass_and_what_fails_is_named(make: Any) -> None:
+def test_wrong_and_failing_passes_are_named(make: Any) -> None:
     made = make(passes(edge=["strangers"]))
     assert made.code == 1
     assert "passes.edge[0]: `passes:strangers` returned int among its passes, which is not callable" in made.err

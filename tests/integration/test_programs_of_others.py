@@ -86,7 +86,7 @@ def named_data() -> bytes:
 
 
 @pytest.mark.parametrize("make", [nested, long_names, named_data])
-def test_what_stands_for_much_more_than_its_bytes_is_refused(tmp_path: Path, make: object) -> None:
+def test_a_small_file_that_expands_to_terabytes_is_refused(tmp_path: Path, make: object) -> None:
     assert callable(make)
     path = tmp_path / "bomb"
     path.write_bytes(make())
@@ -98,7 +98,9 @@ def test_named_data_is_read_as_executorch_reads_it() -> None:
     path = SEEDS / "ptd-net"
     content = program_file.named_data_content(path.read_bytes())
     expected = {named.key: content.segments[named.segment_index].size for named in content.named_data}
-    assert program_file.describe(path)["named_data"] == program_file.named_data_facts(path) == expected
+    described = program_file.describe(path)
+    assert described["kind"] == "named_data"
+    assert described["named_data"] == program_file.named_data_facts(path) == expected
     assert expected
 
 

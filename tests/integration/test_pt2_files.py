@@ -107,7 +107,7 @@ def signature(graph: Any) -> Any:
 
 
 def tree(kind: str, context: Any) -> str:
-    leaf = {"type": None, "context": None, "children_spec": []}
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
     return json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf]}])
 
 
@@ -220,7 +220,7 @@ def test_a_declared_operator_may_name_its_arguments_as_it_likes(tmp_path: Path) 
     _operator("torch.ops.pt2_declared.lookup.default")
 
 
-def test_example_inputs_and_guards_are_left_alone(records: dict[str, bytes], tmp_path: Path) -> None:
+def test_example_inputs_and_guards_are_not_read(records: dict[str, bytes], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     hostile = edited(records, GRAPH, lambda graph: graph.update(guards_code=[code(canary)]))
     saved = io.BytesIO()
@@ -446,7 +446,7 @@ def read(file: Path) -> None:
     load_method(plan.export_plan, "forward", Inputs({}, {file.name: file}))
 
 
-def test_whatever_is_damaged_is_an_error_of_the_input(records: dict[str, bytes], tmp_path: Path) -> None:
+def test_damage_is_an_error_of_the_input(records: dict[str, bytes], tmp_path: Path) -> None:
     chance, file, canary = random.Random(0), tmp_path / "net.pt2", tmp_path / "canary"
     good = write(file, records).read_bytes()
     read(file)
@@ -456,7 +456,7 @@ def test_whatever_is_damaged_is_an_error_of_the_input(records: dict[str, bytes],
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         file.write_bytes(damaged[: chance.choice((len(damaged), chance.randrange(len(damaged))))])
         refused_or_read(file)
-    values = [None, True, -1, 2**63, 1e300, "", "x", code(canary), [], {}, "aten", "as_int"]
+    values: list[Any] = [None, True, -1, 2**63, 1e300, "", "x", code(canary), [], {}, "aten", "as_int"]
     tables = {name: json.loads(records[name]) for name in (GRAPH, WEIGHTS, CONSTANTS)}
     for _ in range(80):
         name = chance.choice(list(tables))
@@ -484,9 +484,7 @@ def mutate(content: Any, chance: random.Random, values: list[Any]) -> None:
         content = inner
 
 
-def test_a_build_names_the_file_and_what_is_wrong_with_it(
-    build: Build, records: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_build_names_the_file_and_the_error(build: Build, records: dict[str, bytes], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     hostile = edited(records, GRAPH, lambda graph: some_size(graph, code(canary)))
     content = write(tmp_path / "net.pt2", hostile).read_bytes()

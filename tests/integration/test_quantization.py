@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,12 +107,12 @@ def manifest(quantize: str, backend: str = "xnnpack", methods: str = "features f
 
 
 def module() -> torch.nn.Module:
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(MODEL, scope)
-    return scope["create"]()  # type: ignore[operator,no-any-return]
+    return scope["create"]()
 
 
-def errors_of(made: Outcome, tmp_path, *methods: str) -> list[float]:
+def errors_of(made: Outcome, tmp_path: Path, *methods: str) -> list[float]:
     """Returns the errors of methods against eager PyTorch in fp32, relative to the size of their outputs."""
     inputs = torch.randn(2, 128, generator=torch.Generator().manual_seed(7))
     (outputs,) = run(made.directory / "net.pte", [[(method, [inputs]) for method in methods]], tmp_path)
@@ -121,7 +122,7 @@ def errors_of(made: Outcome, tmp_path, *methods: str) -> list[float]:
     return [float((out - want).norm() / want.norm()) for (out,), want in zip(outputs, expected, strict=True)]
 
 
-def error_of(made: Outcome, tmp_path, method: str = "forward") -> float:
+def error_of(made: Outcome, tmp_path: Path, method: str = "forward") -> float:
     return errors_of(made, tmp_path, method)[0]
 
 
@@ -129,7 +130,7 @@ WEIGHTS = 4 * (128 * 128 + 128 * 32)  # of both linear layers, in fp32
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_scheme(name: str, build: Build, tmp_path) -> None:
+def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     quantize, backend, tolerance, part = SCHEMES[name]
     made = build(manifest(quantize, backend, more='named_data: {weights: {parameters: ["*"]}}\n'), model=MODEL)
     assert made.code == 0, made.err
@@ -145,7 +146,7 @@ def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Buil
     assert len(made.read("net.body.ptd")) > 128 * 128 > len(made.read("net.head.ptd")) > 128 * 32
 
 
-def test_a_method_may_be_left_out(build: Build, tmp_path) -> None:
+def test_a_method_may_be_left_out(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: null, ")
     made = build(text, model=MODEL)
     assert made.code == 0, made.err
@@ -153,7 +154,7 @@ def test_a_method_may_be_left_out(build: Build, tmp_path) -> None:
     assert forward < 1e-5 < features < 0.03
 
 
-def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Build, tmp_path) -> None:
+def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, ")
     made = build(text, model=MODEL)
     assert made.code == 0, made.err
@@ -162,7 +163,7 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
 
 
 @pytest.mark.parametrize(("config", "part", "tolerance"), [("int8", 1 / 4, 0.03), ("8da4w", 1 / 8, 0.15)])
-def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path) -> None:
+def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path: Path) -> None:
     static = STATIC.replace("per_channel: true", "per_channel: true, leave_out: [body]")
     quantize = static.replace("{pt2e", f"{{torchao: [{{config: {config}, modules: [body.*]}}], pt2e", 1)
     tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
@@ -174,7 +175,7 @@ def test_both_ways_in_one_method(config: str, part: float, tolerance: float, bui
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
-def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path) -> None:
+def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path: Path) -> None:
     text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
         "third: {", "third: {entry: forward, "
     )
@@ -213,7 +214,7 @@ def test_a_parameter_of_the_module_was_made_of_no_other(build: Build) -> None:
     assert external == {"gain": {"gain": 512}, "scale": {"gain_scale": 512}}
 
 
-def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
+def test_layers_by_pattern_and_kind(build: Build, tmp_path: Path) -> None:
     quantize = "{torchao: [{config: 8da8w, modules: [head]}, {config: int4, layers: [embedding]}]}"
     made = build(manifest(quantize, methods="text features"), model=MODEL)
     assert made.code == 0, made.err
@@ -230,7 +231,7 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("bits", ["int4", "int8"])
-def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path) -> None:
+def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path: Path) -> None:
     quantize = f"{{torchao: [{{config: int8}}, {{config: {bits}, layers: [embedding]}}]}}"
     made = build(manifest(quantize, methods="text"), model=MODEL)
     assert made.code == 0, made.err
@@ -239,10 +240,10 @@ def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build,
     with torch.no_grad():
         expected = module().text(tokens)
     assert 1e-3 < float((actual - expected).norm() / expected.norm()) < 0.2
-    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # in fp32 the linear layer alone has 16 kB
+    assert len(made.read("net.pte")) < 64 * 128 + 128 * 32 + 8_000  # the linear layer in fp32 would have 16 kB
 
 
-def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = build(manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}', methods="forward"), model=MODEL)
     assert made.code == 0, made.err
@@ -250,7 +251,7 @@ def test_training(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < error_of(made, tmp_path) < 0.1
 
 
-def test_training_changes_no_other_method(build: Build, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_changes_no_other_method(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}').replace(
         "forward: {", "forward: {quantize: null, "
@@ -283,13 +284,13 @@ def batches():
 """
 
 
-def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path) -> None:
+def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path: Path) -> None:
     made = build(manifest(STATIC, methods="forward").replace("[2, 128]", "[2, 8]"), model=STATEFUL)
     assert made.code == 0, made.err
     (((actual,),),) = run(made.directory / "net.pte", [[("forward", [torch.zeros(2, 8)])]], tmp_path)
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(STATEFUL, scope)
-    bias = scope["create"]().linear.bias  # type: ignore[operator]
+    bias = scope["create"]().linear.bias
     torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
 
 
@@ -348,15 +349,15 @@ def train(prepared):
 """
 
 
-def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path) -> None:
+def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path: Path) -> None:
     quantize = '{pt2e: {quantizers: [xnnpack], qat: "model:train"}}'
     made = build(manifest(quantize, methods="forward").replace("[2, 128]", "[2, 8]"), model=NORMED)
     assert made.code == 0, made.err
     inputs = torch.full((2, 8), 10.0)
     (((actual,),),) = run(made.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(NORMED, scope)
-    bias = scope["create"]().linear.bias  # type: ignore[operator]
+    bias = scope["create"]().linear.bias
     # Training learned that the mean of the inputs is about 10. It left `sum` unchanged, which could be in the hundreds.
     torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
 
@@ -369,14 +370,14 @@ def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
         assert WEIGHTS / 4 < len(made.read("net.all.ptd")) < WEIGHTS / 4 * 1.35
 
 
-def test_a_layer_of_two_names_is_quantized_once(build: Build, tmp_path) -> None:
+def test_a_layer_of_two_names_is_quantized_once(build: Build, tmp_path: Path) -> None:
     model = MODEL.replace("        self.head =", "        self.first = self.body[0]\n        self.head =")
     made = build(manifest("{torchao: [{config: 8da8w, modules: [first]}]}", methods="features"), model=model)
     assert made.code == 0, made.err
     assert 1e-5 < error_of(made, tmp_path, "features") < 0.03
 
 
-def test_passes_run_where_the_manifest_says(build: Build, tmp_path) -> None:
+def test_passes_run_where_the_manifest_says(build: Build, tmp_path: Path) -> None:
     passes = 'passes: {pre_prepare: ["model:add_a_relu"]}'
     made = build(manifest(STATIC.replace("pt2e: {", f"pt2e: {{{passes}, "), methods="forward"), model=MODEL)
     assert made.code == 0, made.err
@@ -385,7 +386,7 @@ def test_passes_run_where_the_manifest_says(build: Build, tmp_path) -> None:
     assert actual.min() == 0
 
 
-def test_calibration_from_a_file(build: Build, tmp_path) -> None:
+def test_calibration_from_a_file(build: Build, tmp_path: Path) -> None:
     batches = torch.randn(3, 2, 128, generator=torch.Generator().manual_seed(1))
     text = manifest(STATIC.replace('{factory: "model:batches"}', "{file: batches.safetensors}"))
     made = build(text, model=MODEL, files={"batches.safetensors": save({"x": batches})})
@@ -396,7 +397,7 @@ def test_calibration_from_a_file(build: Build, tmp_path) -> None:
     assert other.read("net.pte") != made.read("net.pte")
 
 
-def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path) -> None:
+def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path: Path) -> None:
     dims = "forward: {dynamic_shapes: [[{dim: batch, min: 1, max: 8}, null]], "
     text = manifest(batches("torch.randn(7, 128)"), methods="forward").replace("forward: {", dims)
     made = build(text, model=MODEL)
@@ -420,14 +421,14 @@ def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, but another input has 1" in made.err
 
 
-def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path) -> None:
+def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: Path) -> None:
     text = manifest(batches("torch.randn(2, 128)"))
-    alone = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
-    both, one = build(text, model=MODEL), build(alone, model=MODEL)
+    without_features = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
+    both, one = build(text, model=MODEL), build(without_features, model=MODEL)
     assert error_of(both, tmp_path) == error_of(one, tmp_path)
 
 
-def test_weights_from_a_file_are_quantized(build: Build, tmp_path) -> None:
+def test_weights_from_a_file_are_quantized(build: Build, tmp_path: Path) -> None:
     state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
     text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
     made = build(text, model=MODEL.replace("manual_seed(0)", "manual_seed(5)"), files={"net.safetensors": save(state)})
@@ -442,14 +443,14 @@ def exported(entry: str, **shapes: object) -> bytes:
             self.net = net
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return getattr(self.net, entry)(x)  # type: ignore[no-any-return]
+            return getattr(self.net, entry)(x)
 
     written = io.BytesIO()
     torch.export.save(torch.export.export(Entry(module()), (torch.zeros(2, 128),), **shapes), written)
     return written.getvalue()
 
 
-def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
+def test_an_exported_program_is_a_method(build: Build, tmp_path: Path) -> None:
     dims = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=2, max=8)},)}
     files = {"forward.pt2": exported("forward", **dims), "features.pt2": exported("features")}
     text = (
@@ -460,9 +461,9 @@ def test_an_exported_program_is_a_method(build: Build, tmp_path) -> None:
     assert made.code == 0, made.err
     assert max(errors_of(made, tmp_path, "features", "forward")) < 1e-5
     assert len(made.read("net.pte")) < WEIGHTS * 1.2  # the body is stored once
-    alone = build(text.replace(", features: {program: features.pt2}", ""), files=files)
+    single = build(text.replace(", features: {program: features.pt2}", ""), files=files)
     inputs = torch.randn(8, 128)
-    (((actual,),),) = run(alone.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+    (((actual,),),) = run(single.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
     torch.testing.assert_close(actual, module()(inputs), rtol=1e-4, atol=1e-4)
 
 
@@ -518,7 +519,7 @@ def test_refused(quantize: str, message: str, build: Build) -> None:
     assert made.files == []
 
 
-def test_a_file_that_is_no_exported_program(build: Build) -> None:
+def test_a_file_that_is_not_an_exported_program(build: Build) -> None:
     text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: forward.pt2}}\n"
     state = io.BytesIO()
     torch.save({"weight": torch.ones(2)}, state)
@@ -535,7 +536,7 @@ def test_a_file_that_is_no_exported_program(build: Build) -> None:
 
 
 @pytest.mark.parametrize("strict", ["false", "true"])
-def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path) -> None:
+def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path: Path) -> None:
     layers = """\
 def create():
     net = Net()
@@ -561,7 +562,7 @@ def create():
     assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
 
 
-def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path) -> None:
+def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
     model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
     model += "class Head(torch.nn.Linear):\n    pass\n"
     made = build(manifest("{torchao: [{config: 8da8w, modules: [head]}]}", methods="forward"), model=model)

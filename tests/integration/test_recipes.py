@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from etbuild.backends import recipes
 
-from .conftest import Build
+from .conftest import Build, Outcome
 from .test_quantization import MODEL, error_of, module
 
 RECIPE = """\
@@ -68,7 +68,7 @@ def test_names_are_those_of_executorch(family: recipes.Family) -> None:
         ("{name: xnnpack_torchao_int8da_int4w_per_tensor, kwargs: {group_size: 64}}", 0.15),
     ],
 )
-def test_recipe(recipe: str, tolerance: float, build: Build, tmp_path) -> None:
+def test_recipe(recipe: str, tolerance: float, build: Build, tmp_path: Path) -> None:
     made = build(manifest(recipe), model=MODEL)
     assert made.code == 0, made.err
     assert tolerance / 100 < error_of(made, tmp_path) < tolerance
@@ -101,7 +101,7 @@ def test_a_calibration_of_the_manifest_leaves_the_weights_to_the_recipe(build: B
     assert any("dequantize_affine" in name for name in operators), operators
 
 
-def test_manifest_overrides_a_recipe(build: Build, tmp_path) -> None:
+def test_manifest_overrides_a_recipe(build: Build, tmp_path: Path) -> None:
     text = manifest("xnnpack_pt2e_int8_dynamic_per_channel", method=", quantize: null, partitioners: [portable]")
     made = build(text, model=MODEL)
     assert made.code == 0, made.err
@@ -109,7 +109,7 @@ def test_manifest_overrides_a_recipe(build: Build, tmp_path) -> None:
     assert made.json("net.report.json")["methods"]["forward"]["operators"]["delegated"] == {}
 
 
-def test_calibration_of_a_recipe(build: Build, tmp_path) -> None:
+def test_calibration_of_a_recipe(build: Build, tmp_path: Path) -> None:
     calibration = 'defaults: {quantize: {pt2e: {calibration: {factory: "model:batches"}}}}\n'
     made = build(manifest("xnnpack_pt2e_int8_static_per_channel", calibration), model=MODEL)
     assert made.code == 0, made.err
@@ -140,7 +140,7 @@ def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -
     assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest overrides the recipe
 
 
-def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> None:
+def test_memory_planning_of_a_method_overrides_a_recipe(build: Build) -> None:
     recipe = RECIPE.replace("segment_alignment=4096", "memory_planning_pass=MemoryPlanningPass(alignment=32)")
     recipe = recipe.replace("import ExecutorchBackendConfig", "import ExecutorchBackendConfig, MemoryPlanningPass")
     recipe = recipe.replace(
@@ -151,7 +151,10 @@ def test_memory_planning_of_a_method_holds_against_a_recipe(build: Build) -> Non
     made = build(manifest('"recipe:create"', method=memory), model=MODEL, recipe=recipe)
     assert made.code == 0, made.err
     left = build(manifest('"recipe:create"'), model=MODEL, recipe=recipe)
-    memory_of = lambda outcome: sum(outcome.json("net.report.json")["methods"]["forward"]["memory"])  # noqa: E731
+
+    def memory_of(outcome: Outcome) -> int:
+        return sum(outcome.json("net.report.json")["methods"]["forward"]["memory"])
+
     assert memory_of(made) < memory_of(left)
 
 
@@ -315,7 +318,10 @@ def test_stages(build: Build) -> None:
     assert made.files == [
         "1-source_transform", "2-quantize", "3-export", "4-to_edge", "5-lower", "6-to_executorch"
     ]  # fmt: skip
-    read = lambda name: made.read(name).decode()  # noqa: E731
+
+    def read(name: str) -> str:
+        return made.read(name).decode()
+
     assert "Linear(in_features=128" in read("1-source_transform/features.txt")
     assert "dequantize_per_channel" in read("2-quantize/features.txt")
     assert "choose_qparams" in read("3-export/features.txt")

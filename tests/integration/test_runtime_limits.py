@@ -85,7 +85,7 @@ def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
     except RuntimeError:
         return False
     wanted = computed(method, x)
-    return result.shape == wanted.shape and torch.equal(result.double(), wanted.double())
+    return bool(result.shape == wanted.shape and torch.equal(result.double(), wanted.double()))
 
 
 LIMITS = [
@@ -104,7 +104,7 @@ def test_a_limit_of_the_runtime_is_noted(build: Build, method: str, shape: list[
     assert f"note: ExecuTorch's runtime cannot run all of `{method}`: {message}" in made.err
     [note] = made.json("net.report.json")["notes"]
     assert message in note
-    assert not agrees(made, method, torch.ones(shape)), "ExecuTorch has mended this: take it out of `runtime_limits`"
+    assert not agrees(made, method, torch.ones(shape)), "ExecuTorch has fixed this: remove it from `runtime_limits`"
 
 
 EMPTY = """\
@@ -136,7 +136,7 @@ def test_a_program_whose_constants_are_all_empty_cannot_be_loaded_from_a_file(
     program = Runtime.get().load_program(made.directory / "net.pte")
     try:
         assert len(program.load_method("forward").execute([torch.ones(2, 4)])[0]) == 2 + rows
-        assert loads, "ExecuTorch has mended this: take it out of `runtime_limits`"
+        assert loads, "ExecuTorch has fixed this: remove it from `runtime_limits`"
     except RuntimeError:
         assert not loads
 
@@ -148,7 +148,7 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
 
 
 @pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
-def test_what_the_runtime_can_do_is_not_noted(build: Build, method: str, shape: list[int]) -> None:
+def test_supported_operators_are_not_noted(build: Build, method: str, shape: list[int]) -> None:
     made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
     assert made.code == 0, made.err
     assert "notes" not in made.json("net.report.json")
@@ -164,7 +164,7 @@ def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
     )
     made = build(manifest("find", [2, 2], ALLOWED), model=MODEL)
     assert made.code == 0, made.err
-    assert not agrees(made, "find", torch.ones(2, 2)), "ExecuTorch has mended this: take it out of `runtime_limits`"
+    assert not agrees(made, "find", torch.ones(2, 2)), "ExecuTorch has fixed this: remove it from `runtime_limits`"
 
 
 WEIGHTS = """\
@@ -217,7 +217,7 @@ def test_weights_that_are_not_finite_fail_the_build_where_that_is_asked_for(buil
     assert "checks.finite: the parameter `linear.weight` has 1 NaN of 16 elements" in refused.err
 
 
-def test_a_weight_that_no_method_reads_is_not_looked_at(build: Build) -> None:
+def test_a_weight_that_no_method_reads_is_not_checked(build: Build) -> None:
     asked = weights('other.bias: "nan"', "checks: {finite: true}\n", partitioners="[]")
     assert build(asked, model=WEIGHTS).code == 0
 
@@ -238,7 +238,7 @@ def test_a_weight_that_is_not_finite_shows_in_what_it_is_quantized_to(build: Bui
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "float8_e5m2", "complex64"])
-def test_weights_of_every_dtype_are_looked_at(name: str) -> None:
+def test_weights_of_every_dtype_are_checked(name: str) -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

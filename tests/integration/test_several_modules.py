@@ -101,7 +101,7 @@ def test_what_modules_share_is_in_the_artifact_once(
     program = Runtime.get().load_program(made.directory / "net.pte", data_path=data)
     x = torch.randn(2, 64)
     for method, module in (("classify", modules["classifier"]), ("embed", modules["embedder"].embed)):
-        found = program.load_method(method).execute([x])[0]  # type: ignore[union-attr]
+        found = program.load_method(method).execute([x])[0]
         torch.testing.assert_close(found, module(x))
 
 
@@ -197,7 +197,7 @@ def test_an_exported_program_may_write_to_what_two_modules_share(build: Build) -
     ("kind", "message"),
     [("other", "returned a dict with int at `number`"), ("name", "returned a dict with the key `training`")],
 )
-def test_what_is_no_module_is_an_error(build: Build, kind: str, message: str) -> None:
+def test_values_that_are_not_modules_are_errors(build: Build, kind: str, message: str) -> None:
     made = build(manifest(kind), model=MODEL, files={"net.safetensors": save({"x": torch.zeros(1)})})
     assert made.code == 1
     assert f"model.factory: `model:create` {message}" in made.err

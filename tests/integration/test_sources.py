@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used, read_sources
+from etbuild.inputs.import_graph import UsedSources, read_sources
 from etbuild.inputs.key import describe_files
 from etbuild.inputs.user_code import importable, load_callable
 
@@ -43,20 +43,20 @@ OTHER = "raise RuntimeError('this is what the file holds by now')\n"
 
 
 @pytest.fixture
-def used(tmp_path: Path) -> Used:
+def used(tmp_path: Path) -> UsedSources:
     (tmp_path / "digested.py").write_text(MODEL, "utf-8")
     return read_sources({"digested.py": tmp_path / "digested.py"})
 
 
 @pytest.fixture
-def edited(used: Used) -> Iterator[Used]:
+def edited(used: UsedSources) -> Iterator[UsedSources]:
     """Returns sources with a file that was edited after it was digested."""
     used.sources["digested.py"].write_text(OTHER)
     yield used
     assert not (used.sources["digested.py"].parent / "__pycache__").exists()
 
 
-def test_an_edit_after_the_digest_does_not_run(edited: Used) -> None:
+def test_an_edit_after_the_digest_does_not_run(edited: UsedSources) -> None:
     digest = describe_files(Inputs(), edited, {})["sources"]["digested.py"]
     with importable(edited, []) as finder:
         create = load_callable("digested:create", finder, ())
@@ -65,7 +65,7 @@ def test_an_edit_after_the_digest_does_not_run(edited: Used) -> None:
     assert digest == hashlib.sha256(MODEL.encode()).hexdigest()
 
 
-def test_tracebacks_and_inspect_show_what_runs(edited: Used) -> None:
+def test_tracebacks_and_inspect_show_what_runs(edited: UsedSources) -> None:
     with importable(edited, []) as finder:
         fail = load_callable("digested:fail", finder, ())
         assert inspect.getsource(fail).startswith("def fail():\n    raise ValueError")
@@ -89,7 +89,7 @@ def test_what_is_exported_is_what_runs(tmp_path: Path, strict: bool) -> None:
     assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_asserts_are_kept_whatever_python_is_told(tmp_path: Path) -> None:
+def test_asserts_are_kept_under_any_option_of_python(tmp_path: Path) -> None:
     (tmp_path / "digested.py").write_text("assert False, 'kept'\n")
     script = f"""
 from pathlib import Path

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from etbuild.errors import InputError
 from etbuild.inputs import distributions
 from etbuild.processes.environment import FIXED, environment, python_path
 from tests.helpers.commands import etbuild
@@ -81,7 +81,7 @@ def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_
 RUN = "import site; site.main(); from etbuild.__main__ import main; sys.exit(main())"
 
 
-def test_what_stays_of_an_environment() -> None:
+def test_kept_and_dropped_variables_of_an_environment() -> None:
     stays = {
         "PATH": "/bin",
         "HOME": "/home/me",
@@ -109,7 +109,7 @@ def test_what_stays_of_an_environment() -> None:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site directory of an environment that takes its packages from the environment of the tests."""
     root = tmp_path_factory.mktemp("own")
     venv.create(root, symlinks=True, with_pip=False)
@@ -167,7 +167,7 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
     distributions.check_unedited.__wrapped__("edited")
     module.write_text(content)
     os.utime(module, (late, late))
-    with pytest.raises(distributions.InputError, match=r"`edited.py` of the installed package `edited` was changed"):
+    with pytest.raises(InputError, match=r"`edited.py` of the installed package `edited` was changed"):
         distributions.check_unedited.__wrapped__("edited")
 
 

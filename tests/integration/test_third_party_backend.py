@@ -141,7 +141,7 @@ EDGE = "def edge_requirements(self, options, program): return EdgeRequirements()
         ("named_data_is_weights = True", "`named_data_is_weights` is no part of `Backend`: "),
     ],
 )
-def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, line: str, message: str) -> None:
+def test_errors_of_a_backend_are_at_its_place_in_the_manifest(own_site: Path, line: str, message: str) -> None:
     assert_refused(own_site, changed_class(line), message)
 
 
@@ -157,7 +157,7 @@ def test_what_is_wrong_with_a_backend_is_said_where_it_is_named(own_site: Path, 
         ("Tally.__init__ = lambda self: setattr(self, 'separable', 1)", "`separable` has to be True or False"),
     ],
 )
-def test_a_class_that_is_no_backend_is_refused(own_site: Path, code: str, message: str) -> None:
+def test_a_class_that_is_not_a_backend_is_refused(own_site: Path, code: str, message: str) -> None:
     assert_refused(own_site, code, message)
 
 
@@ -211,7 +211,7 @@ FAILED = "the backend `tally` failed when it"
         ),
     ],
 )
-def test_what_a_backend_raises_is_no_bug_of_ours(
+def test_an_exception_of_a_backend_is_a_build_error(
     own_site: Path, tmp_path: Path, lines: tuple[str, ...], message: str
 ) -> None:
     code = changed_class(*lines)

@@ -79,7 +79,7 @@ def test_a_device_trains_the_weights_of_named_data(build: Build) -> None:
         ('passes: {aten: ["model:joint"]}', "", "no method trains a weight"),
     ],
 )
-def test_what_would_not_be_outside_is_an_error(build: Build, old: str, new: str, message: str) -> None:
+def test_weights_inside_the_program_cannot_be_trained(build: Build, old: str, new: str, message: str) -> None:
     made = build(MANIFEST.replace(old, new), model=MODEL)
     assert made.code == 1
     assert f"executorch.external_mutable_weights: {message}" in made.err

@@ -8,14 +8,14 @@ import pytest
 
 from etbuild.cache.store import Cache
 
-from .conftest import MANIFEST, MODEL, Build
+from .conftest import MANIFEST, MODEL, Build, Outcome
 
 EXACT = MODEL.replace(
     "return Net()", "net = Net()\n    for p in net.parameters():\n        p.data.fill_(0.5)\n    return net"
 )
 
 
-def verified(build: Build, model: str, manifest: str = MANIFEST, *options: str):  # type: ignore[no-untyped-def]
+def verified(build: Build, model: str, manifest: str = MANIFEST, *options: str) -> Outcome:
     return build(manifest, "--verify-reproducible", *options, model=model)
 
 

@@ -78,7 +78,7 @@ def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("watch", [".", "out"], indirect=True)
-def test_what_it_makes_changes_nothing(watch: Watch) -> None:
+def test_its_own_outputs_start_no_build(watch: Watch) -> None:
     watch.turn()
     ready, _, _ = select.select([watch.output], [], [], 3.0)
     assert not ready, os.read(watch.output, 1 << 16)

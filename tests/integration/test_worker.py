@@ -121,7 +121,7 @@ def test_arguments_may_come_in_a_file(worker: Worker, tmp_path: Path) -> None:
     assert "cannot read the file of arguments" in missing.output
 
 
-def test_what_a_model_prints_is_no_response(worker: Worker, tmp_path: Path) -> None:
+def test_output_of_a_model_is_not_taken_for_a_response(worker: Worker, tmp_path: Path) -> None:
     response = worker.ask(*build(project(tmp_path / "in", LOUD), tmp_path / "out"), request_id=5)
     assert (response.exit_code, response.request_id) == (0, 5)
     for who in ("by Python", "to standard error", "to the descriptor", "by C"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from etbuild import json_schema
 from etbuild.files import digests
 from etbuild.plan.plan import from_manifest
+from etbuild.results import Index
 
 MANIFEST: dict[str, Any] = {
     "name": "net",
@@ -27,10 +29,10 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> dict[str, Any]:
+def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> Index:
     """Returns an index. `inputs` replaces parts of the key's inputs."""
     plan = from_manifest(manifest)
-    described = {
+    described: Any = {
         "schema": "executorch-key/v2",
         "plan": plan.to_json(),
         "sources": {"model.py": sha256("model"), "layers/rope.py": sha256("rope")},
@@ -46,7 +48,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
         **inputs,
     }
     names = [f"layer{number}.weight" for number in range(tensors)]
-    index = {
+    index: Index = {
         "schema": "executorch-index/v2",
         "name": plan.name,
         "key": digests.digest(described),
@@ -66,10 +68,10 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
     return index
 
 
-def edited(manifest: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
+def edited(manifest: Mapping[str, Any], *path: Any, value: Any) -> dict[str, Any]:
     """Returns a copy with another value at a path."""
-    result = copy.deepcopy(manifest)
-    target = result
+    result = copy.deepcopy(dict(manifest))
+    target: Any = result
     for part in path[:-1]:
         target = target[part] if isinstance(target, list) else target.setdefault(part, {})
     target[path[-1]] = value

@@ -96,10 +96,10 @@ def test_custom_partitioners_are_one_backend_where_one_factory_makes_them() -> N
 def test_partitioners_of_coreml_meet_where_their_methods_can_be_one_model() -> None:
     new, old = (entry("coreml", minimum_deployment_target=target) for target in ("iOS18", "iOS17"))
     precise = entry("coreml", minimum_deployment_target="iOS18", compute_precision="float32")
-    alone = entry("coreml", minimum_deployment_target="iOS18", multimethod_weight_sharing_strategy="disabled")
+    unpaired = entry("coreml", minimum_deployment_target="iOS18", multimethod_weight_sharing_strategy="disabled")
     written = entry("coreml", minimum_deployment_target="iOS18", compute_precision="float16", compute_unit="cpu_only")
-    lists = {"e": [new], "f": [old], "g": [precise], "h": [alone], "i": [written]}
-    assert align(lists) == [{"e": new, "i": written}, {"f": old}, {"g": precise}, {"h": alone}]
+    lists = {"e": [new], "f": [old], "g": [precise], "h": [unpaired], "i": [written]}
+    assert align(lists) == [{"e": new, "i": written}, {"f": old}, {"g": precise}, {"h": unpaired}]
 
 
 def test_of_opposite_orders_the_backend_that_knows_one_method_is_called_twice() -> None:

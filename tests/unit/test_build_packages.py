@@ -36,7 +36,7 @@ def files(root: Path) -> dict[str, str]:
 
 def test_bytecode_that_is_being_written_is_not_among_the_sources_of_the_pex(
     builder: ModuleType, site: Path, tmp_path: Path
-):
+) -> None:
     before = files(site)
     sources = builder.snapshot(site, tmp_path / "sources")
     with builder.compile_bytecode(site):
@@ -50,7 +50,7 @@ def test_bytecode_that_is_being_written_is_not_among_the_sources_of_the_pex(
 
 def test_sources_are_copied_where_there_are_no_links(
     builder: ModuleType, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 

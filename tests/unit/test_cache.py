@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_a_record_under_another_name_is_not_used(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"schema": "executorch-cache-record/v1"}'])
-def test_what_has_its_own_digest_and_is_no_record(kept: Kept, body: bytes) -> None:
+def test_a_file_with_a_right_digest_that_is_not_a_record_is_damage(kept: Kept, body: bytes) -> None:
     kept.store()
     kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     assert kept.fetch() is None
@@ -206,19 +207,24 @@ def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
     assert [path.name for path in (kept.root / "cache/locks").iterdir()] == ["gc"]
 
 
-def test_the_collector_waits_for_who_reads(kept: Kept) -> None:
+def test_the_collector_waits_for_readers(kept: Kept) -> None:
     kept.store()
     reading, done = threading.Event(), threading.Event()
     original = kept.cache._copy_out
 
-    def slowly(*arguments: object) -> None:
+    def slowly(*arguments: Any) -> None:
         reading.set()
         time.sleep(0.2)
         assert not done.is_set()
-        original(*arguments)  # type: ignore[arg-type]
+        original(*arguments)
 
-    kept.cache._copy_out = slowly  # type: ignore[method-assign]
-    collector = threading.Thread(target=lambda: (reading.wait(), Cache(kept.root / "cache").gc(0), done.set()))
+    def collect() -> None:
+        reading.wait()
+        Cache(kept.root / "cache").gc(0)
+        done.set()
+
+    kept.cache._copy_out = slowly  # type: ignore[assignment,method-assign]
+    collector = threading.Thread(target=collect)
     collector.start()
     assert kept.fetch() == FILES
     collector.join()
@@ -422,7 +428,7 @@ def test_a_pipe_in_place_of_a_blob_does_not_hang(kept: Kept) -> None:
     assert kept.fetch() == FILES
 
 
-def test_what_the_cache_has_not_made_is_left_alone_and_said_once(kept: Kept) -> None:
+def test_foreign_files_in_the_cache_stay_and_are_reported_once(kept: Kept) -> None:
     kept.store()
     mine = ["blobs/ff/orphan", "blobs/README", "records/program/note", "tmp/half", "locks/mine", f"blobs/00/{OTHER}"]
     for name in mine:
@@ -478,7 +484,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
     assert "name a directory that you can write to with --cache-dir" in str(error.value)
 
 
-def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None:
+def test_a_failed_store_leaves_no_record_and_does_not_fail_the_build(kept: Kept) -> None:
     shutil.rmtree(kept.root / "cache/tmp")
     (kept.root / "cache/tmp").write_text("in the way")
     kept.store()
@@ -487,7 +493,7 @@ def test_a_store_that_fails_is_no_error_and_leaves_no_record(kept: Kept) -> None
     assert kept.fetch() is None
 
 
-def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_fail_the_build(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     script = (
         "import resource, sys; from pathlib import Path; from etbuild.cache.store import Cache\n"

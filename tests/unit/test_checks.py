@@ -11,10 +11,14 @@ from etbuild.errors import BuildError, CheckError
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.report import checks
 from etbuild.report.report import report
+from etbuild.results import LoweringFacts
 
 from .indexes import MANIFEST, edited
 
-LOWERING: dict[str, Any] = {
+LOWERING: LoweringFacts = {
+    "schema": "executorch-lowering/v1",
+    "data": {},
+    "tensors": {},
     "constant_methods": {},
     "artifacts": [
         {"file": "net.pte", "kind": "program", "size": 1000, "sha256": "0" * 64},
@@ -27,6 +31,7 @@ LOWERING: dict[str, Any] = {
             for name, memory in {"decode": [10, 20], "prefill": [100]}.items()
         },
         "bytes": {"constants": [1, 2], "mutable": [], "delegates": [30], "named_data": {"key": 5}},
+        "external_keys": [],
     },
     "operators": {
         "decode": {"delegated": {"XnnpackBackend": {"aten::linear": 3}}, "fallback": {"aten::sin": 1}},
@@ -131,8 +136,9 @@ WRONG = {
 }
 
 
-def found(**facts: Any) -> dict[str, Any]:
-    return {**LOWERING, **facts}
+def found(**facts: Any) -> LoweringFacts:
+    lowering: LoweringFacts = {**LOWERING, **facts}  # type: ignore[typeddict-item]
+    return lowering
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_declarations_have_a_name_and_a_file(value: str, capsys: pytest.CaptureF
     assert "expected NAME=FILE" in capsys.readouterr().err
 
 
-def test_a_root_that_is_no_directory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_root_that_is_not_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", MLP, "--root", "no/such"]) == 2
     assert "--root no/such: not a directory" in capsys.readouterr().err
 
@@ -105,7 +105,7 @@ def test_a_full_standard_output_is_reported() -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_streams_are_no_error(closed: str) -> None:
+def test_closed_streams_are_not_errors(closed: str) -> None:
     result = subprocess.run(["sh", "-c", f"{sys.executable} -m etbuild validate {MLP} {closed}"], check=False)
     assert result.returncode == 0
 

@@ -49,7 +49,7 @@ def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object)
     "text",
     ["yes", "No", "on", "OFF", "017", "-08", "1_000", "0b11", "1:30", "1:30.5", "2026-01-31", "2026-13-45", "0b_"],
 )
-def test_what_yaml_1_1_reads_otherwise_is_an_error(tmp_path: Path, text: str) -> None:
+def test_values_that_yaml_1_1_reads_differently_are_errors(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError) as error:
         load(tmp_path / "x.yaml", text)
     (problem,) = error.value.problems

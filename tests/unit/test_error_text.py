@@ -71,7 +71,7 @@ def test_an_error_of_one_line_is_not_written_to_a_file(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_without_a_place_for_files_there_is_none(cache: Path) -> None:
+def test_without_a_directory_for_files_no_file_is_written(cache: Path) -> None:
     cache.parent.write_text("a file")
     assert whole_error(raised(LONG)) is None
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from etbuild.errors import BuildError, EtbuildError, InputError, Position, Problem
+from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Position, Problem
 from etbuild.folding import folded, listed
 from etbuild.foreign_errors import from_exception, wrap_library_errors, wrap_system_errors
 from etbuild.manifest.positions import located
@@ -28,9 +28,9 @@ def test_an_error_is_at_a_path_at_a_position_or_at_no_place() -> None:
 
 
 def test_an_inherited_value_is_located_where_the_manifest_sets_it() -> None:
-    common = ("executorch", "memory_planning", "alignment")
-    own = ("methods", "f", "memory_planning", "alignment")
-    of_method = {("methods", "f"): LINE}
+    common: DocumentPath = ("executorch", "memory_planning", "alignment")
+    own: DocumentPath = ("methods", "f", "memory_planning", "alignment")
+    of_method: dict[DocumentPath, Position] = {("methods", "f"): LINE}
     assert str(located(InputError.at(own, "wrong"), {**of_method, common: Position("m.yaml", 9, 1)})) == (
         "m.yaml:9:1: executorch.memory_planning.alignment: wrong"
     )

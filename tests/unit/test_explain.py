@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from etbuild.analysis import explanation
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.results import Index, Release
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
@@ -20,12 +21,13 @@ BEFORE = make_index()
 EXPORT, LOWER = ["export", "lower, if the exported graphs change", "report"], ["lower", "report"]
 
 
-def changed(name: str, **values: Any) -> dict[str, Any]:
+def changed(name: Literal["sources", "data"], **values: str) -> Index:
     """Returns an index in which inputs of one kind differ."""
-    return make_index(**{name: {**BEFORE["inputs"][name], **values}})
+    inputs: dict[str, Any] = {name: {**BEFORE["inputs"][name], **values}}
+    return make_index(**inputs)
 
 
-def toolchain(driver: dict[str, str] | None = None, **distributions: dict[str, str]) -> dict[str, Any]:
+def toolchain(driver: Release | None = None, **distributions: Release) -> Index:
     found = copy.deepcopy(BEFORE["inputs"]["toolchain"])
     found["distributions"].update(distributions)
     return make_index(toolchain={**found, "driver": driver or found["driver"]})
@@ -137,7 +139,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0)
     return printed.err if expect else printed.out
 
 
-def write(directory: Path, index: dict[str, Any], name: str = "net") -> Path:
+def write(directory: Path, index: Index, name: str = "net") -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.index.json"
     path.write_text(json.dumps(index))
@@ -179,12 +181,12 @@ def test_the_tree_of_a_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (None, "no such file or directory"),
         ("{", "not an index"),
-        ("[]", "its schema is none, not executorch-index/v2"),
+        ("[]", "it has no `schema`, which must be executorch-index/v2"),
         ('{"schema": "executorch-index/v1"}', "create it again with this version of `etbuild`"),
         ('{"schema": "executorch-index/v2"}', "the key `name` is missing"),
     ],
 )
-def test_what_is_no_index(
+def test_files_that_are_not_indexes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
 ) -> None:
     path = tmp_path / "x.index.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,6 +12,11 @@ import pytest
 
 from etbuild.errors import BuildError
 from etbuild.files import artifacts
+
+
+def writing(data: bytes) -> Callable[[BinaryIO], object]:
+    """Returns a function that writes these bytes to a file."""
+    return lambda file: file.write(data)
 
 
 def test_what_is_staged_appears_when_published(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_files_of_a_renamed_tag_go_with_their_index(tmp_path: Path) -> None:
         with artifacts.staging(tmp_path) as staged:
             made = [artifacts.write(staged, f"a.{tag}.ptd", "named_data", lambda file: file.write(b"x"), tag)]
             index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
-            made.append(artifacts.write(staged, "a.index.json", "index", lambda file, index=index: file.write(index)))
+            made.append(artifacts.write(staged, "a.index.json", "index", writing(index)))
             artifacts.publish(made, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index.json", "a.new.ptd"]
 
@@ -100,9 +106,7 @@ def test_shards_of_an_earlier_build_go_and_those_of_others_stay(tmp_path: Path) 
                 artifacts.write(staged, shard, "named_data", lambda file: file.write(b"x"), "tag") for shard in shards
             ]
             index = json.dumps({"artifacts": [*(artifact.facts() for artifact in made), {"file": "b.tag/1.ptd"}]})
-            made.append(
-                artifacts.write(staged, "a.index.json", "index", lambda file, text=index: file.write(text.encode()))
-            )
+            made.append(artifacts.write(staged, "a.index.json", "index", writing(index.encode())))
             artifacts.publish(made, tmp_path)
         (tmp_path / "b.tag").mkdir(exist_ok=True)
         (tmp_path / "b.tag/1.ptd").write_bytes(b"another program's")
@@ -133,10 +137,7 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def publish(directory: Path, content: dict[str, bytes]) -> None:
     """Publishes files. The last one is the index."""
     with artifacts.staging(directory) as staged:
-        made = [
-            artifacts.write(staged, name, "x", lambda file, data=data: file.write(data))
-            for name, data in content.items()
-        ]
+        made = [artifacts.write(staged, name, "x", writing(data)) for name, data in content.items()]
         artifacts.publish(made, directory)
 
 
@@ -184,7 +185,7 @@ def test_an_index_removes_nothing_but_artifacts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["[" * 100_000, '{"artifacts": 5}', '{"artifacts": [5]}', "null", "\udcff"])
-def test_what_is_no_index_is_replaced(tmp_path: Path, index: str) -> None:
+def test_a_file_that_is_not_an_index_is_replaced(tmp_path: Path, index: str) -> None:
     (tmp_path / "a.index.json").write_text(index, errors="surrogateescape")
     publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
     assert (tmp_path / "a.index.json").read_bytes() == b"{}"

@@ -16,7 +16,10 @@ from etbuild.processes import forked
 
 
 def writer(path: Path) -> Callable[[], None]:
-    return lambda: path.write_text(str(os.getpid())) and None
+    def write() -> None:
+        path.write_text(str(os.getpid()))
+
+    return write
 
 
 def test_each_task_has_a_process_of_its_own(tmp_path: Path) -> None:
@@ -39,7 +42,7 @@ def test_no_more_run_at_once_than_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [BuildError, InputError])
 def test_an_error_in_a_task_is_raised_in_the_parent(kind: type[BuildError]) -> None:
-    problem = Problem("it is wrong", ("methods", "f", 0), "mend it")
+    problem = Problem("it is wrong", ("methods", "f", 0), "fix it")
 
     def task() -> None:
         raise kind([problem])

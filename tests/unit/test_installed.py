@@ -80,7 +80,9 @@ def test_an_editable_package_may_be_made_of_links(site: Path) -> None:
     assert_follows(site.parent / "blocks/mlp.py")
 
 
-def test_where_it_lies_does_not_matter(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_of_a_package_does_not_matter(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = digest()
     site.rename(tmp_path / "moved")
     monkeypatch.syspath_prepend(tmp_path / "moved")
@@ -95,7 +97,7 @@ def test_a_package_whose_files_are_not_found_is_refused(site: Path) -> None:
     assert digest()
 
 
-def test_a_package_of_a_hook_alone_is_known_by_its_record(site: Path) -> None:
+def test_a_package_that_is_only_a_hook_is_known_by_its_record(site: Path) -> None:
     (site / "our_net").rename(site / "net")
     (site / "our_hook.pth").write_text("# when Python starts\nimport net\n")
     metadata(site, RECORD="our_hook.pth,sha256=a,33\n")
@@ -114,3 +116,10 @@ def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
 
 def test_the_driver_is_there_by_its_files() -> None:
     assert "etbuild" not in toolchain.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
+
+
+def test_metadata_is_read_as_pythons_own_library_reads_it() -> None:
+    for each in importlib.metadata.distributions():
+        name = each.metadata["Name"]
+        theirs = importlib.metadata.distribution(name)  # the first of this name, if there are two
+        assert distributions.version_and_requirements(name) == (theirs.version, tuple(theirs.requires or ()))

@@ -16,7 +16,7 @@ from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
-from etbuild.plan.plan import from_manifest, read
+from etbuild.plan.plan import from_manifest, read_plan
 from tests.conftest import MANIFESTS
 
 from .indexes import MANIFEST, edited, make_index
@@ -42,14 +42,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_what_is_no_strict_json_is_refused(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         json_file.parse(data)
 
 
 @pytest.mark.parametrize("verb", ["explain", "lock", "diff"])
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_every_verb_says_what_is_wrong_with_an_index(
+def test_every_verb_names_the_error_in_an_index(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, data: bytes
 ) -> None:
     path = tmp_path / "net.index.json"
@@ -59,7 +59,7 @@ def test_every_verb_says_what_is_wrong_with_an_index(
     assert f"{path}: not an index: " in capsys.readouterr().err
 
 
-def test_what_fits_the_limits_is_read() -> None:
+def test_values_within_the_limits_are_read() -> None:
     deepest = b"[" * 100 + b"]" * 100
     for data in (b"1", b"-9223372036854775808", b"18446744073709551615", b'"\\ud83d\\ude00"', deepest):
         assert json_file.parse(data) == json.loads(data)
@@ -145,10 +145,10 @@ def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "plan.json"
     for part in (whole, whole.export_plan, whole.lower_plan, *methods):
         path.write_bytes(digests.canonical_json(part.to_json()))
-        assert read(path, type(part)) == part
+        assert read_plan(path, type(part)) == part
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     link = tmp_path / "link"
@@ -157,7 +157,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r".+"):
             regular_files.read(path, 10)
         with pytest.raises(InputError, match="not a lockfile"):
-            json_file.read(path, "a lockfile", "lock")
+            json_file.read(path, json_file.Format("a lockfile", "lock"))
 
 
 def test_only_the_allowed_size_of_a_large_file_is_read(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_only_the_allowed_size_of_a_large_file_is_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(InputError, match="not a lockfile: larger than"):
-        json_file.read(path, "a lockfile", "lock")
+        json_file.read(path, json_file.Format("a lockfile", "lock"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "b/../../a", "/etc/passwd", "a\0", "out", "way/a", "none"])
@@ -215,7 +215,7 @@ def test_a_file_with_many_errors_takes_no_longer_than_its_first_errors(tmp_path:
         sys.setprofile(counted)
         try:
             with pytest.raises(InputError):
-                json_file.check(index, tmp_path / "net.index.json", "an index", "index")
+                json_file.check(index, tmp_path / "net.index.json", json_file.Format("an index", "index"))
         finally:
             sys.setprofile(None)
         return count

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etbuild.cli import main
+from etbuild.results import Index
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
 
-def write(path: Path, index: dict[str, Any]) -> Path:
+def write(path: Path, index: Index) -> Path:
     path.write_text(json.dumps(index))
     return path
 
@@ -36,7 +36,7 @@ def test_a_lockfile_holds_what_is_shipped(locked: list[str]) -> None:
     assert main.main(["lock", *locked]) == 0
 
 
-def test_another_report_is_no_change(locked: list[str]) -> None:
+def test_another_report_is_not_a_change(locked: list[str]) -> None:
     index = make_index(edited(MANIFEST, "checks", value={"max_program_bytes": 9000}))
     index["artifacts"][2]["sha256"] = sha256("other")
     write(Path(locked[0]), index)
@@ -46,8 +46,9 @@ def test_another_report_is_no_change(locked: list[str]) -> None:
 def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     index = make_index(edited(MANIFEST, "methods", "embed", value={"example_inputs": [{"shape": [1]}]}))
     index["versions"]["etbuild"] = "0.3.0"
-    index["artifacts"][0].update(size=1500, sha256=sha256("larger"))
-    index["artifacts"][1].update(sha256=sha256("retrained"))
+    program, named_data, *_ = index["artifacts"]
+    program["size"], program["sha256"] = 1500, sha256("larger")
+    named_data["sha256"] = sha256("retrained")
     index["artifacts"].insert(2, {"file": "net.more.ptd", "kind": "named_data", "size": 9, "sha256": sha256("more")})
     write(Path(locked[0]), index)
     capsys.readouterr()

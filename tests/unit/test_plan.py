@@ -15,7 +15,7 @@ from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.expectations import check_expectations
 from etbuild.plan.parts import BackendEntry, WeightsFile
-from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read, weights_names
+from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read_plan, weights_names
 from etbuild.plan.positions import positions_from_json, positions_to_json
 
 from .indexes import edited
@@ -56,7 +56,7 @@ def planned(tmp_path: Path, text: str) -> Plan:
     return from_manifest(validate.load(path).data)
 
 
-def test_weights_are_blamed_where_they_stand() -> None:
+def test_errors_of_weights_are_at_their_key() -> None:
     one, other = WeightsFile.read("a.pt"), WeightsFile.read({"file": "b.pt", "ignore": ["x"]})
     assert weights_names((one,)) == {"a.pt": ("model", "weights")}
     assert weights_names((one, other))["b.pt"] == ("model", "weights", 1, "file")
@@ -146,18 +146,18 @@ def test_positions_survive_json() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"schema": "executorch-lower-plan/v1"}'])
-def test_a_file_that_is_no_such_plan(tmp_path: Path, content: str | None) -> None:
+def test_a_file_that_is_not_the_expected_plan_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "plan.json"
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match="not a plan"):
-        read(path, ExportPlan)
+        read_plan(path, ExportPlan)
 
 
 def test_all_methods_are_not_lowered_by_the_plan_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "decode.json"
     path.write_bytes(digests.canonical_json(planned(tmp_path, MANIFEST).lower_plan.of_method("decode").to_json()))
-    assert read(path, MethodPlan).methods.keys() == {"decode"}
+    assert read_plan(path, MethodPlan).methods.keys() == {"decode"}
     assert main(["lower", str(path), f"--export={tmp_path}", "-o", str(tmp_path / "out")]) == 2
     assert "not a plan: the key `executorch` is missing" in capsys.readouterr().err
 
@@ -181,7 +181,7 @@ def test_a_damaged_plan_is_an_error_in_words(tmp_path: Path, path: tuple[str, ..
     lower = planned(tmp_path, MANIFEST).lower_plan.to_json()
     file.write_bytes(digests.canonical_json(edited(lower, *path, value=value)))
     with pytest.raises(InputError, match=re.escape(message)):
-        read(file, LowerPlan)
+        read_plan(file, LowerPlan)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_a_damaged_method_is_an_error_in_words(tmp_path: Path, path: tuple[Any, 
     export = planned(tmp_path, MANIFEST).export_plan.to_json()
     file.write_bytes(digests.canonical_json(edited(export, "methods", "decode", *path, value=value)))
     with pytest.raises(InputError, match=re.escape(message)):
-        read(file, ExportPlan)
+        read_plan(file, ExportPlan)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     BatchesFile,
     ContainerExample,
@@ -14,7 +15,6 @@ from etbuild.plan.parts import (
     FileExample,
     ModuleSource,
     NamedData,
-    Part,
     RecipeCall,
     TensorExample,
     TorchaoEntry,
@@ -87,7 +87,7 @@ def test_example_inputs_and_their_json(document: dict[str, Any], part: Part) -> 
 
 def test_dynamic_shapes_have_the_form_of_their_input() -> None:
     dim = {"dim": "n", "min": 1, "max": 4}
-    assert read_shapes({"a": [None, [dim]], "dim": None}) == {"a": (None, (Dim("n", 1, 4),)), "dim": None}
+    assert read_shapes({"a": [None, [dim]], "dim": None}) == {"a": (None, (Dim("n", 1, 4, 1, 1, 0),)), "dim": None}
 
 
 @pytest.mark.parametrize("document", [{}, {"file": "a.pt"}, {"file": "a.pt", "keys": ["x"]}])
@@ -109,5 +109,12 @@ def test_a_configuration_of_torchao_and_its_json(own: dict[str, Any]) -> None:
 
 
 def test_keys_that_are_no_field_are_not_read() -> None:
-    document = {"factory": "a:a", "huggingface": None, "kwargs": {}, "seed": 1, "modules": [], "weights": ["a.pt"]}
+    document: dict[str, Any] = {
+        "factory": "a:a",
+        "huggingface": None,
+        "kwargs": {},
+        "seed": 1,
+        "modules": [],
+        "weights": ["a.pt"],
+    }
     assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, (), None)

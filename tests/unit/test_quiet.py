@@ -11,7 +11,7 @@ import pytest
 from etbuild.processes import library_output
 
 
-def test_what_is_kept_back_is_shown_if_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_output_is_shown_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     with library_output.shown_if_it_fails():
         print("statistics")
     assert capsys.readouterr() == ("", "")
@@ -21,7 +21,7 @@ def test_what_is_kept_back_is_shown_if_it_fails(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("", "a reason\n")
 
 
-def test_what_native_code_writes_is_hidden_inside(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_native_code_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
     with library_output.native_messages_off():
         os.write(2, b"inside ")
     os.write(2, b"outside")

@@ -29,7 +29,7 @@ def test_the_second_manifest_fits_into_the_first(tmp_path: Path) -> None:
     assert set(validate.load(tmp_path / "net.yaml").data["methods"]) == {"prefill", "decode"}
 
 
-def test_the_error_is_what_the_driver_says(tmp_path: Path) -> None:
+def test_the_error_is_what_the_driver_prints(tmp_path: Path) -> None:
     (tmp_path / "net.yaml").write_text(FIRST_MANIFEST.replace("[xnnpack]", "[xnnpak]"))
     with pytest.raises(InputError) as error:
         validate.load(tmp_path / "net.yaml", "models/net/net.yaml")

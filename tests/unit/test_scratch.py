@@ -59,7 +59,7 @@ def make_old(path: Path) -> None:
     os.utime(path, (then, then), follow_symlinks=False)
 
 
-def test_what_is_made_goes(tmp_path: Path) -> None:
+def test_temporary_directories_are_removed(tmp_path: Path) -> None:
     with Scratch(tmp_path, HIDDEN) as scratch:
         (scratch.path / "directory").mkdir()
         (scratch.path / "directory/file").write_text("")
@@ -86,14 +86,14 @@ def test_a_directory_stays_while_its_process_or_a_fork_of_it_lives(tmp_path: Pat
     assert (tmp_path / "precious/file").read_text() == "mine"
 
 
-def test_what_is_let_go_meanwhile_is_swept_at_the_end(tmp_path: Path) -> None:
+def test_directories_released_meanwhile_are_swept_at_the_end(tmp_path: Path) -> None:
     process, child = hold(tmp_path)
     with Scratch(tmp_path, HIDDEN):
         end(process, child)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_files_of_others_stay(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "made-by-etbuild").write_text("")
@@ -148,7 +148,7 @@ def test_an_unfinished_file_stays_while_it_is_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "other", "tmp4567abcd"]
 
 
-def test_what_another_machine_made_stays_for_a_week(tmp_path: Path) -> None:
+def test_directories_of_another_machine_stay_for_a_week(tmp_path: Path) -> None:
     """A network file system may grant the lock to both machines."""
     names = [".etbuild-0123456789abcdef", ".etbuild-01234567", "etbuild-again-0123456789abcdef"]
     (tmp_path / "tmp").mkdir()

@@ -41,7 +41,7 @@ def test_a_blob_that_is_shared_does_not_hide_one_of_its_size_that_is_not() -> No
     assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0
 
 
-def test_weights_that_one_method_alone_reads_are_no_lost_sharing() -> None:
+def test_weights_that_only_one_method_reads_are_not_lost_sharing() -> None:
     one, other = xnnpack({"k": 400, "l": 400}, w=400, v=400), xnnpack({"k": 400, "m": 400}, w=400, u=400)
     assert weight_sharing.measure({"a": [one], "b": [other]})["duplicate_bytes"] == 0
 
@@ -100,7 +100,7 @@ def test_one_weight_of_zeros_may_be_there_twice() -> None:
     assert [(each["weight"], each["bytes"]) for each in found["duplicates"]] == [("a", 64)]
 
 
-def test_blobs_are_counted_by_content_whatever_names_it_has() -> None:
+def test_blobs_are_counted_by_content_under_all_names() -> None:
     """Both zeros are one blob. It does not count as another weight of the same size that is not shared."""
     one = Place("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
     other = Place("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})

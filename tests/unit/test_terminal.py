@@ -12,6 +12,7 @@ from etbuild.analysis import inspection
 from etbuild.analysis.tables import table
 from etbuild.cli import main
 from etbuild.errors import Problem, printable, steers
+from etbuild.results import BlobSizes, FileHead, ProgramFile, ProgramMethod
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -62,10 +63,16 @@ def test_names_in_indexes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_names_in_programs() -> None:
-    method = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
-    sizes = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
-    head = {"file": EVIL, "size": 1, "sha256": ""}
-    program = {"kind": "program", **head, "methods": {EVIL: method}, "bytes": sizes, "external_keys": [EVIL]}
+    method: ProgramMethod = {"inputs": [], "outputs": [], "operators": {EVIL: 1}, "delegates": {EVIL: 1}, "memory": []}
+    sizes: BlobSizes = {"constants": [], "mutable": [], "delegates": [], "named_data": {}}
+    head: FileHead = {"file": EVIL, "size": 1, "sha256": ""}
+    program: ProgramFile = {
+        "kind": "program",
+        **head,
+        "methods": {EVIL: method},
+        "bytes": sizes,
+        "external_keys": [EVIL],
+    }
     assert is_clean(inspection.text(program))
     assert is_clean(inspection.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
     assert is_clean(table([("a", "b"), (EVIL, EVIL)]))
@@ -79,5 +86,5 @@ def test_ordinary_characters_without_a_form_may_be_in_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eb", "\u2066", "\x9b", "\ud800", "\u2028", "\u200f"])
-def test_what_steers_a_terminal_or_turns_text_may_not(name: str) -> None:
+def test_characters_that_control_a_terminal_or_reverse_text_may_not(name: str) -> None:
     assert steers(name)

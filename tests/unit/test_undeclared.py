@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_what_a_forked_process_is_refused_fails_the_build(tmp_path: Path) -> Non
         run(tmp_path, code)
 
 
-def test_what_a_forked_process_reads_besides_is_known(tmp_path: Path) -> None:
+def test_undeclared_reads_of_a_forked_process_are_known(tmp_path: Path) -> None:
     code = "import os\nif os.fork() == 0:\n    os.environ.get('HOME')\n    os._exit(0)\nos.wait()"
     with undeclared.unkeyed() as found:
         run(tmp_path, code)
@@ -154,7 +155,7 @@ def test_a_package_that_is_edited_beside_its_models_may_be_imported(editable: Pa
 
 
 @pytest.mark.parametrize("file", ["flat_proj/table.txt", "manifests/helper_of_proj.py"])
-def test_what_else_lies_there_is_refused(file: str, editable: Path) -> None:
+def test_undeclared_files_beside_an_editable_package_are_refused(file: str, editable: Path) -> None:
     with pytest.raises(BuildError, match="is not a declared file"):
         run(editable / "manifests", f"import flat_proj.net\nopen({str(editable / file)!r})", "flat_proj")
 
@@ -289,11 +290,12 @@ def test_another_interpreter_is_known(tmp_path: Path) -> None:
     assert found == {"starts another interpreter"}
 
 
-def test_memory_that_processes_share_starts_none(tmp_path: Path) -> None:
+def test_shared_memory_does_not_count_as_a_started_process(tmp_path: Path) -> None:
     """Python starts its own process that removes leftover shared memory."""
 
     def task() -> set[str]:
-        multiprocessing.resource_tracker._resource_tracker._fd = None  # as if it had not been started
+        tracker: Any = multiprocessing.resource_tracker._resource_tracker
+        tracker._fd = None  # as if it had not been started
         with undeclared.unkeyed() as found:
             code = "from multiprocessing.shared_memory import SharedMemory\nm = SharedMemory(create=True, size=9)\n"
             run(tmp_path, code + "m.close()\nm.unlink()")

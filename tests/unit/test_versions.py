@@ -22,27 +22,31 @@ def install(release: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> N
 
 
 @pytest.mark.parametrize("release", releases.SUPPORTED)
-def test_supported_releases_are_accepted_without_a_message(release, monkeypatch, tmp_path, capsys):
+def test_supported_releases_are_accepted_without_a_message(
+    release: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(release, monkeypatch, tmp_path)
     releases.check()
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_older_release_is_refused(monkeypatch, tmp_path):
+def test_an_older_release_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install("1.3.1", monkeypatch, tmp_path)
     with pytest.raises(BuildError, match=r"ExecuTorch 1\.3\.1 is too old(.|\n)*supported: 1\.4\.1, 1\.5\.1"):
         releases.check()
 
 
 @pytest.mark.parametrize("release", ["1.5.0", "1.10.0"])
-def test_an_unknown_release_is_tried(release, monkeypatch, tmp_path, capsys):
+def test_an_unknown_release_is_tried(
+    release: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(release, monkeypatch, tmp_path)
     releases.check()
     assert f"note: ExecuTorch {release} is untested (tested: " in capsys.readouterr().err
     assert not releases.fitting()
 
 
-def test_the_package_asks_for_these_releases():
+def test_the_package_asks_for_these_releases() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     oldest, newest = releases.SUPPORTED[0], releases.SUPPORTED[-1]
     assert f"executorch>={oldest},<={newest}" in project["dependencies"]

@@ -22,20 +22,20 @@ def main() -> int:
         _look_where_builds_look()
     arguments = sys.argv[1:]
     if arguments == _WORKER or arguments[:1] == ["watch"]:
-        _settle(arguments)
-    from etbuild.cli import main as cli
+        _restart(arguments)
+    from etbuild.cli.main import main as run_command
 
     if arguments == _WORKER:
         from etbuild.worker import server
 
-        return server.serve(cli.main)
+        return server.serve(run_command)
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 
         descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
         # The parent knows why this process is interrupted, and says so.
-        work_for_parent(descriptor, lambda: cli.main(arguments, tell_interrupt=lambda: None))
-    return cli.main(arguments, lambda limit: _supervise(arguments, limit))
+        work_for_parent(descriptor, lambda: run_command(arguments, tell_interrupt=lambda: None))
+    return run_command(arguments, lambda limit: _supervise(arguments, limit))
 
 
 def _current_directory() -> str:
@@ -52,11 +52,11 @@ def _supervise(arguments: list[str], limit: float | None) -> None:
     supervise(f"{_SUPERVISED}{{}}", arguments, limit)
 
 
-def _settle(arguments: list[str]) -> None:
-    """Restarts this process in settled surroundings. For processes that live long and fork for each build."""
+def _restart(arguments: list[str]) -> None:
+    """Restarts this process in fixed surroundings. For processes that live long and fork for each build."""
     from etbuild.processes import environment
 
-    if not environment.is_settled():
+    if not environment.is_fixed():
         os.execve(sys.executable, environment.command(arguments), environment.environment())
 
 
@@ -73,14 +73,14 @@ def _start_as_file() -> None:
     """Does what Python does for `-m etbuild`, but does not run `sitecustomize` and `usercustomize`."""
     from importlib import util
 
-    here = Path(__file__).parent
-    sys.path[:] = [place for place in sys.path if place != str(here)]
+    root = Path(__file__).parent
+    sys.path[:] = [place for place in sys.path if place != str(root)]
     if sys.flags.no_site:
         import site
 
         site.execsitecustomize = site.execusercustomize = lambda: None
         site.main()
-    spec = util.spec_from_file_location("etbuild", here / "__init__.py", submodule_search_locations=[str(here)])
+    spec = util.spec_from_file_location("etbuild", root / "__init__.py", submodule_search_locations=[str(root)])
     assert spec is not None
     assert spec.loader is not None
     package = util.module_from_spec(spec)

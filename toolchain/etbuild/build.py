@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
@@ -14,7 +14,7 @@ from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used, used_sources
+from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.inputs.step_context import Stage
 from etbuild.plan.plan import LowerPlan, Plan
@@ -22,11 +22,12 @@ from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.results import KeyInputs
     from etbuild.steps.lower import Lowering
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """The result of a successful build.
 
     Attributes:
@@ -43,20 +44,23 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class BuildOptions:
     """Where and how a build runs. They do not change what it makes.
 
     Attributes:
         stage: Is called for each stage, to show progress.
         cache: The cache for results; None to build without one.
-        settle: Is called before the first step runs. It makes the surroundings the same for each build.
+        restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
+            already has them.
         effort: How lowering runs.
+        verify_reproducible: Build twice without the cache, and compare.
     """
 
     stage: Stage
     cache: Cache | None = None
-    settle: Callable[[], None] = lambda: None
+    restart: Callable[[], None] = lambda: None
     effort: Effort = field(default_factory=Effort)
+    verify_reproducible: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ class _Request:
 
     plan: Plan
     inputs: Inputs
-    used: Used
-    described: dict[str, Any]
+    used: UsedSources
+    described: KeyInputs
 
     @property
     def key(self) -> str:
@@ -87,9 +91,7 @@ class _Request:
         check_unchanged(self.described, self.inputs, self.used, data_in_key(self.inputs, self.plan))
 
 
-def build(
-    plan: Plan, inputs: Inputs, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False
-) -> Built:
+def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) -> BuildResult:
     """Builds a program, or takes it from the cache.
 
     Args:
@@ -97,33 +99,32 @@ def build(
         inputs: The declared inputs. The build reads no other files.
         directory: The directory for `NAME.pte`, `NAME.TAG.ptd`, `NAME.report.json` and `NAME.index.json`. They appear
             there when all of them are written and checked.
-        surroundings: Where and how the build runs.
-        verify_reproducible: Build twice without the cache, and compare.
+        options: Where and how the build runs.
 
     Raises:
         InputError: A declared input is missing or does not fit, or a package that a backend needs is not installed.
         BuildError: The model cannot be exported, lowered or written.
         CheckError: The program breaks a limit of the manifest's `checks`.
     """
-    cache = surroundings.cache
+    cache = options.cache
     plan.check_backends()
-    with surroundings.stage("read the inputs"):
+    with options.stage("read the inputs"):
         used = used_sources(inputs, plan.export_plan)
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
     # A caller who changes how lowering runs wants lowering to run.
-    if cache is None or verify_reproducible or not surroundings.effort.accelerate:
-        surroundings.settle()
-        return _build(request, directory, surroundings, verify_reproducible)
-    found = _cached(request, directory, surroundings.stage, cache)
-    if found is None:
-        surroundings.settle()
+    if cache is None or options.verify_reproducible or not options.effort.accelerate:
+        options.restart()
+        return _build(request, directory, options)
+    cached = _cached(request, directory, options.stage, cache)
+    if cached is None:
+        options.restart()
         with cache.building("program", request.key):
-            found = _cached(request, directory, surroundings.stage, cache)
-            found = found or _build(request, directory, surroundings)
-    return found
+            cached = _cached(request, directory, options.stage, cache)
+            cached = cached or _build(request, directory, options)
+    return cached
 
 
-def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> Built | None:
+def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
     with staging(directory) as staged:
         with stage("look into the cache"):
             names = cache.fetch("program", request.key, staged)
@@ -136,23 +137,23 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
         if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
-        return Built(request.key, publish(artifacts, directory), {"program": "cached"})
+        return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
 
 
 def _verify(request: _Request, lowered: list[Artifact]) -> None:
     from etbuild.analysis import reproduce
 
-    made = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
+    paths = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
     plan = request.plan
-    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(made))
+    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(paths))
 
 
-def _build(request: _Request, directory: Path, surroundings: Surroundings, verify_reproducible: bool = False) -> Built:
-    plan, name, stage = request.plan, request.plan.name, surroundings.stage
+def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildResult:
+    plan, name, stage = request.plan, request.plan.name, options.stage
     from etbuild.inputs.undeclared import unkeyed
 
     # A comparison of two builds needs two builds, so the cache must not replace one.
-    steps = _Steps(request, replace(surroundings, cache=None) if verify_reproducible else surroundings)
+    steps = _Steps(request, replace(options, cache=None) if options.verify_reproducible else options)
     with staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
@@ -160,34 +161,34 @@ def _build(request: _Request, directory: Path, surroundings: Surroundings, verif
         with stage("check and report"):
             from etbuild.steps import report
 
-            made = staged / "program"
-            lowering = report.read_lowering(made / f"{name}.lowering.json")
-            lowered = [Artifact(made, **facts) for facts in lowering["artifacts"]]
-            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, made)]
-        if verify_reproducible:
+            program_directory = staged / "program"
+            lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
+            lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
+            artifacts = [*lowered, *report.check_and_report(plan, request.described, lowering, program_directory)]
+        if options.verify_reproducible:
             with stage("build again and compare"):
                 _verify(request, lowered)
-        if surroundings.cache is not None and not unknown:
-            surroundings.cache.store("program", request.key, made, [artifact.file for artifact in artifacts])
-        return Built(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
+        if options.cache is not None and not unknown:
+            options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+        return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 
 class _Steps:
     """The steps that take time. Each comes from the cache if its inputs are the same as before."""
 
-    def __init__(self, request: _Request, surroundings: Surroundings) -> None:
+    def __init__(self, request: _Request, options: BuildOptions) -> None:
         self.request = request
-        self.cache = surroundings.cache
-        self.stage = surroundings.stage
-        self.effort = surroundings.effort
+        self.cache = options.cache
+        self.stage = options.stage
+        self.effort = options.effort
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
-        from etbuild.steps import export as export_step
+        from etbuild.steps.export import export
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
-        run = lambda: export_step.export(plan, inputs, used, directory, self.stage)  # noqa: E731
+        run = lambda: export(plan, inputs, used, directory, self.stage)  # noqa: E731
         return self._step("export", _export_key(self.request), directory, run)
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
@@ -198,41 +199,41 @@ class _Steps:
             directory: The directory to make.
             methods: Receives `run` or `cached` for each method, if the methods are lowered one by one.
         """
-        from etbuild.steps import lower as lower_step
+        from etbuild.steps import lower
 
         plan = self.request.plan.lower_plan
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
-            what = lower_step.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
-            if self.cache is not None and self.effort.accelerate and lower_step.separable(plan, what.export):
+            what = lower.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+            if self.cache is not None and self.effort.accelerate and lower.separable(plan, what.export):
                 self._lower_one_by_one(what, directory, methods)
             else:
-                lower_step.lower(what, directory)
+                lower.lower(what, directory)
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes methods from the cache, lowers the others, and merges all of them."""
         from etbuild.inputs.undeclared import unkeyed
-        from etbuild.steps import lower as lower_step
+        from etbuild.steps import lower
 
         assert self.cache is not None
         with staging(directory) as staged:
-            found = {name: staged / name for name in what.plan.methods}
-            keys = {name: _method_key(self.request, what.export.directory, name) for name in found}
-            for name, path in found.items():
+            directories = {name: staged / name for name in what.plan.methods}
+            keys = {name: _method_key(self.request, what.export.directory, name) for name in directories}
+            for name, path in directories.items():
                 path.mkdir()
                 methods[name] = "run" if self.cache.fetch("method", keys[name], path) is None else "cached"
-            missing = {name: found[name] for name, how in methods.items() if how == "run"}
+            missing = {name: directories[name] for name, how in methods.items() if how == "run"}
             if missing:
                 with unkeyed() as unknown:
-                    lower_step.lower_methods(what, missing)
+                    lower.lower_methods(what, missing)
                 self.request.check_unchanged()
                 if not unknown:
                     for name, path in missing.items():
                         self.cache.store("method", keys[name], path, _files_below(path))
-            lower_step.merge(what, found, directory)
+            lower.merge(what, directories, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache; or runs the step and stores what it made. Returns `run` or `cached`."""

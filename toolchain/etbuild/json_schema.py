@@ -48,8 +48,8 @@ def validator(name: str | Path) -> Draft202012Validator:
 
 def identifier(name: str) -> str | None:
     """The value that files of a schema have under the key `schema`; None if the schema requires none."""
-    said = validator(name).schema.get("properties", {}).get("schema")
-    return said["enum"][0] if said else None
+    schema = validator(name).schema.get("properties", {}).get("schema")
+    return schema["enum"][0] if schema else None
 
 
 def check(path: Path) -> None:
@@ -104,12 +104,12 @@ def problems(name: str | Path, data: Any, path: DocumentPath = (), most: int | N
         most: The number of problems after which the search stops. Data from other people may have a million.
     """
     explain = _Explainer(validator(name).schema, path)
-    found: dict[Problem, None] = {}
+    distinct: dict[Problem, None] = {}
     for error in validator(name).iter_errors(data):
-        found.update(dict.fromkeys(explain.error(error)))
-        if most is not None and len(found) >= most:
+        distinct.update(dict.fromkeys(explain.error(error)))
+        if most is not None and len(distinct) >= most:
             break
-    return list(found)
+    return list(distinct)
 
 
 class _Explainer:
@@ -232,8 +232,8 @@ def _flow(value: Any) -> str:
 
 
 def _first_sentence(schema: Any) -> str:
-    said = schema.get("description", "what the backend's schema says")  # another package's schema may have none
-    return re.split(r"\. (?=[A-Z])", str(said))[0].rstrip(".")
+    description = schema.get("description", "what the backend's schema says")  # another package's schema may have none
+    return re.split(r"\. (?=[A-Z])", str(description))[0].rstrip(".")
 
 
 def show(value: Any) -> str:

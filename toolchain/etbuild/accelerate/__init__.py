@@ -50,5 +50,5 @@ def importing() -> AbstractContextManager[None]:
 
 def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:
     module = importlib.import_module(f"{__name__}.{name}")
-    found: Callable[[], AbstractContextManager[None]] = getattr(module, name)
-    return found
+    switch: Callable[[], AbstractContextManager[None]] = getattr(module, name)
+    return switch

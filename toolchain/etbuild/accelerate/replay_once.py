@@ -73,9 +73,9 @@ def _within_a_delegate() -> Iterator[None]:
         if idle and module in replayed and _same(replayed[module], _content(module)):
             return PassResult(module, True)
         result = replay(self, module)
-        made = result.graph_module
-        if not any(isinstance(child, GraphModule) for child in made.children()):  # branches have their own graphs
-            replayed[made] = _content(made)
+        after = result.graph_module
+        if not any(isinstance(child, GraphModule) for child in after.children()):  # branches have their own graphs
+            replayed[after] = _content(after)
         return result
 
     with replaced(_ExportPassBase, "call", call):

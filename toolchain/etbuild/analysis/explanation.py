@@ -10,11 +10,12 @@ from etbuild.errors import format_path
 from etbuild.files.digests import digest
 from etbuild.inputs.checkpoints import belongs_to
 from etbuild.plan.plan import Plan
+from etbuild.results import BuildInputs, Digests, KeyInputs, Toolchain
 
 _NAMED = 8  # at most this many changed tensors are listed by name
 
 
-def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
+def tree(inputs: KeyInputs) -> Iterator[tuple[int, str, str, str]]:
     """Yields the inputs of a key as the lines of a tree.
 
     Args:
@@ -31,9 +32,9 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
     yield 2, "methods", digest(plan["methods"]), ""
     for name, method in sorted(plan["methods"].items()):
         yield 3, name, digest(method), ", ".join(entry["backend"] for entry in method["partitioners"]) or "portable"
-    for part in ("sources", "data"):
-        yield 1, part, digest(inputs[part]), "" if inputs[part] else "none"
-        for name, sha256 in sorted(inputs[part].items()):
+    for part, digests in (("sources", inputs["sources"]), ("data", inputs["data"])):
+        yield 1, part, digest(digests), "" if digests else "none"
+        for name, sha256 in sorted(digests.items()):
             yield 2, name, sha256, ""
     toolchain = inputs["toolchain"]
     yield 1, "toolchain", digest(toolchain), toolchain["python"]
@@ -42,11 +43,11 @@ def tree(inputs: dict[str, Any]) -> Iterator[tuple[int, str, str, str]]:
         yield 2, name, release["sha256"], release["version"]
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def differences(before: BuildInputs, after: BuildInputs) -> list[str]:
     """Describes the differences between the inputs of two builds, one a line.
 
     Args:
-        before: The index of the first build, or a dictionary with its `inputs` and `tensors`.
+        before: The inputs of the first build; its index has them too.
         after: The same for the second build.
     """
     old, new = before["inputs"], after["inputs"]
@@ -58,7 +59,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return lines
 
 
-def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     """Returns the steps that the second build has to run because their inputs differ, with remarks."""
     old, new = before["inputs"], after["inputs"]
     if old == new:
@@ -67,15 +68,15 @@ def steps_to_run(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
     export = toolchain or exports[0] != exports[1]
     lower = toolchain or lowers[0] != lowers[1]
-    said = ["export"] if export else []
+    steps = ["export"] if export else []
     if lower:
-        said.append("lower")
+        steps.append("lower")
     elif export:
-        said.append("lower, if the exported graphs change")
-    return [*said, "report"]
+        steps.append("lower, if the exported graphs change")
+    return [*steps, "report"]
 
 
-def _read_by_steps(inputs: dict[str, Any]) -> tuple[Any, Any]:
+def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
     plan = Plan.from_json(inputs["plan"])
     export, lower = plan.export_plan, plan.lower_plan
@@ -115,27 +116,27 @@ def _of_file(what: str, change: Change) -> str:
     return f"{what} `{change.path[0]}` {change.kind}"
 
 
-def _of_data(change: Change, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+def _of_data(change: Change, before: dict[str, Digests], after: dict[str, Digests]) -> Iterator[str]:
     """Lists the tensors that changed in a file of weights, if both builds recorded the tensors of the file."""
     name = change.path[0]
     if change.kind != "changed" or name not in before or name not in after:
         yield _of_file("data", change)
         return
-    found = list(changes(before[name], after[name]))
-    if not found:
+    differing = list(changes(before[name], after[name]))
+    if not differing:
         yield f"weights `{name}`: the same tensors in another file"
         return
-    counts = {kind: sum(entry.kind == kind for entry in found) for kind in ("changed", "added", "removed")}
+    counts = {kind: sum(entry.kind == kind for entry in differing) for kind in ("changed", "added", "removed")}
     changed = [f"{counts.pop('changed')} of {len(before[name])} tensors changed"] if counts["changed"] else []
-    said = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
-    yield f"weights `{name}`: {', '.join(said)}"
-    for entry in found[:_NAMED]:
+    summary = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
+    yield f"weights `{name}`: {', '.join(summary)}"
+    for entry in differing[:_NAMED]:
         yield f"    {entry.path[0]} {entry.kind}"
-    if len(found) > _NAMED:
-        yield f"    and {len(found) - _NAMED} more"
+    if len(differing) > _NAMED:
+        yield f"    and {len(differing) - _NAMED} more"
 
 
-def _of_toolchain(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+def _of_toolchain(before: Toolchain, after: Toolchain) -> Iterator[str]:
     if before["python"] != after["python"]:
         yield f"Python {before['python']} -> {after['python']}"
     releases = [{"driver": inputs["driver"], **inputs["distributions"]} for inputs in (before, after)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
 from etbuild.files import json_file
@@ -12,9 +12,10 @@ from etbuild.files.scratch import temporary
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.results import Index
 
 
-def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
+def read_index(path: Path) -> tuple[Path, Index]:
     """Finds and reads an index.
 
     Args:
@@ -27,21 +28,22 @@ def read_index(path: Path) -> tuple[Path, dict[str, Any]]:
         InputError: There is no index or more than one, or the index is damaged.
     """
     try:
-        found = _locate(path)
+        index_path = _locate(path)
     except OSError as error:  # a name that is too long
         raise InputError.of(f"{path.name[:100]}: {error.strerror}") from None
-    content = json_file.read(found, "an index", "index")
-    json_file.check(content["inputs"]["plan"], found, "an index", "plan#plan", ("inputs", "plan"))
-    return found, content
+    content: Index = json_file.read(index_path, json_file.Format("an index", "index"))
+    of_plan = json_file.Format("an index", "plan#plan")
+    json_file.check(content["inputs"]["plan"], index_path, of_plan, ("inputs", "plan"))
+    return index_path, content
 
 
 def _locate(path: Path) -> Path:
     if path.is_dir():
-        found = sorted(path.glob("*.index.json"))
-        if len(found) != 1:
-            listing = ", ".join(file.name for file in found) or "it has no *.index.json"
+        indexes = sorted(path.glob("*.index.json"))
+        if len(indexes) != 1:
+            listing = ", ".join(file.name for file in indexes) or "it has no *.index.json"
             raise InputError.of(f"{path}: name one index of the directory", f"found: {listing}")
-        return found[0]
+        return indexes[0]
     if path.suffix in (".pte", ".ptd"):
         beside = path.with_name(f"{path.name.partition('.')[0]}.index.json")
         if not beside.exists():
@@ -52,7 +54,7 @@ def _locate(path: Path) -> Path:
     return path
 
 
-def index_of_key(key: str, cache: Cache) -> dict[str, Any]:
+def index_of_key(key: str, cache: Cache) -> Index:
     """Reads the index of a program from the cache.
 
     Raises:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from etbuild.analysis.tables import size, table
 from etbuild.errors import printable
+from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
 
 
-def text(facts: dict[str, Any]) -> str:
+def text(facts: ProgramFile | NamedDataFile) -> str:
     """Formats the result of `program_file.describe` as a few tables."""
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
         return "\n\n".join([head, _blobs(facts["named_data"])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
     blobs = facts["bytes"]
-    kinds = ("constants", "mutable", "delegates")
+    sizes = {
+        "constants": blobs["constants"],
+        "mutable": blobs["mutable"],
+        "delegates": blobs["delegates"],
+        "named data": list(blobs["named_data"].values()),
+    }
     rows = [("bytes in the program", "blobs", "size")]
-    rows += [(kind, str(len(blobs[kind])), size(sum(blobs[kind]))) for kind in kinds]
-    rows.append(("named data", str(len(blobs["named_data"])), size(sum(blobs["named_data"].values()))))
+    rows += [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
     parts.append(table(rows))
     if facts["external_keys"]:
         parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
@@ -29,7 +32,7 @@ def _blobs(blobs: dict[str, int]) -> str:
     return table([("key", "size"), *((key, size(count)) for key, count in blobs.items())])
 
 
-def _method(name: str, method: dict[str, Any]) -> str:
+def _method(name: str, method: ProgramMethod) -> str:
     inputs = ", ".join(map(_value, method["inputs"]))
     outputs = ", ".join(map(_value, method["outputs"]))
     lines = [f"{name}({inputs}) -> ({outputs})"]
@@ -40,7 +43,7 @@ def _method(name: str, method: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _value(value: dict[str, Any]) -> str:
+def _value(value: Value) -> str:
     if "dtype" not in value:
         return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
     return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")

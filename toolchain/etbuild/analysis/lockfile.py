@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
 from etbuild.errors import CheckError, format_path
 from etbuild.files import artifacts, json_file
+from etbuild.results import Index, Lockfile
 
 _SCHEMA = "executorch-lock/v1"
 
 
-def lock(index: dict[str, Any]) -> dict[str, Any]:
+def lock(index: Index) -> Lockfile:
     """Returns the content of a build's lockfile: the artifacts that are shipped, and the versions that made them.
 
     The report is left out, because a check or an option of the report changes it without changing what is shipped.
@@ -35,7 +35,7 @@ def lock(index: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: Lockfile) -> None:
     """Writes a lockfile as indented JSON, so that people can review it.
 
     Raises:
@@ -44,7 +44,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     artifacts.replace(path, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
 
 
-def check(path: Path, content: dict[str, Any], hint: str) -> None:
+def check(path: Path, content: Lockfile, hint: str) -> None:
     """Compares a lockfile with a build.
 
     Args:
@@ -58,18 +58,18 @@ def check(path: Path, content: dict[str, Any], hint: str) -> None:
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
-    found = json_file.read(path, "a lockfile", "lock", hint)
-    lines = [_line(change) for change in _merged(changes(found, content))]
+    locked = json_file.read(path, json_file.Format("a lockfile", "lock", hint))
+    lines = [_line(change) for change in _merged(changes(locked, content))]
     if lines:
         message = f"{path.name}: the program differs from the lockfile:"
         raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if this is intended: {hint}")
 
 
-def _merged(found: Iterator[Change]) -> Iterator[Change]:
+def _merged(differing: Iterator[Change]) -> Iterator[Change]:
     """Reduces the changes of each artifact to one. The size is preferred, since it says more than the digest."""
     seen = set()
     for change in sorted(
-        found, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")
+        differing, key=lambda change: (change.path[0] == "artifacts", change.path[:2], change.path[-1] != "size")
     ):
         if change.path[:2] not in seen or change.path[0] != "artifacts":
             yield change

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
+from etbuild.results import ArtifactFacts, Index, MethodSummary, Report, Value
 
 Facts = dict[str, Any]
 
@@ -45,25 +46,25 @@ def _of_file(path: Path) -> Facts:
     with library_messages_off():
         from etbuild.files import program_file
 
-        found = program_file.describe(path)
-    file = {"size": found["size"], "sha256": found["sha256"]}
-    if found["kind"] == "named_data":
-        return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": found["named_data"]}}
+        described = program_file.describe(path)
+    file = {"size": described["size"], "sha256": described["sha256"]}
+    if described["kind"] == "named_data":
+        return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": described["named_data"]}}
     methods = {
         name: {**{key: method[key] for key in ("delegates", "operators", "memory")}, **_signature(method)}
-        for name, method in found["methods"].items()
+        for name, method in described["methods"].items()
     }
     return {
         "of": "a program",
         "artifacts": {"the file": file},
         "methods": methods,
-        "blobs": _blobs(found["bytes"]),
-        "external names": dict.fromkeys(found["external_keys"], "expected"),
+        "blobs": _blobs(described["bytes"]),
+        "external names": dict.fromkeys(described["external_keys"], "expected"),
     }
 
 
-def _of_index(index: dict[str, Any], path: Path) -> Facts:
-    found: Facts = {
+def _of_index(index: Index, path: Path) -> Facts:
+    sections: Facts = {
         "of": "a build",
         "artifacts": _artifacts(index["artifacts"]),
         "methods": {name: {} for name in index["methods"]},
@@ -72,29 +73,29 @@ def _of_index(index: dict[str, Any], path: Path) -> Facts:
     }
     report = _report_beside(path, index)
     if report is not None:
-        found["methods"] = {
+        sections["methods"] = {
             name: {
                 **{key: method[key] for key in ("delegates", "operators", "memory") if key in method},
                 **_signature(method),
             }
             for name, method in report["methods"].items()
         }
-        found["blobs"] = _blobs(report["bytes"])
-    return found
+        sections["blobs"] = _blobs(report["bytes"])
+    return sections
 
 
-def _artifacts(listed: list[dict[str, Any]]) -> Facts:
+def _artifacts(listed: list[ArtifactFacts]) -> Facts:
     """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
-    found: Facts = {}
+    by_name: Facts = {}
     for entry in listed:
         directory, separator, _ = entry["file"].partition("/")
-        number = sum(name.startswith(f"{directory}/") for name in found)
+        number = sum(name.startswith(f"{directory}/") for name in by_name)
         name = f"{directory}/{number}" if separator else entry["file"]
-        found[name] = {key: entry[key] for key in ("size", "sha256")}
-    return found
+        by_name[name] = {key: entry[key] for key in ("size", "sha256")}
+    return by_name
 
 
-def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
+def _report_beside(path: Path, index: Index) -> Report | None:
     """Returns the report that the index lists. None if it is not in the same directory, or was changed."""
     for artifact in index["artifacts"]:
         file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
@@ -103,31 +104,36 @@ def _report_beside(path: Path, index: dict[str, Any]) -> dict[str, Any] | None:
         with contextlib.suppress(OSError):
             data = regular_files.read(file, json_file.MAX_BYTES)
             if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
-                return dict(json_file.content(data, file, "a report", "report"))
+                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
+                return report
     return None
 
 
-def _signature(method: dict[str, Any]) -> dict[str, list[str]]:
-    return {side: [_value(value) for value in method[side]] for side in ("inputs", "outputs")}
+def _signature(method: MethodSummary) -> dict[str, list[str]]:
+    return {"inputs": list(map(_value, method["inputs"])), "outputs": list(map(_value, method["outputs"]))}
 
 
-def _value(value: dict[str, Any]) -> str:
+def _value(value: Value) -> str:
     if "dtype" not in value:
         return f"{value['type']} {value['value']}"
     return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
 
 
-def _blobs(sizes: dict[str, Any]) -> Facts:
-    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes."""
-    found: Facts = {}
+def _blobs(sizes: Mapping[str, Any]) -> Facts:
+    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes.
+
+    Args:
+        sizes: The `bytes` of a program or of a report.
+    """
+    by_name: Facts = {}
     for kind, blobs in sizes.items():
         if kind == "external":
-            found.update({f"named data `{tag}`": keys for tag, keys in blobs.items()})
+            by_name.update({f"named data `{tag}`": keys for tag, keys in blobs.items()})
         elif isinstance(blobs, dict):
-            found["named data in the program" if kind == "named_data" else kind] = blobs
+            by_name["named data in the program" if kind == "named_data" else kind] = blobs
         else:
-            found[kind] = {"number": len(blobs), "bytes": sum(blobs)}
-    return found
+            by_name[kind] = {"number": len(blobs), "bytes": sum(blobs)}
+    return by_name
 
 
 def compare(before: Facts, after: Facts) -> list[Change]:
@@ -139,16 +145,16 @@ def compare(before: Facts, after: Facts) -> list[Change]:
     if before["of"] != after["of"]:
         message = f"{before['of']} cannot be compared with {after['of']}"
         raise InputError.of(message, "name two files of one kind: .pte, .ptd, or indexes")
-    found: list[Change] = []
+    differing: list[Change] = []
     for section in {**before, **after}:
-        found += changes(before.get(section, {}), after.get(section, {}), (section,))
-    return found
+        differing += changes(before.get(section, {}), after.get(section, {}), (section,))
+    return differing
 
 
-def text(found: list[Change]) -> Iterator[str]:
+def text(differing: list[Change]) -> Iterator[str]:
     """Yields the differences as lines, under a heading for each section."""
     section = None
-    for change in found:
+    for change in differing:
         if change.path[0] != section:
             section = change.path[0]
             yield f"{section}:"
@@ -220,10 +226,10 @@ def _first_in_directory(before: Path, after: Path) -> str | None:
         {path.name for path in directory.iterdir()} if directory.is_dir() else set() for directory in (before, after)
     ]
     for name in sorted(names[0] ^ names[1]):
-        made = "first" if name in names[0] else "second"
-        return f"`{before.name}/{name}`: only the {made} build made it"
-    found = (first_difference(before / name, after / name) for name in sorted(names[0]))
-    return next((difference for difference in found if difference), None)
+        which = "first" if name in names[0] else "second"
+        return f"`{before.name}/{name}`: only the {which} build made it"
+    differing = (first_difference(before / name, after / name) for name in sorted(names[0]))
+    return next((difference for difference in differing if difference), None)
 
 
 def _first_in_file(suffix: str, old: bytes, new: bytes) -> str:
@@ -285,7 +291,7 @@ def _tree(value: Any) -> Any:
     return value
 
 
-def as_json(found: list[Change]) -> list[dict[str, Any]]:
+def as_json(differing: list[Change]) -> list[dict[str, Any]]:
     """Returns the differences as JSON data."""
     return [
         {
@@ -294,5 +300,5 @@ def as_json(found: list[Change]) -> list[dict[str, Any]]:
             "before": None if change.before is ABSENT else change.before,
             "after": None if change.after is ABSENT else change.after,
         }
-        for change in found
+        for change in differing
     ]

@@ -11,10 +11,10 @@ from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import with_declared
 from etbuild.plan.plan import ExportPlan, LowerPlan, weights_names
-from etbuild.processes import environment as settled
+from etbuild.processes import environment
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
 _SURROUNDINGS = {
@@ -33,7 +33,9 @@ _HINT = (
 )
 
 
-def verify(export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used, made: Iterable[Path]) -> None:
+def verify(
+    export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: UsedSources, made: Iterable[Path]
+) -> None:
     """Exports and lowers again, without the cache, and compares the result with that of the first build.
 
     Args:
@@ -56,7 +58,7 @@ def verify(export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used:
                 raise BuildError.at((), f"a second build differs in {difference}", _HINT)
 
 
-def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: Used) -> Path:
+def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: UsedSources) -> Path:
     """Runs both steps with copies of the sources, each in its own process. Returns the directory with the outputs."""
     sources = {name: root / "sources" / name for name in used.sources}
     for name, copy in sources.items():
@@ -74,8 +76,9 @@ def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: I
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:
-    command, environment = settled.command([verb, *arguments]), {**settled.environment(), **_SURROUNDINGS}
-    done = subprocess.run(command, cwd=root, env=environment, umask=0o077, capture_output=True, text=True, check=False)
+    command = environment.command([verb, *arguments])
+    variables = {**environment.environment(), **_SURROUNDINGS}
+    done = subprocess.run(command, cwd=root, env=variables, umask=0o077, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"a second build failed, in {_WORDS}:\n{done.stderr.strip()}"
         raise BuildError.of(message)

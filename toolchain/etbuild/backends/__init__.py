@@ -119,10 +119,10 @@ def get(name: str) -> Backend:
     Raises:
         InputError: There is no such backend, or its package is broken.
     """
-    found = find(name)
-    if found is None:
+    backend = find(name)
+    if backend is None:
         raise InputError([_unknown(name, ())])
-    return found
+    return backend
 
 
 @contextlib.contextmanager
@@ -141,15 +141,15 @@ def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator
 
 def distributions(names: Iterable[str]) -> set[str]:
     """Returns the distributions that can change the bytes if these backends are used, without those of ExecuTorch."""
-    found: set[str] = set()
+    required: set[str] = set()
     for name in names:
         backend = get(name)
-        found.update(backend.distributions)
+        required.update(backend.distributions)
         if backend.delegates_to_any:
-            found.update(*(each.distributions for each in BACKENDS.values()))
+            required.update(*(each.distributions for each in BACKENDS.values()))
         if name not in BACKENDS:
-            found.update(filter(None, [entry_points.owner(name)]))
-    return found
+            required.update(filter(None, [entry_points.owner(name)]))
+    return required
 
 
 def separable(names: Iterable[str]) -> bool:
@@ -326,10 +326,10 @@ def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: It
     if backend is None:
         return None
     with _asked(backend.name, "it was asked for `stored_weights`"):
-        found = backend.stored_weights(compiled, named_data)
-        if not isinstance(found, StoredWeights | None):
-            raise TypeError(f"{found!r} is not a `StoredWeights`")
-        return found
+        stored = backend.stored_weights(compiled, named_data)
+        if not isinstance(stored, StoredWeights | None):
+            raise TypeError(f"{stored!r} is not a `StoredWeights`")
+        return stored
 
 
 def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
@@ -389,9 +389,9 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     if backend is None:
         return [_unknown(name, path)]
     options_path = (*path, "options")
-    found = json_schema.problems(backend.options_schema, options, options_path)
-    if found:
-        return found
+    problems = json_schema.problems(backend.options_schema, options, options_path)
+    if problems:
+        return problems
     try:
         with _asked(name, "it was asked for `check_options`", options_path):
             return _below(options_path, backend.check_options(options))
@@ -431,15 +431,15 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
     Raises:
         InputError: Something is not installed. The message says what, and what to do.
     """
-    found = []
+    problems = []
     for name, path in named.items():
         with _asked(name, "it looked for what it needs", path):
-            found += missing(name, path)
+            problems += missing(name, path)
     for path, entry in entries.items():
         with _asked(entry["backend"], "it looked for what it needs", path):
-            found += _missing(entry["backend"], get(entry["backend"]).needs_for(entry["options"]), path)
-    if found:
-        raise InputError(found)
+            problems += _missing(entry["backend"], get(entry["backend"]).needs_for(entry["options"]), path)
+    if problems:
+        raise InputError(problems)
 
 
 def missing(name: str, path: DocumentPath) -> list[Problem]:

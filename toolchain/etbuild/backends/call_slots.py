@@ -156,10 +156,10 @@ _ONCE, _KIND, _IDENTITY = range(3)
 
 def _need(row: _Row) -> Counter[tuple[int, str]]:
     """Returns how many slots a row needs for each `once`, kind and identity."""
-    found = Counter((_ONCE, each.once) for each in row if each.once is not None)
-    found.update((_KIND, each.kind) for each in row)
-    found.update((_IDENTITY, each.identity) for each in row)
-    return found
+    counts = Counter((_ONCE, each.once) for each in row if each.once is not None)
+    counts.update((_KIND, each.kind) for each in row)
+    counts.update((_IDENTITY, each.identity) for each in row)
+    return counts
 
 
 def _total(needs: list[list[Counter[tuple[int, str]]]], place: _Place) -> tuple[int, int, int]:
@@ -181,12 +181,12 @@ def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
             heads.setdefault(row[index].kind, []).append(number)
         for each in row[index + 1 :]:
             later.update((f"kind {each.kind}", f"identity {each.identity}"))
-    settled = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
-    for numbers in heads.values() if settled is None else [settled]:
+    decided = next((numbers for kind, numbers in heads.items() if f"kind {kind}" not in later), None)
+    for numbers in heads.values() if decided is None else [decided]:
         yield frozenset(numbers)
         # A partitioner that could share a slot with an equal one later may wait for it.
         eager = [number for number in numbers if f"identity {rows[number][place[number]].identity}" not in later]
-        if settled is None and 0 < len(eager) < len(numbers):
+        if decided is None and 0 < len(eager) < len(numbers):
             yield frozenset(eager)
 
 
@@ -204,12 +204,12 @@ def _contradiction(lists: Mapping[str, Sequence[Item]]) -> Problem:
 
 
 def _opposite(lists: Mapping[str, Sequence[Item]]) -> list[str]:
-    found: dict[tuple[str | None, str | None], str] = {}
+    first_methods: dict[tuple[str | None, str | None], str] = {}
     for method, items in sorted(lists.items()):
         counts = Counter(each.once for each in items)
         single = [each.once for each in items if counts[each.once] == 1]
         for one, other in itertools.combinations(single, 2):
-            if (other, one) in found:
-                return [found[other, one], method]
-            found.setdefault((one, other), method)
+            if (other, one) in first_methods:
+                return [first_methods[other, one], method]
+            first_methods.setdefault((one, other), method)
     return []

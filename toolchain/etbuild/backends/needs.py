@@ -19,10 +19,10 @@ def package(module: str) -> Callable[[], bool]:
 def _spec(module: str) -> bool:
     """Returns whether the files of a module exist. Only the top-level package is located, and nothing is imported."""
     top, *below = module.split(".")
-    found = importlib.util.find_spec(top)
-    if found is None or not below:
-        return found is not None
-    places = [Path(place, *below) for place in found.submodule_search_locations or ()]
+    spec = importlib.util.find_spec(top)
+    if spec is None or not below:
+        return spec is not None
+    places = [Path(place, *below) for place in spec.submodule_search_locations or ()]
     return any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places)
 
 

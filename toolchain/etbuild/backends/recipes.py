@@ -95,10 +95,10 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
     if recipe is None:
         return None
     written = {"name": recipe} if isinstance(recipe, str) else recipe
-    said = {key: set(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
+    in_manifest = {key: set(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
     if any("memory_planning" in method for method in manifest["methods"].values()):
-        said["executorch"].add("memory_planning")
-    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in said.items()}}
+        in_manifest["executorch"].add("memory_planning")
+    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in in_manifest.items()}}
 
 
 def decided(manifest: dict[str, Any], name: str) -> list[str]:

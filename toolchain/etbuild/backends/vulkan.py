@@ -61,11 +61,11 @@ def _operator(name: str, option: str, index: int) -> Any:
     """
     from executorch.exir.dialects._ops import ops
 
-    found: Any = ops.edge
+    operator: Any = ops.edge
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            operator = getattr(operator, part)
     except AttributeError:
         hint = "`etbuild build --stop-after to_edge` shows the operators of a method"
         raise OptionError(f"there is no operator `{name}` in the edge dialect", (option, index), hint) from None
-    return found
+    return operator

@@ -93,11 +93,11 @@ def _is_ours(place: str) -> bool:
 
 def sizes(root: Folder, places: dict[str, list[str]]) -> dict[str, int]:
     """Returns the sizes of records and blobs in bytes, by path."""
-    found = {}
+    by_place = {}
     for place in (*places["records"], *places["blobs"]):
         with contextlib.suppress(FileNotFoundError), root.holder(place) as (folder, name):
-            found[place] = folder.status(name).st_size
-    return found
+            by_place[place] = folder.status(name).st_size
+    return by_place
 
 
 def read(root: Folder, place: str) -> tuple[Record, os.stat_result]:
@@ -265,11 +265,11 @@ def write(root: Folder, place: str, write_to: Callable[[BinaryIO], object]) -> N
         OSError: The file cannot be written.
     """
     root.make_parents(place)
-    with root.enter("tmp") as made, unfinished(made) as (file, temporary), root.holder(place) as (folder, name):
+    with root.enter("tmp") as tmp, unfinished(tmp) as (file, temporary), root.holder(place) as (folder, name):
         write_to(file)
         file.flush()
         os.fsync(file.fileno())
-        made.move(temporary, folder, name)
+        tmp.move(temporary, folder, name)
 
 
 def remove(root: Folder, place: str) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etbuild.cache import entries as cache_files
+from etbuild.cache import entries
 from etbuild.cache.entries import reason
 from etbuild.cache.record import Damaged, Record, Unreadable, write_record
 from etbuild.errors import BuildError, InputError
@@ -91,7 +91,7 @@ class Cache:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with Folder.at(self.directory) as root:
-                for kind in cache_files.KINDS:
+                for kind in entries.KINDS:
                     root.make_parents(f"{kind}/any")
                     root.enter(kind).close()
                 with root.enter("tmp") as made:
@@ -118,7 +118,7 @@ class Cache:
         Raises:
             BuildError: The directory cannot be written to. The entry stays.
         """
-        place = cache_files.record_place(step, key)
+        place = entries.record_place(step, key)
         try:
             with self._lock("gc", fcntl.LOCK_SH) as root:
                 record = self._read(root, place)
@@ -129,7 +129,7 @@ class Cache:
                 except (Damaged, Unreadable) as error:
                     self.report(self._refuse(root, place, error))
                     return None
-                cache_files.touch(root, place)
+                entries.touch(root, place)
                 return [entry.name for entry in record.files]
         except OSError as error:
             self.report(f"{self.directory}: nothing was read: {reason(error)}")
@@ -147,9 +147,9 @@ class Cache:
         """
         try:
             with self._lock("gc", fcntl.LOCK_SH) as root, Folder.at(directory) as source:
-                entries = [cache_files.copy_in(root, source, name) for name in names]
-                content = write_record(Record(step, key, entries))
-                cache_files.write(root, cache_files.record_place(step, key), lambda file: file.write(content))
+                files = [entries.copy_in(root, source, name) for name in names]
+                content = write_record(Record(step, key, files))
+                entries.write(root, entries.record_place(step, key), lambda file: file.write(content))
         except OSError as error:
             self.report(f"{self.directory}: nothing was stored: {reason(error)}")
 
@@ -174,7 +174,7 @@ class Cache:
             places = self._find(root)
             steps = [place.split("/")[1] for place in places["records"]]
             records = {step: steps.count(step) for step in sorted(set(steps))}
-            size = sum(cache_files.sizes(root, places).values())
+            size = sum(entries.sizes(root, places).values())
             return Info(self.directory, records, len(places["blobs"]), size)
 
     def verify(self) -> list[str]:
@@ -186,18 +186,18 @@ class Cache:
         Raises:
             BuildError: The cache cannot be read.
         """
-        found: list[str] = []
+        damaged: list[str] = []
         with self._upkeep(fcntl.LOCK_SH) as root:
             places = self._find(root)
-            for kind, check in (("blobs", cache_files.check_blob), ("records", cache_files.check_record)):
+            for kind, check in (("blobs", entries.check_blob), ("records", entries.check_record)):
                 for place in places[kind]:
                     try:
                         check(root, place)
                     except FileNotFoundError:
                         pass  # another process has dropped it meanwhile
                     except (OSError, Damaged, Unreadable) as error:
-                        found.append(self._refuse(root, place, error))
-        return found
+                        damaged.append(self._refuse(root, place, error))
+        return damaged
 
     def gc(self, max_size: int) -> Removed:
         """Removes the least recently used records until the cache fits, then blobs that no record lists.
@@ -213,25 +213,25 @@ class Cache:
         """
         with self._upkeep(fcntl.LOCK_EX) as root:
             places = self._find(root)
-            with root.enter("tmp") as made:
-                sweep_files(made)
+            with root.enter("tmp") as tmp:
+                sweep_files(tmp)
             for place in places["locks"]:
                 if place != "locks/gc":
-                    cache_files.sweep_lock(root, place)
-            sizes = cache_files.sizes(root, places)
+                    entries.sweep_lock(root, place)
+            sizes = entries.sizes(root, places)
             records = [record for place in places["records"] for record in self._sized(root, place)]
             kept, removed = _choose(records, sizes, max_size)
             used = {place for record in kept for place in record.blobs}
             unused = [place for place in places["blobs"] if place not in used]
             for place in [*(record.place for record in removed), *unused]:
-                cache_files.remove(root, place)
-            before, after = sum(sizes.values()), sum(cache_files.sizes(root, places).values())
+                entries.remove(root, place)
+            before, after = sum(sizes.values()), sum(entries.sizes(root, places).values())
             return Removed(len(removed), len(unused), before - after, after)
 
     def _read(self, root: Folder, place: str) -> Record | None:
         """Returns the record at a path. None if it does not exist, is damaged, or cannot be read."""
         try:
-            return cache_files.read(root, place)[0]
+            return entries.read(root, place)[0]
         except FileNotFoundError:
             return None
         except (OSError, Damaged) as error:
@@ -244,25 +244,25 @@ class Cache:
         try:
             for entry in record.files:
                 copied.append(entry.name)
-                cache_files.copy_out(root, entry, directory)
+                entries.copy_out(root, entry, directory)
         except BaseException:  # an interrupt as well
-            cache_files.remove_copies(copied, directory)
+            entries.remove_copies(copied, directory)
             raise
 
     def _refuse(self, root: Folder, place: str, error: Exception) -> str:
         """Drops a damaged entry; keeps an entry that cannot be read now. Returns a message about it."""
-        what = f"{self.directory}: {cache_files.called(place)}"
+        what = f"{self.directory}: {entries.called(place)}"
         if not isinstance(error, Damaged):
             return f"{what} cannot be read and is kept: {reason(error)}"
         try:
-            cache_files.remove(root, place)
+            entries.remove(root, place)
         except OSError as obstacle:
             return f"{what} was damaged, and cannot be removed ({reason(obstacle)}): {error}"
         return f"{what} was damaged and is removed: {error}"
 
     def _find(self, root: Folder) -> dict[str, list[str]]:
         """Returns the paths of the cache's files, by kind. Reports files that the cache did not make."""
-        ours, others = cache_files.find(root)
+        ours, others = entries.find(root)
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             listed = ", ".join(map(ascii, others[:3]))
@@ -272,11 +272,11 @@ class Cache:
     def _sized(self, root: Folder, place: str) -> Iterator[_Sized]:
         """Yields a record with what garbage collection needs. Yields nothing for a damaged record, which is dropped."""
         try:
-            record, status = cache_files.read(root, place)
+            record, status = entries.read(root, place)
         except Damaged as error:
             self.report(self._refuse(root, place, error))
         else:
-            blobs = {cache_files.blob_place(entry.sha256) for entry in record.files}
+            blobs = {entries.blob_place(entry.sha256) for entry in record.files}
             yield _Sized(place, status.st_mtime_ns, status.st_size, blobs)
 
     @contextlib.contextmanager

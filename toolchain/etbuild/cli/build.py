@@ -23,7 +23,7 @@ from etbuild.errors import EtbuildError, printable
 from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
-    from etbuild.build import Built
+    from etbuild.build import BuildResult
     from etbuild.inputs.declared import Inputs
     from etbuild.plan.plan import Plan
 
@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds a program and lists its artifacts."""
-    from etbuild.build import Surroundings, build
+    from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
@@ -104,8 +104,8 @@ def run(options: argparse.Namespace) -> int:
         if options.stop_after is not None:
             return _show_stages(options, plan, declared)
         kept = None if options.no_cache else cache(options.cache_dir)
-        surroundings = Surroundings(Progress().stage, kept, options.settle, effort(options))
-        built = build(plan, declared, options.directory, surroundings, options.verify_reproducible)
+        how = BuildOptions(Progress().stage, kept, options.restart, effort(options), options.verify_reproducible)
+        built = build(plan, declared, options.directory, how)
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
@@ -126,7 +126,7 @@ def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> i
     from etbuild.steps.show_stages import stop_after
 
     plan.check_backends()
-    options.settle()
+    options.restart()
     saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
@@ -141,12 +141,12 @@ def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> i
     return 0
 
 
-def _facts(built: Built) -> dict[str, Any]:
+def _facts(built: BuildResult) -> dict[str, Any]:
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
     return {"key": built.key, "steps": built.steps, "methods": built.methods, "artifacts": artifacts}
 
 
-def _table(built: Built) -> str:
+def _table(built: BuildResult) -> str:
     from etbuild.analysis.tables import size, table
 
     rows = [("artifact", "size", "sha256")]

@@ -27,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.analysis import program_diff
     from etbuild.errors import printable
 
-    found = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
+    differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
-        print(json.dumps(program_diff.as_json(found), indent=2))
+        print(json.dumps(program_diff.as_json(differing), indent=2))
     else:
-        print("\n".join(map(printable, program_diff.text(found))) or "no differences")
-    return 1 if found and options.exit_code else 0
+        print("\n".join(map(printable, program_diff.text(differing))) or "no differences")
+    return 1 if differing and options.exit_code else 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_cache_directory, add_declared, add_parser, add_roots, cache, inputs
 from etbuild.errors import EtbuildError, InputError, printable
+
+if TYPE_CHECKING:
+    from etbuild.results import BuildInputs
 
 _MANIFESTS = (".yaml", ".yml")
 
@@ -36,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
+def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
     """Returns `key`, `inputs` and `tensors` of an index, or of the index that a build of the manifest would write."""
     from etbuild.analysis import find_index
 
@@ -51,20 +54,20 @@ def _resolve(reference: str, options: argparse.Namespace) -> dict[str, Any]:
     return find_index.read_index(path)[1]
 
 
-def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.files import digests
     from etbuild.inputs import checkpoints, import_graph, key
     from etbuild.manifest import validate
     from etbuild.model.tensor_digests import tensors_of_files
-    from etbuild.plan import plan as plans
+    from etbuild.plan.plan import from_manifest, weights_names
 
     loaded = validate.load(path)
     try:
-        plan = plans.from_manifest(loaded.data)
-        found = inputs(options, [path.parent, *options.root])
-        described = key.describe_inputs(plan, found, import_graph.used_sources(found, plan.export_plan))
-        weights = checkpoints.with_shards(plans.weights_names(plan.lower_plan.weights), found)
-        tensors = tensors_of_files({name: found.find_data(name, where) for name, where in weights.items()})
+        plan = from_manifest(loaded.data)
+        declared = inputs(options, [path.parent, *options.root])
+        described = key.describe_inputs(plan, declared, import_graph.used_sources(declared, plan.export_plan))
+        weights = checkpoints.with_shards(weights_names(plan.lower_plan.weights), declared)
+        tensors = tensors_of_files({name: declared.find_data(name, where) for name, where in weights.items()})
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
@@ -72,19 +75,19 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
 
 
-def _print_tree(index: dict[str, Any], as_json: bool) -> None:
+def _print_tree(build: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
     from etbuild.analysis.tables import table
 
     if as_json:
-        print(json.dumps({"key": index["key"], "inputs": index["inputs"]}, indent=2, sort_keys=True))
+        print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
         return
     rows = [("input", "sha256", "")]
-    rows += [("  " * depth + name, sha256, said) for depth, name, sha256, said in explanation.tree(index["inputs"])]
+    rows += [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
     print(table(rows))
 
 
-def _print_differences(before: dict[str, Any], after: dict[str, Any], as_json: bool) -> None:
+def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
 
     same = before["key"] == after["key"]

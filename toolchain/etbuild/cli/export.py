@@ -44,11 +44,10 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import check_unchanged, describe_files, with_declared
-    from etbuild.plan.plan import ExportPlan
-    from etbuild.plan.plan import read as read_plan
-    from etbuild.steps import export as export_step
+    from etbuild.plan.plan import ExportPlan, read_plan
+    from etbuild.steps.export import export
 
-    options.settle()
+    options.restart()
     plan = read_plan(options.plan, ExportPlan)
     read_from = inputs(options, [])
     try:
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         names = with_declared(read_from, plan.data_names)
         read = describe_files(read_from, used, names)
         with artifacts.whole_directory(options.directory) as staged:
-            export_step.export(plan, read_from, used, staged, Progress().stage)
+            export(plan, read_from, used, staged, Progress().stage)
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             check_unchanged(read, read_from, used, names)
@@ -73,11 +72,11 @@ def _move(export: Path, name: str, path: Path) -> None:
     from etbuild.export.layout import ExportFiles
     from etbuild.files import artifacts
 
-    found = ExportFiles.below(export)
-    if not found.together and name not in found.methods:
+    files = ExportFiles.below(export)
+    if not files.together and name not in files.methods:
         raise InputError.of(f"--method {name}: the plan has no such method")
-    if found.together:
+    if files.together:
         artifacts.replace(path, b"")
     else:
-        artifacts.replace(path, found.methods[name].read_bytes())
-        found.methods[name].unlink()
+        artifacts.replace(path, files.methods[name].read_bytes())
+        files.methods[name].unlink()

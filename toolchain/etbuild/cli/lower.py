@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Lowers the methods and writes the program, its named data and the facts about both; or writes one lowered
     method."""
-    options.settle()
+    options.restart()
     run_part = _lower if options.method is None else _lower_method
     try:
         run_part(options)
@@ -64,24 +64,24 @@ def run(options: argparse.Namespace) -> int:
 
 def _lower_method(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import whole_directory
-    from etbuild.plan.plan import MethodPlan, read
+    from etbuild.plan.plan import MethodPlan, read_plan
     from etbuild.steps import lower
 
-    plan = read(options.plan, MethodPlan)
+    plan = read_plan(options.plan, MethodPlan)
     plan.check_backends()
     if options.method not in plan.methods:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError.of(message, did_you_mean(options.method, plan.methods))
-    with whole_directory(options.directory) as made:
-        lower.lower_method(_what(options, plan), options.method, made)
+    with whole_directory(options.directory) as staged:
+        lower.lower_method(_what(options, plan), options.method, staged)
 
 
 def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
-    from etbuild.plan.plan import LowerPlan, read
+    from etbuild.plan.plan import LowerPlan, read_plan
     from etbuild.steps import lower
 
-    plan = read(options.plan, LowerPlan)
+    plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
     methods = declared("--lowered", options.lowered)
     if methods and methods.keys() != plan.methods.keys():

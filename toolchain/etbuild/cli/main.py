@@ -46,14 +46,14 @@ def _tell_interrupt() -> None:
 
 def main(
     arguments: Sequence[str] | None = None,
-    settle: Callable[[float | None], None] = lambda limit: None,
+    restart: Callable[[float | None], None] = lambda limit: None,
     tell_interrupt: Callable[[], None] = _tell_interrupt,
 ) -> int:
     """Runs one command.
 
     Args:
         arguments: The arguments of the command. Default: those of the process.
-        settle: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
+        restart: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
             the command in a process with a fixed environment, unless the current process is already such a process.
         tell_interrupt: Called after a signal ended the command. It prints a message.
 
@@ -68,7 +68,7 @@ def main(
     try:
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
         options = _parser(_verbs(words)).parse_args(words)
-        options.settle = partial(settle, getattr(options, "timeout", None))
+        options.restart = partial(restart, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
         return code

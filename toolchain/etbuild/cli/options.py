@@ -154,15 +154,15 @@ def declared(option: str, values: list[str]) -> dict[str, Path]:
     Raises:
         InputError: A value has another form, or a name has two files.
     """
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for value in values:
         name, separator, path = value.partition("=")
         if not separator or not name or not path:
             raise InputError.of(f"{option} {value}: expected NAME=FILE")
-        if name in found and found[name] != Path(path):
-            raise InputError.of(f"{option}: the name `{name}` is given twice, for {found[name]} and for {path}")
-        found[name] = Path(path)
-    return found
+        if name in by_name and by_name[name] != Path(path):
+            raise InputError.of(f"{option}: the name `{name}` is given twice, for {by_name[name]} and for {path}")
+        by_name[name] = Path(path)
+    return by_name
 
 
 def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
@@ -204,6 +204,6 @@ def positions_beside(plan: Path) -> Positions:
     name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
     try:
         beside = real.with_name(f"{name}.positions.json")
-        return positions_from_json(json_file.read(beside, "positions", "plan#positions"))
+        return positions_from_json(json_file.read(beside, json_file.Format("positions", "plan#positions")))
     except InputError:
         return {}

@@ -39,12 +39,11 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import json_file
     from etbuild.files.artifacts import publish, staging
     from etbuild.inputs.key import describe
-    from etbuild.plan.plan import Plan
-    from etbuild.plan.plan import read as read_plan
+    from etbuild.plan.plan import Plan, read_plan
     from etbuild.steps import report
 
     plan = read_plan(options.plan, Plan)
-    read = json_file.read(options.inputs, "what an export read", "step#inputs")
+    read = json_file.read(options.inputs, json_file.Format("what an export read", "step#inputs"))
     lowering = report.read_lowering(options.lowering)
     read["data"] = {**read["data"], **lowering["data"]}
     try:

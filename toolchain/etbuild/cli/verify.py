@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.analysis import reproduce
     from etbuild.files import artifacts
     from etbuild.inputs.import_graph import used_sources
-    from etbuild.plan.plan import ExportPlan, LowerPlan, read
+    from etbuild.plan.plan import ExportPlan, LowerPlan, read_plan
 
-    export_plan = read(options.export_plan, ExportPlan)
-    lower_plan = read(options.lower_plan, LowerPlan)
+    export_plan = read_plan(options.export_plan, ExportPlan)
+    lower_plan = read_plan(options.lower_plan, LowerPlan)
     declared = inputs(options, [])
     try:
         used = used_sources(declared, export_plan)

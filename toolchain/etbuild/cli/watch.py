@@ -61,7 +61,7 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
         "json": False,
         "verify_reproducible": False,
         "stop_after": None,
-        "settle": lambda: None,
+        "restart": lambda: None,
     }
 
     def task() -> None:
@@ -97,15 +97,15 @@ def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
         return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
 
     started = False
-    for found in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
-        if found or not started:
+    for changed in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
+        if changed or not started:
             started = True
-            yield {name for _, name in found}
+            yield {name for _, name in changed}
 
 
 def _matters(name: str) -> bool:
     """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
     cache."""
     path = Path(name)
-    made = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
-    return not made and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)
+    is_output = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
+    return not is_output and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)

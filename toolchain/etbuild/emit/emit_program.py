@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager
@@ -25,6 +24,7 @@ from etbuild.lower import dequantize, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
+from etbuild.results import ProgramFacts
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Emission:
     """
 
     artifacts: list[Artifact]
-    program: dict[str, Any]
+    program: ProgramFacts
     named_data: dict[str, dict[str, int]]
     limits: list[Limit]
 
@@ -113,15 +113,15 @@ def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory
                 for tag in sorted(missing)
             ]
         )
-    made = {}
+    files = {}
     for shard, cord in written.items():
         tag = tag_of_shard(shard)
         if tag == shard:
             name = f"{lower_plan.name}.{tag}.ptd"
-            made[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
+            files[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
         else:
-            made[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
-    return made
+            files[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
+    return files
 
 
 def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact:

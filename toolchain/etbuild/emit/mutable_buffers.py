@@ -37,14 +37,14 @@ def initialized(edge: EdgeProgramManager) -> list[str]:
 
     By default, ExecuTorch keeps only the shape of such a buffer and drops its content.
     """
-    found = set()
+    names = set()
     for method in edge.methods:
         program = edge.exported_program(method)
         written = set(program.graph_signature.buffers_to_mutate.values())
         for node, name in named_data.weights(program):
             if name in written and bool(named_data.tensor(program, name).count_nonzero()):
-                found.add(node.name)
-    return sorted(found)
+                names.add(node.name)
+    return sorted(names)
 
 
 def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
@@ -123,11 +123,11 @@ def _parts(edge: EdgeProgramManager) -> Iterator[_Part]:
 
 def _writers(edge: EdgeProgramManager) -> dict[str, str]:
     """The buffers that methods or their delegates write to, each with the first method that writes to it."""
-    found: dict[str, str] = {}
+    writers: dict[str, str] = {}
     for part in _parts(edge):
         for name in sorted(_written(part.program, edge.methods)):
-            found.setdefault(name, part.method)
-    return found
+            writers.setdefault(name, part.method)
+    return writers
 
 
 def _taken(edge: EdgeProgramManager, written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
@@ -175,11 +175,11 @@ def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]
                 continue
             other, known = first.setdefault(name, (method, tensor))
             if not equal(tensor, known):
-                here, there = form(tensor), form(known)
-                if here == there:
+                ours, theirs = form(tensor), form(known)
+                if ours == theirs:
                     message = f"`{name}` has other initial values than in `{other}`"
                 else:
-                    message = f"`{name}` is {here}, and {there} in `{other}`"
+                    message = f"`{name}` is {ours}, and {theirs} in `{other}`"
                 hint = "methods share buffers by name: rename one, or remove `share_mutable_buffers`"
                 problems.append(Problem(message, ("methods", method), hint))
     return problems

@@ -11,8 +11,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir.scalar_type import ScalarType
@@ -27,6 +26,7 @@ from executorch.exir.schema import (
 
 from etbuild.exception_text import summary
 from etbuild.files.program_file import operator_name
+from etbuild.results import RuntimeLimit
 
 # The operators whose kernels in ExecuTorch accept uint16: they copy elements without computing with them.
 _MOVES_UINT16 = frozenset(
@@ -63,19 +63,19 @@ class Limit:
     hint: str
     wrong: bool = False
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> RuntimeLimit:
         """The limit as JSON data."""
-        return asdict(self)
+        return {"method": self.method, "what": self.what, "hint": self.hint, "wrong": self.wrong}
 
 
 def find(file: PTEFile) -> list[Limit]:
     """The limits of the runtime that a program exceeds, in the order of its methods' names, without repetitions."""
-    found: dict[Limit, None] = {}
+    limits: dict[Limit, None] = {}
     kernels = _kernels()
     for plan in sorted(file.program.execution_plan, key=lambda plan: plan.name):
         for limit in _of_method(file, plan, kernels):
-            found.setdefault(limit)
-    return list(found)
+            limits.setdefault(limit)
+    return list(limits)
 
 
 @functools.cache  # prints the note only once

@@ -28,17 +28,17 @@ from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
+from etbuild.export import derived_dims
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.import_graph import Used, reached_sources
+from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
-from etbuild.plan.plan import ExportPlan
-from etbuild.plan.plan import read as read_plan
+from etbuild.plan.plan import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v3"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
@@ -71,33 +71,41 @@ class SavedExport:
     export_plan: ExportPlan | None
 
 
+@dataclass(frozen=True)
+class NewExport:
+    """What `write` saves.
+
+    Attributes:
+        module: The module.
+        programs: Its methods by name. The content of their weights is removed from them.
+        constants: The values of the constant methods from code, by name.
+        used: The sources that the export used.
+    """
+
+    module: torch.nn.Module
+    programs: dict[str, ExportedProgram]
+    constants: dict[str, object]
+    used: UsedSources
+
+
 class CannotSave(Exception):
     """Methods cannot be saved without weights. The message gives users the reason."""
 
 
-def write(
-    directory: Path,
-    export_plan: ExportPlan,
-    module: torch.nn.Module,
-    programs: dict[str, ExportedProgram],
-    constants: dict[str, object],
-    used: Used,
-) -> None:
+def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     """Saves an export.
 
     Args:
         directory: An existing empty directory.
         export_plan: The export plan.
-        module: The module.
-        programs: Its methods by name. The content of their weights is removed from them.
-        constants: The values of the constant methods from code, by name.
-        used: The sources that the export used.
+        export: What was exported.
 
     Raises:
         CannotSave: torch.export cannot save a method, or safetensors cannot save a tensor that the factory made.
         BuildError: A file cannot be written.
     """
-    content, tensors = named_tensors(module), describe(module, export_plan.weights)
+    programs, used = export.programs, export.used
+    content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
     if export_plan.carries_content:
         held = carried(programs, content.keys())
         content, tensors = held.content, held.tensors
@@ -112,11 +120,11 @@ def write(
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
-    facts["constants"] = _save_constants(directory, constants)
+    facts["constants"] = _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
-def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: Used) -> None:
+def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:
     """Saves an export plan instead of methods, with the sources that lowering needs to export them.
 
     Args:
@@ -156,7 +164,7 @@ def _write(directory: Path, file: str, content: bytes) -> None:
     artifacts.write(directory, file, "export", lambda opened: opened.write(content))
 
 
-def _copy_sources(directory: Path, used: Used) -> None:
+def _copy_sources(directory: Path, used: UsedSources) -> None:
     for name, content in used.contents.items():
         target = directory / "sources" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -249,10 +257,10 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     """
     from safetensors.torch import save
 
-    made = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
-    zeros = sorted(name for name, tensor in made.items() if _all_zero_bytes(tensor))
+    own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
+    zeros = sorted(name for name, tensor in own.items() if _all_zero_bytes(tensor))
     # Copies, because safetensors refuses tensors that share memory.
-    kept = {name: tensor.clone() for name, tensor in made.items() if name not in zeros}
+    kept = {name: tensor.clone() for name, tensor in own.items() if name not in zeros}
     if kept:
         try:
             data = save(kept)
@@ -291,7 +299,7 @@ def read(export: ExportFiles) -> SavedExport:
     """
     directory = export.directory
     what = "an export that `etbuild export` wrote"
-    content = json_file.read(directory / _MODULE, what, "step#export")
+    content = json_file.read(directory / _MODULE, json_file.Format(what, "step#export"))
     with wrap_library_errors(InputError, None, f"{directory}: not {what}"):
         root = directory / "sources"
         return SavedExport(
@@ -333,6 +341,7 @@ def load_methods(
         hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
         with wrap_library_errors(InputError, ("methods", name), "cannot read the exported method back", hint):
             program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
+            derived_dims.forget_ranges(program)
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program
@@ -366,17 +375,17 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
 def _content(
     saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    by_name: dict[str, torch.Tensor] = {}
     for entry in saved.tensors:
         if entry.same_as is not None:
-            found[entry.name] = found[entry.same_as]
+            by_name[entry.name] = by_name[entry.same_as]
         elif entry.in_weights:
-            found[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+            by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
         elif entry.name in saved.zeros:
-            found[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+            by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
         else:
-            found[entry.name] = _as_declared(entry, made[entry.name])
-    return found
+            by_name[entry.name] = _as_declared(entry, made[entry.name])
+    return by_name
 
 
 def _as_declared(entry: TensorFacts, content: torch.Tensor) -> torch.Tensor:

@@ -66,12 +66,16 @@ class Assigned:
 
     def wants_run(self, program: ExportedProgram) -> bool:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
-        return self.unclear or bool(self._read(program))
+        return self.unclear or bool(self.attributes) or bool(self._read(program))
 
     def add(self, ran: Assigned) -> None:
-        """Adds what a run of the method assigned."""
+        """Adds what a run of the method assigned, and removes what only tracing assigned.
+
+        Tracing replaces parameters, so that code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM`
+        assigns something else than before. A run assigns the same parameter again.
+        """
         self.buffers += [name for name in ran.buffers if name not in self.kept]
-        self.attributes = {**ran.attributes, **self.attributes}
+        self.attributes = {name: self.attributes.get(name, before) for name, before in ran.attributes.items()}
         self.made += ran.made
         self.casts |= ran.casts
 
@@ -159,26 +163,26 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         module: The module that is exported.
         sources: The Python modules of the user's code.
     """
-    found, state = Assigned(), PythonState(module, sources)
+    assigned, state = Assigned(), PythonState(module, sources)
     children = {name: child for name, child in module.named_modules() if name}
 
     def look() -> None:
-        found.note(state.changes())
-        found.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+        assigned.note(state.changes())
+        assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
         state.restore(tensors_of_modules=False)
 
     try:
         with (
-            _assigned_buffers(children, found.buffers),
-            _side_effects(found),
+            _assigned_buffers(children, assigned.buffers),
+            _side_effects(assigned),
             following_own_buffers(look) as own,
         ):
-            yield found
-            found.kept |= own.kept
-            found.retyped |= own.retyped
-            found.reshaped |= own.reshaped
-            found.buffers += [name for name in own.lost if own.was_there(name)]
-            found.attributes |= {name: None for name in own.lost if not own.was_there(name)}
+            yield assigned
+            assigned.kept |= own.kept
+            assigned.retyped |= own.retyped
+            assigned.reshaped |= own.reshaped
+            assigned.buffers += [name for name in own.lost if own.was_there(name)]
+            assigned.attributes |= {name: None for name in own.lost if not own.was_there(name)}
     finally:
         state.restore()
 
@@ -193,24 +197,24 @@ def assigned_when_run(
         run: Runs the method.
         sources: The Python modules of the user's code.
     """
-    modules, found, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
+    modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
     written = _Written(module)
     with torch.no_grad(), _same_random_numbers():
         try:
-            with _assigned_buffers(modules, found.buffers), written:
+            with _assigned_buffers(modules, assigned.buffers), written:
                 run()
         finally:
             others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
-            found.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+            assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
             for tensor, content in [*contents, *written.before.values()]:
                 tensor.copy_(content)
-    found.note(others)
-    found.buffers += [change.name for change in of_buffers]
+    assigned.note(others)
+    assigned.buffers += [change.name for change in of_buffers]
     changes = [change for change in (*others, *of_buffers) if _is_tensor(change.before)]
-    found.casts = {change.name for change in changes if _is_cast(change.before, change.after)}
-    return found
+    assigned.casts = {change.name for change in changes if _is_cast(change.before, change.after)}
+    return assigned
 
 
 class _Written(TorchDispatchMode):  # type: ignore[misc]
@@ -260,8 +264,8 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
     if (before.dtype, before.device) == (after.dtype, after.device):
         return False
     # Compared as bytes: NaN must equal itself, and some dtypes have no comparison.
-    cast, found = (value.detach().contiguous().flatten().view(torch.uint8) for value in (before.to(after), after))
-    return bool(torch.equal(cast, found))
+    cast, stored = (value.detach().contiguous().flatten().view(torch.uint8) for value in (before.to(after), after))
+    return bool(torch.equal(cast, stored))
 
 
 @contextmanager

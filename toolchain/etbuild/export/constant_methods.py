@@ -27,7 +27,7 @@ def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
     Raises:
         BuildError: A callable failed, or returned a value of another kind.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, entry in sorted(export_plan.constant_methods.items()):
         path = ("constant_methods", name, "factory")
         factory = load_callable(entry.factory, finder, path)
@@ -40,8 +40,8 @@ def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
             _check_text(value, entry.factory, path)
         else:
             _check(value, entry.factory, path)
-        found[name] = list(value) if isinstance(value, tuple) else value
-    return found
+        values[name] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 DTYPES = (

@@ -66,8 +66,8 @@ def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
         BuildError: A factory failed, or returned a value that cannot be an input.
     """
     if isinstance(example, ContainerExample):
-        made = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
-        return made if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](made.values())
+        values = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
+        return values if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](values.values())
     if isinstance(example, ValueExample):
         return example.value
     if isinstance(example, FactoryCall):
@@ -104,15 +104,15 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {key: _checked(part, what, path) for key, part in sorted(value.items())}
     hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
-    found = f"{type(value).__name__}, not a tensor"
+    actual = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
     if type(value) is dict:
         key = next(key for key in value if not isinstance(key, str))
-        found, hint = f"a dict with the key {key!r}", "use strings as keys"
+        actual, hint = f"a dict with the key {key!r}", "use strings as keys"
     elif plain is not None:
-        found = f"{type(value).__name__}, a subclass of {plain.__name__}"
+        actual = f"{type(value).__name__}, a subclass of {plain.__name__}"
         hint = f"return a plain {plain.__name__}"
-    raise BuildError.at(path, f"{what} {found}", hint)
+    raise BuildError.at(path, f"{what} {actual}", hint)
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
@@ -155,6 +155,7 @@ class DynamicShapes:
             InputError: The structure of the shapes differs from that of the inputs.
         """
         self._dims: dict[str, Any] = {}
+        self._texts: dict[int, str] = {}
         self._leaves: dict[int, list[tuple[tuple[Any, ...] | None, DocumentPath]]] = {0: [], 1: []}
         place: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
@@ -217,11 +218,30 @@ class DynamicShapes:
 
     def _dim(self, dim: Dim) -> Any:
         """Torch's object for a dimension. Equal names get the same object."""
-        return self._dims.setdefault(dim.dim, torch.export.Dim(dim.dim, min=dim.min, max=dim.max))
+        size = self._dims.setdefault(dim.dim, _named_dim(dim))
+        size = dim.times * size if dim.times != 1 else size
+        size = size + dim.plus if dim.plus else size
+        self._texts[id(size)] = dim.text  # `self` keeps the object
+        return size
+
+    def text_of(self, dim: Any) -> str:
+        """The size of a dimension as the manifest states it."""
+        return self._texts[id(dim)]
 
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
         return InputError.at(path, message, "write dynamic shapes in the structure of the input")
+
+
+def _named_dim(dim: Dim) -> Any:
+    """Torch's object for a dimension that is not derived from another one of the manifest."""
+    step = dim.multiple_of
+    if step == 1:
+        return torch.export.Dim(dim.dim, min=dim.min, max=dim.max)
+    # torch knows multiples only as dimensions that are derived from one that no input has.
+    return step * torch.export.Dim(
+        f"{dim.dim}_by_{step}", min=dim.min // step, max=dim.max // step if dim.max else None
+    )
 
 
 def with_batch(shapes: Shapes, value: Any) -> Shapes:
@@ -236,7 +256,7 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
     """
     if isinstance(value, torch.Tensor) and value.dim():
         own = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
-        return (own[0] or Dim("dynamic_batch_size", 1, None), *own[1:])
+        return (own[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *own[1:])
     if isinstance(value, (list, tuple)):
         parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
         return tuple(with_batch(part, each) for part, each in zip(parts, value, strict=True))

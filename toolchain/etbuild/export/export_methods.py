@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import ConstantArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, example_values, pt2_file, strict_names
+from etbuild.export import assignments, derived_dims, example_values, method_results, pt2_file, strict_names
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -60,8 +59,8 @@ class Exporting:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A method that is ready to be exported. If its plan has PT2E quantization, it is quantized already.
+class PreparedMethod:
+    """A method that is prepared for its export. If its plan has PT2E quantization, it is quantized already.
 
     Attributes:
         what: The settings of the export.
@@ -95,7 +94,7 @@ class Ready:
         return ("methods", self.name)
 
 
-def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
+def prepare(what: Exporting, name: str, module: torch.nn.Module) -> PreparedMethod:
     """Prepares a method of the module for its export.
 
     A method with `quantize.pt2e` is exported a first time, and then quantized. The quantized form of the parameter
@@ -118,48 +117,51 @@ def make_ready(what: Exporting, name: str, module: torch.nn.Module) -> Ready:
         entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
-    ready = Ready(what, name, module, entry, arguments, keywords, shapes)
-    how = _quantization(ready)
+    prepared = PreparedMethod(what, name, module, entry, arguments, keywords, shapes)
+    how = _quantization(prepared)
     if how is None:
-        return ready
+        return prepared
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
-    return replace(ready, quantized=_quantized(ready, how))
+    return replace(prepared, quantized=_quantized(prepared, how))
 
 
-def export_method(ready: Ready) -> torch.export.ExportedProgram:
+def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     """Exports a method with its dynamic shapes. Parameters keep their names in the module.
 
     Raises:
         BuildError: Tracing failed. The error names the place in the manifest and the line of the model's source.
     """
-    if ready.quantized is None:
-        return _traced(ready, ready.shapes)
-    dynamic_shapes = ready.shapes.for_export(ready.quantized.forward)
-    path = (*ready.path, "quantize", "pt2e")
-    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", ready.what.finder):
-        return torch.export.export(ready.quantized, ready.arguments, dynamic_shapes=dynamic_shapes)
+    if prepared.quantized is None:
+        return _traced(prepared, prepared.shapes)
+    dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
+    path = (*prepared.path, "quantize", "pt2e")
+    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
+        program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
+    method_results.make_plain(program)
+    return program
 
 
-def _traced(ready: Ready, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
-    method, module, recipe, entry = ready.method, ready.module, ready.what.recipe, (*ready.path, "entry")
-    root, strict = _root(ready), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
+def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
+    method, module, recipe, entry = prepared.method, prepared.module, prepared.what.recipe, (*prepared.path, "entry")
+    root, strict = _root(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
-        sources = ready.what.finder.loaded_modules()
+        sources = prepared.what.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
-            program = _exported(ready, root, shapes, strict)
+            program = _exported(prepared, root, shapes, strict)
         _check_content(program, entry)
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
-            arguments, keywords = pytree.tree_map(_shifted, (ready.arguments, ready.keywords))
-            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", ready.what.finder):
+            arguments, keywords = pytree.tree_map(_shifted, (prepared.arguments, prepared.keywords))
+            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
     assigned.check(program, entry)
-    _check_results(program, entry)
+    method_results.check(program, entry)
+    method_results.make_plain(program)
     if strict:
-        strict_names.settle(program, module)
+        strict_names.restore(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
@@ -173,77 +175,79 @@ def _shifted(value: Any) -> Any:
     return value + 0.7 if can_add else value.clone()
 
 
-def _exported(ready: Ready, root: torch.nn.Module, shapes: DynamicShapes, strict: bool) -> torch.export.ExportedProgram:
+def _exported(
+    prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool
+) -> torch.export.ExportedProgram:
     printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed):
             program = torch.export.export(
-                root, ready.arguments, ready.keywords, dynamic_shapes=dynamic_shapes, strict=strict
+                root, prepared.arguments, prepared.keywords, dynamic_shapes=dynamic_shapes, strict=strict
             )
     except (Exception, SystemExit) as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
-        running = f"running `{ready.method.entry}` on the example inputs"
-        with wrap_user_error((*ready.path, "example_inputs"), running, ready.what.finder):
-            root(*ready.arguments, **ready.keywords)
-        raise _export_error(error, ready.name, ready.what) from error
+        running = f"running `{prepared.method.entry}` on the example inputs"
+        with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.what.finder):
+            root(*prepared.arguments, **prepared.keywords)
+        raise _export_error(error, prepared.name, prepared.what) from error
     sys.stderr.write(printed.getvalue())
     return program
 
 
-def _quantized(ready: Ready, how: Quantization) -> torch.fx.GraphModule:
+def _quantized(prepared: PreparedMethod, how: Quantization) -> torch.fx.GraphModule:
     from etbuild.quantize.calibration import Batches
     from etbuild.quantize.pt2e import quantize_method
 
-    shapes = _batched(ready) if how.dynamic_batch else ready.shapes
+    shapes = _batched(prepared) if how.dynamic_batch else prepared.shapes
     if isinstance(how.finds, Batches):
-        how.finds.check(ready.arguments, [dims for dims, _ in shapes.leaves])
+        how.finds.check(prepared.arguments, [dims for dims, _ in shapes.leaves])
     try:
-        program = _traced(ready, shapes, how.trains)
+        program = _traced(prepared, shapes, how.trains)
     except BuildError as error:
         if not how.dynamic_batch:
             raise
-        message = f"`dynamic_batch_size` of the recipe does not suit the method `{ready.name}`"
+        message = f"`dynamic_batch_size` of the recipe does not suit the method `{prepared.name}`"
         raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
     graph_module = program.module(check_guards=False)
     if how.trains:  # training changes parameters, which other methods share
         graph_module = copy.deepcopy(graph_module)
-        written = _written(ready)
+        written = _written(prepared)
     else:
         written = {name for name, _ in graph_module.named_buffers()}
-    seed(ready.what.plan.model.seed)
-    return quantize_method(graph_module, how, written, ready.what.finder)
+    seed(prepared.what.plan.model.seed)
+    return quantize_method(graph_module, how, written, prepared.what.finder)
 
 
-def _written(ready: Ready) -> set[str]:
+def _written(prepared: PreparedMethod) -> set[str]:
     """The buffers that a method writes to in inference, which excludes the statistics of batch norms."""
-    functional = _traced(ready, ready.shapes).run_decompositions({})  # only then does the signature list them
+    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # only then does the signature list them
     return set(functional.graph_signature.buffers_to_mutate.values())
 
 
-def _batched(ready: Ready) -> DynamicShapes:
+def _batched(prepared: PreparedMethod) -> DynamicShapes:
     """The dynamic shapes with a first dimension of any size, as `dynamic_batch_size` of a recipe requires."""
-    method, arguments = ready.method, ready.arguments
+    method, arguments = prepared.method, prepared.arguments
     shapes = [example_values.with_batch(*each) for each in zip(method.dynamic_shapes, arguments, strict=True)]
-    return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, ready.keywords, ready.path)
+    return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 
-def _quantization(ready: Ready) -> Quantization | None:
+def _quantization(prepared: PreparedMethod) -> Quantization | None:
     """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
-    method, context, recipe = ready.method, ready.what.context, ready.what.recipe
+    method, context, recipe = prepared.method, prepared.what.context, prepared.what.recipe
     pt2e = method.pt2e
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
         return None
-    from etbuild.quantize.pt2e import Wanted, from_plan, from_recipe
+    from etbuild.quantize.pt2e import PlannedQuantization, from_plan, from_recipe
 
-    wanted = Wanted(pt2e, ready.arguments, (*ready.path, "quantize", "pt2e"))
+    planned = PlannedQuantization(pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e"))
     if pt2e is not None and pt2e.quantizers:
-        return from_plan(pt2e, wanted, context)
+        return from_plan(pt2e, planned, context)
     if of_recipe is None or not of_recipe.quantizers:
         hint = "add a quantizer: `quantizers: [xnnpack]`"
-        raise InputError.at(wanted.path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, wanted, context)
+        raise InputError.at(planned.path, "the recipe has no quantizers", hint)
+    return from_recipe(of_recipe, planned, context)
 
 
 @contextlib.contextmanager
@@ -273,9 +277,10 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     """
     file, path = export_plan.methods[name].program, ("methods", name, "program")
     assert file is not None
-    found = inputs.find_data(file, path)
+    archive = inputs.find_data(file, path)
     with wrap_errors(lambda error: _program_error(error, file, path)):
-        program = pt2_file.load(found)
+        program = pt2_file.load(archive)
+        derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         return _bound(program)
 
@@ -300,14 +305,14 @@ def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgra
     }
     tensors = {key: memory(value) for key, value in held.items()}
     untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
-    settled: dict[Hashable, torch.Tensor] = {}
+    normalized: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
         for key in [key for key in tensors if key in content]:
-            content[key] = settled.setdefault(tensors[key], _settled(content[key]))
+            content[key] = normalized.setdefault(tensors[key], _normalized(content[key]))
     return program
 
 
-def _settled(tensor: torch.Tensor) -> torch.Tensor:
+def _normalized(tensor: torch.Tensor) -> torch.Tensor:
     content = row_major(tensor.detach())
     return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
@@ -360,17 +365,17 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
-def _root(ready: Ready) -> torch.nn.Module:
+def _root(prepared: PreparedMethod) -> torch.nn.Module:
     """The module that `torch.export` traces by calling it: the module itself for `forward`, or else a new root.
 
     The new root shares the dictionary of the module with its parameters, buffers, children and attributes: names stay
     the same, and a change of one is a change of the other. Calling the root runs the entry of the module. The module's
     own `forward`, `__call__` and hooks are not changed, so that the entry may call them.
     """
-    module = ready.module
-    if ready.method.entry == "forward":
+    module = prepared.module
+    if prepared.method.entry == "forward":
         return module
-    called, kind = _as_function(ready.entry), type(module)
+    called, kind = _as_function(prepared.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
     # Properties override entries of the shared dictionary. `Module.__call__` runs `_compiled_call_impl`, if it is set,
     # instead of hooks and `forward`.
@@ -394,20 +399,6 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__signature__ = inspect.signature(_signature_of(entry))  # type: ignore[attr-defined]
     return call
-
-
-def _check_results(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """Fails if a method returns something other than tensors, numbers or None.
-
-    Such a graph could be saved but not read.
-    """
-    for spec in program.graph_signature.output_specs:
-        value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
-        if not isinstance(value, (bool, int, float, type(None))):
-            message = (
-                f"the method returns {shortened(repr(value), 80)}: a program cannot return a {type(value).__name__}"
-            )
-            raise BuildError.at(path, message, "return tensors, numbers, or tuples, lists and dicts of them")
 
 
 _FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
@@ -441,18 +432,18 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if dim is torch.export.Dim.STATIC:
                 continue
             size = values[name].shape[position]
-            here = (*path, position)
+            dim_path = (*path, position)
             if isinstance(size, int):
                 raise BuildError.at(
-                    here,
-                    f"the model fixes the dimension `{dim.__name__}` to {size}",
+                    dim_path,
+                    f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
                     "write `null`, or change the model",
                 )
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
-                    here,
-                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{dim.__name__}`",
+                    dim_path,
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
 
@@ -481,6 +472,7 @@ _EXPORT_HINTS = (
         "the example inputs or the model do not allow the declared range",
     ),
     ("dynamic_shapes", "dynamic_shapes", None),
+    ("in output, which is not a known type", "entry", method_results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
     ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
 )
@@ -502,7 +494,9 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
 
 def _message(error: BaseException) -> str:
     """torch's message without references to logs and settings. For violated constraints it keeps the suggestions."""
-    text = str(error)
+    text = str(error).partition(" If this type holds tensors")[0]
+    if text != str(error):
+        return f"{type(error).__name__}: {text}"
     if "Constraints violated" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return shortened(" ".join(lines[:8]))
@@ -511,11 +505,11 @@ def _message(error: BaseException) -> str:
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:
     """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
-    found = None
+    place = None
     for line in text.splitlines():
         for name, path in finder.sources.items():
             marker = f'File "{path.absolute()}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")
-                found = f"{name}:{number}" + (f", {function.strip()}" if function else "")
-    return found
+                place = f"{name}:{number}" + (f", {function.strip()}" if function else "")
+    return place

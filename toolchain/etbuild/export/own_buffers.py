@@ -89,7 +89,7 @@ class OwnBuffers:
 
         Args:
             root: The exported module.
-            assigned: Torch's mapping of buffers to the nodes that were assigned to them. `settle` fills it.
+            assigned: Torch's mapping of buffers to the nodes that were assigned to them. `finish` fills it.
 
         Returns:
             A handle that removes the hooks.
@@ -100,7 +100,7 @@ class OwnBuffers:
         handles.callback(_REGISTER(root, self._nodes).remove)
         return _Handles(handles)
 
-    def settle(self, root: torch.nn.Module) -> None:
+    def finish(self, root: torch.nn.Module) -> None:
         """Decides which assignments torch keeps, and restores the buffers in the order that torch expects."""
         changed = [name for name, value in self._last.items() if value is not self._first.get(name)]
         changed += [name for name in self._first if name not in self._last]
@@ -160,7 +160,7 @@ def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Modu
         hooks.callback(after.remove)
         try:
             yield
-            own.settle(root)
+            own.finish(root)
         finally:
             look()
 

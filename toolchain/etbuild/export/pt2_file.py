@@ -103,10 +103,10 @@ class _Records:
                 raise Refused("a release before PyTorch 2.8 wrote it: save the program again")
             raise NotExported
         prefix = f"{self._root}/{names.MODELS_DIR}"
-        found = [name.removeprefix(f"{self._root}/") for name in self._sizes if name.startswith(prefix)]
+        models = [name.removeprefix(f"{self._root}/") for name in self._sizes if name.startswith(prefix)]
         wanted = names.MODELS_FILENAME_FORMAT.format("model")
-        if found != [wanted]:
-            raise Refused(f"it holds {len(found)} programs" if found else "it holds no exported program")
+        if models != [wanted]:
+            raise Refused(f"it holds {len(models)} programs" if models else "it holds no exported program")
         return str(wanted)
 
     def read(self, name: str) -> bytearray:
@@ -184,19 +184,19 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
     """
     config = _table(schema.PayloadConfig, records, table.format("model")).config
     contents: dict[str, torch.Tensor] = {}
-    found = {}
+    tensors = {}
     for name, entry in config.items():
         record = f"{directory}{entry.path_name}"
         if entry.tensor_meta is None:
             raise Refused(f"its record `{record}` is a pickled object: reading it would run code from the file")
         if entry.use_pickle:
-            found[name] = _unpickled(records, record)
+            tensors[name] = _unpickled(records, record)
             continue
         if record not in contents:
             contents[record] = records.read_tensor(record)
         tensor = _tensor(name, contents[record], entry.tensor_meta)
-        found[name] = torch.nn.Parameter(tensor, requires_grad=False) if entry.is_param else tensor
-    return found
+        tensors[name] = torch.nn.Parameter(tensor, requires_grad=False) if entry.is_param else tensor
+    return tensors
 
 
 def _unpickled(records: _Records, record: str) -> torch.Tensor:

@@ -163,16 +163,16 @@ def _operator(text: str) -> None:
     parts = _OPERATOR.fullmatch(text)
     if parts is None or name != text:
         raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
-    found: Any = torch.ops
+    operator: Any = torch.ops
     for part in parts.groups():
-        found = getattr(found, part, None)
-    if found is None:
+        operator = getattr(operator, part, None)
+    if operator is None:
         return  # PyTorch reports that it does not exist
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(operator, torch._ops.OpOverload):
         raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
     if parts[1] in _NO_MODELS:
         raise Refused(f"the graph calls {_shown(text)}: a model cannot use operators of `{parts[1]}`")
-    if not custom_ops.is_declared(found.name()) and any(map(_names_file, found._schema.arguments)):
+    if not custom_ops.is_declared(operator.name()) and any(map(_names_file, operator._schema.arguments)):
         raise Refused(f"the graph calls {_shown(text)}, which opens files")
 
 

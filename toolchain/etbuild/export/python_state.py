@@ -95,9 +95,9 @@ class PythonState:
 
     def tensors(self) -> list[torch.Tensor]:
         """All tensors that were reached, except parameters and fake tensors."""
-        found = (part for holder in self._walk.holders for part in holder.before.values())
+        parts = (part for holder in self._walk.holders for part in holder.before.values())
         unlike = (torch.nn.Parameter, *_TRACED)
-        return [part for part in found if _is(part, torch.Tensor) and not isinstance(part, unlike)]
+        return [part for part in parts if _is(part, torch.Tensor) and not isinstance(part, unlike)]
 
     def changes(self, kind: str = "") -> Iterator[Change]:
         """The tensors that were assigned since the state was recorded.

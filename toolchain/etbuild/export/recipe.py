@@ -36,14 +36,14 @@ def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
 
     path: DocumentPath = ("recipe",)
     with wrap_user_error(path, f"making the recipe `{recipe.name}`", finder), _refuse_ignored_kwargs(recipe):
-        made = _make(recipe, finder)
-    if not isinstance(made, ExportRecipe):
-        message = f"`{recipe.name}` returned {type(made).__name__}, not an ExportRecipe"
+        loaded = _make(recipe, finder)
+    if not isinstance(loaded, ExportRecipe):
+        message = f"`{recipe.name}` returned {type(loaded).__name__}, not an ExportRecipe"
         raise BuildError.at(path, message)
-    if made.pipeline_stages:
+    if loaded.pipeline_stages:
         hint = "remove it: the build always runs ExecuTorch's usual stages"
         raise BuildError.at(path, f"the recipe `{recipe.name}` sets `pipeline_stages`", hint)
-    return made
+    return loaded
 
 
 def _make(recipe: RecipeCall, finder: SourceFinder) -> Any:

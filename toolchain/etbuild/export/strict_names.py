@@ -18,7 +18,7 @@ Spec = TypeVar("Spec", InputSpec, OutputSpec)
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # as in torch.export
 
 
-def settle(program: ExportedProgram, module: torch.nn.Module) -> None:
+def restore(program: ExportedProgram, module: torch.nn.Module) -> None:
     """Renames weights and modules in a program by their names in the module.
 
     Args:

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from etbuild.errors import BuildError
 from etbuild.files.digests import file_digest
 from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
 from etbuild.foreign_errors import wrap_system_errors
+
+if TYPE_CHECKING:
+    from etbuild.results import ArtifactFacts
 
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
 
@@ -49,9 +52,9 @@ class Artifact:
         """The path of the file."""
         return self.directory / self.file
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ArtifactFacts:
         """The artifact as JSON data for the index. The constructor takes the same keys."""
-        facts: dict[str, Any] = {"file": self.file, "kind": self.kind, "size": self.size, "sha256": self.sha256}
+        facts: ArtifactFacts = {"file": self.file, "kind": self.kind, "size": self.size, "sha256": self.sha256}
         return facts if self.tag is None else {**facts, "tag": self.tag}
 
 
@@ -190,8 +193,8 @@ def _move(artifact: Artifact, place: Folder) -> None:
     try:
         place.make_parents(artifact.file)
         with (
-            Folder.at(artifact.directory) as made,
-            made.holder(artifact.file) as (source, name),
+            Folder.at(artifact.directory) as destination,
+            destination.holder(artifact.file) as (source, name),
             place.holder(artifact.file) as (target, _),
         ):
             source.move(name, target, name)

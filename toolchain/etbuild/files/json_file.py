@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,14 +21,27 @@ _QUOTED = 100  # this many characters of the file's `schema` are quoted
 _NAMED = 3  # this many places that break the schema are named
 
 
-def read(path: Path, what: str, schema_name: str, hint: str | None = None) -> Any:
+@dataclass(frozen=True)
+class Format:
+    """What a file should be.
+
+    Attributes:
+        what: Its name with an article, for errors.
+        schema: Its schema, as `json_schema.validator` takes it.
+        hint: What to do if the file has another format.
+    """
+
+    what: str
+    schema: str
+    hint: str | None = None
+
+
+def read(path: Path, wanted: Format) -> Any:
     """Reads and checks a JSON file.
 
     Args:
         path: The file.
-        what: What the file should be, with an article, for errors.
-        schema_name: The schema, as `json_schema.validator` takes it.
-        hint: What to do if the file does not fit.
+        wanted: What it should be.
 
     Returns:
         The parsed content.
@@ -38,47 +52,44 @@ def read(path: Path, what: str, schema_name: str, hint: str | None = None) -> An
     try:
         data = regular_files.read(path, MAX_BYTES)
     except OSError as error:
-        raise InputError.of(f"{path}: not {what}: {error.strerror}", hint) from None
-    return content(data, path, what, schema_name, hint)
+        raise InputError.of(f"{path}: not {wanted.what}: {error.strerror}", wanted.hint) from None
+    return content(data, path, wanted)
 
 
-def content(data: bytes, path: Path, what: str, schema_name: str, hint: str | None = None) -> Any:
+def content(data: bytes, path: Path, wanted: Format) -> Any:
     """Parses and checks the bytes of a file that was read already. Arguments and errors are those of `read`."""
     try:
         parsed = parse(data)
     except ValueError as error:
-        raise InputError.of(f"{path}: not {what}: {error}", hint) from None
-    check(parsed, path, what, schema_name, hint=hint)
+        raise InputError.of(f"{path}: not {wanted.what}: {error}", wanted.hint) from None
+    check(parsed, path, wanted)
     return parsed
 
 
-def check(
-    parsed: Any, path: Path, what: str, schema_name: str, below: DocumentPath = (), hint: str | None = None
-) -> None:
+def check(parsed: Any, path: Path, wanted: Format, below: DocumentPath = ()) -> None:
     """Checks that data of a file fits its schema.
 
     Args:
         parsed: The data.
         path: The file.
-        what: What the file should be, with an article, for errors.
-        schema_name: The schema, as `json_schema.validator` takes it.
+        wanted: What the file should be. Its schema is that of the data.
         below: The place of the data in the file.
-        hint: What to do if the data does not fit.
 
     Raises:
         InputError: The data does not fit. The error names the first few places.
     """
-    said = parsed.get("schema") if isinstance(parsed, dict) else None
-    wanted = json_schema.identifier(schema_name)
-    if wanted is not None and said != wanted:
-        found = said[:_QUOTED] if isinstance(said, str) else "none"
+    schema = parsed.get("schema") if isinstance(parsed, dict) else None
+    identifier = json_schema.identifier(wanted.schema)
+    message, hint = f"{path}: not {wanted.what}", wanted.hint
+    if identifier is not None and schema != identifier:
+        if not isinstance(schema, str):
+            raise InputError.of(f"{message}: it has no `schema`, which must be {identifier}", hint)
         again = "create it again with this version of `etbuild`"
-        hint = hint or (again if found.partition("/")[0] == wanted.partition("/")[0] else None)
-        raise InputError.of(f"{path}: not {what}: its schema is {found}, not {wanted}", hint)
-    wrong = json_schema.problems(schema_name, parsed, below, most=_NAMED)
+        hint = hint or (again if schema.partition("/")[0] == identifier.partition("/")[0] else None)
+        raise InputError.of(f"{message}: its schema is {schema[:_QUOTED]}, not {identifier}", hint)
+    wrong = json_schema.problems(wanted.schema, parsed, below, most=_NAMED)
     if wrong:
-        problems = [Problem(f"{path}: not {what}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]]
-        raise InputError(problems)
+        raise InputError([Problem(f"{message}: {problem.on_one_line()}", hint=hint) for problem in wrong[:_NAMED]])
 
 
 def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) -> Any:
@@ -118,12 +129,12 @@ _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {json_schema.show(twice)} stands twice in an object")
-    return found
+    return entries
 
 
 def _integer(text: str) -> int:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from executorch.exir._serialize import _program
 from executorch.exir._serialize._cord import Cord
@@ -29,19 +28,20 @@ from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorSerializer,
     _deserialize_to_flat_tensor,
 )
-from flatbuffers.number_types import Uint32Flags, Uint64Flags  # type: ignore[import-untyped]
-from flatbuffers.table import Table  # type: ignore[import-untyped]
+from flatbuffers.number_types import Uint32Flags, Uint64Flags
+from flatbuffers.table import Table
 
 from etbuild.errors import InputError
 from etbuild.files import regular_files
 from etbuild.patching import replaced
+from etbuild.results import FileHead, NamedDataFile, ProgramFacts, ProgramFile, ProgramMethod, Value
 
 _READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
 
 _SHARED = 64  # this many keys of named data may share one blob, on average
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> ProgramFile | NamedDataFile:
     """The facts of one file, as JSON data.
 
     Returns:
@@ -56,13 +56,13 @@ def describe(path: Path) -> dict[str, Any]:
             data = file.read()
     except OSError as error:
         raise InputError.of(f"{path}: cannot read the file: {error.strerror}") from None
-    facts = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    head: FileHead = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     identifier = data[4:6]
     try:
         if identifier == b"ET":
-            return {"kind": "program", **facts, **program_facts(read_program(data))}
+            return {"kind": "program", **head, **program_facts(read_program(data))}
         if identifier == b"FT":
-            return {"kind": "named_data", **facts, "named_data": _blob_sizes(data, len(data))}
+            return {"kind": "named_data", **head, "named_data": _blob_sizes(data, len(data))}
     except Exception as error:  # errors of flatbuffers and struct have no common base
         raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
     raise InputError.of(
@@ -207,7 +207,7 @@ def named_data_blobs(data: bytes) -> dict[str, bytes]:
     return {key: bytes(payload.buffers[entry.buffer_index]) for key, entry in sorted(payload.named_data.items())}
 
 
-def program_facts(file: PTEFile) -> dict[str, Any]:
+def program_facts(file: PTEFile) -> ProgramFacts:
     """The facts of a program: its methods by name, the bytes of its blobs, and the keys of tensors in other files."""
     program = file.program
     return {
@@ -234,16 +234,16 @@ def pte_named_data(file: PTEFile) -> dict[str, int]:
 
 def external_keys(file: PTEFile) -> list[str]:
     """Names of the tensors that the program expects in named-data files. Leaves out what only a delegate asks for."""
-    found = set()
+    names = set()
     for plan in file.program.execution_plan:
         for value in plan.values:
             info = value.val.extra_tensor_info if isinstance(value.val, Tensor) else None
             if info is not None and info.location == TensorDataLocation.EXTERNAL:
-                found.add(info.fully_qualified_name)
-    return sorted(found)
+                names.add(info.fully_qualified_name)
+    return sorted(names)
 
 
-def _method_facts(plan: ExecutionPlan) -> dict[str, Any]:
+def _method_facts(plan: ExecutionPlan) -> ProgramMethod:
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
     operators = Counter(operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall))
     delegates = Counter(plan.delegates[call.delegate_index].id for call in calls if isinstance(call, DelegateCall))
@@ -262,7 +262,7 @@ def operator_name(plan: ExecutionPlan, index: int) -> str:
     return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 
 
-def _value_facts(plan: ExecutionPlan, index: int) -> dict[str, Any]:
+def _value_facts(plan: ExecutionPlan, index: int) -> Value:
     """For a tensor: dtype, shape (upper bounds if dynamic) and whether it is dynamic. Otherwise the type and the
     value."""
     value = plan.values[index].val

@@ -65,7 +65,7 @@ def beside(path: Path, name: str) -> Path | None:
         return None
     try:
         directory = path.resolve(strict=True).parent
-        found = (directory / name).resolve(strict=True)
+        file = (directory / name).resolve(strict=True)
     except (OSError, ValueError, RuntimeError):  # it does not exist, or links form a circle
         return None
-    return found if found.is_relative_to(directory) else None
+    return file if file.is_relative_to(directory) else None

@@ -53,12 +53,12 @@ class Inputs:
         Raises:
             InputError: The file is not declared, or does not exist.
         """
-        found = self.find(name)
-        if found is not None and not is_file(found):
-            there = os.path.lexists(found)
-            message = f"`{name}` is declared as {found}, which {'is not a file' if there else 'does not exist'}"
+        file = self.find(name)
+        if file is not None and not is_file(file):
+            there = os.path.lexists(file)
+            message = f"`{name}` is declared as {file}, which {'is not a file' if there else 'does not exist'}"
             raise InputError.at(path, message, "check the path after `=` of `--data`")
-        if found is None:
+        if file is None:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; weights of a quantized model belong there too"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
@@ -68,7 +68,7 @@ class Inputs:
             if "=" in name:
                 hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
             raise InputError.at(path, f"`{name}` is not a declared input", hint)
-        return found
+        return file
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:
         """The same sources with only some of the data. A step reads only the data that is in its key.

@@ -15,6 +15,7 @@ import re
 import site
 import sys
 from collections.abc import Iterator
+from email import message_from_string
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -39,7 +40,24 @@ def facts(name: str) -> tuple[str, str]:
     distribution = importlib.metadata.distribution(name)
     record = distribution.read_text("RECORD")
     rows = _files(name, distribution) if record is None or _is_editable(distribution, record) else _rows(record)
-    return distribution.version, hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+    return version_and_requirements(name)[0], hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
+@functools.cache
+def version_and_requirements(name: str) -> tuple[str, tuple[str, ...]]:
+    """The version of an installed distribution, and its requirements as its metadata states them.
+
+    Reads the metadata once, and without the description, which `importlib.metadata` would parse at each question.
+
+    Raises:
+        PackageNotFoundError: The distribution is not installed.
+    """
+    distribution = importlib.metadata.distribution(name)
+    text = distribution.read_text("METADATA")
+    if text is None:  # an older form, which `setup.py develop` writes
+        return distribution.version, tuple(distribution.requires or ())
+    metadata = message_from_string(text.partition("\n\n")[0])
+    return metadata["Version"], tuple(metadata.get_all("Requires-Dist", ()))
 
 
 @functools.cache
@@ -61,11 +79,11 @@ def check_unedited(name: str) -> None:
     for file, digest, size in csv.reader(row for row in _rows(record) if not _FOR_COMPILERS.search(row)):
         path = os.path.join(root, file)  # noqa: PTH118 - there are thousands of files, and pathlib is slower
         try:
-            found = os.stat(path)  # noqa: PTH116
+            status = os.stat(path)  # noqa: PTH116
         except OSError:
             continue
-        same_size = not size or found.st_size == int(size)
-        if not same_size or (found.st_mtime > written and _record_digest(Path(path)) != digest):
+        same_size = not size or status.st_size == int(size)
+        if not same_size or (status.st_mtime > written and _record_digest(Path(path)) != digest):
             message = f"`{file}` of the installed package `{name}` was changed after its installation"
             hint = f"reinstall it, or install it as editable; without `{name}-*.dist-info/RECORD` builds hash its files"
             raise InputError.of(message, hint)
@@ -91,14 +109,14 @@ def startup() -> dict[str, str]:
     """
     places = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     files = [path for place in places for path in sorted(Path(place).glob("*.pth")) if not _INSTALLERS.match(path.name)]
-    found = {}
+    by_file = {}
     for path in files:
         text = path.read_text("utf-8", "replace")
         if any(line.startswith(("import ", "import\t")) for line in text.splitlines()):
             modules = [Path(place) for name in sorted(set(_IMPORTED.findall(text))) for place in _file_of(name)]
             digests = [hashlib.sha256(each.read_bytes()).hexdigest() for each in (path, *modules)]
-            found[path.name] = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    return found
+            by_file[path.name] = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return by_file
 
 
 def _file_of(module: str) -> list[str]:
@@ -172,8 +190,8 @@ def _files_of_modules(name: str, distribution: Distribution) -> Iterator[tuple[s
 
 def _files_of_module(module: str) -> Iterator[tuple[str, Path]]:
     """The files of a top-level module, each with its name inside the module."""
-    found = importlib.util.find_spec(module)
-    places = (found.submodule_search_locations or [found.origin or ""]) if found is not None else []
+    spec = importlib.util.find_spec(module)
+    places = (spec.submodule_search_locations or [spec.origin or ""]) if spec is not None else []
     seen = set()  # an editable package may consist of links to directories, and the links may form a circle
     for place in map(Path, places):
         if place.is_file():

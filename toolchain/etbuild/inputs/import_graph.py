@@ -17,7 +17,7 @@ from etbuild.plan.plan import ExportPlan
 
 
 @dataclass
-class Used:
+class UsedSources:
     """The sources that a plan uses.
 
     Attributes:
@@ -32,13 +32,13 @@ class Used:
     contents: dict[str, bytes] = field(default_factory=dict)
 
 
-def read_sources(sources: Mapping[str, Path]) -> Used:
+def read_sources(sources: Mapping[str, Path]) -> UsedSources:
     """Reads all of the given sources, even those that nothing imports.
 
     Raises:
         InputError: A source cannot be read, or is not Python.
     """
-    used = Used(dict(sources), set(), {name: _read(name, path) for name, path in sources.items()})
+    used = UsedSources(dict(sources), set(), {name: _read(name, path) for name, path in sources.items()})
     return reached_sources(used, [_module_of(name) for name in sorted(sources)])
 
 
@@ -46,14 +46,14 @@ def _module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def used_sources(inputs: Inputs, export_plan: ExportPlan) -> Used:
+def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
     """Follows the import statements of an export plan's callables.
 
     Raises:
         InputError: The module of a callable is not among the sources, or a source is not Python or hides one of
             Python's own modules.
     """
-    used = Used(packages={"transformers"} if export_plan.model.huggingface is not None else set())
+    used = UsedSources(packages={"transformers"} if export_plan.model.huggingface is not None else set())
     problems = []
     roots = [(name.partition(":")[0], ("model", "factory")) for name in export_plan.callables]
     roots += [(name, ("model", "modules")) for name in export_plan.model.modules]
@@ -93,16 +93,16 @@ def _nearest(inputs: Inputs, module: str) -> str | None:
     return did_you_mean(module, known) or (f"there is no {where}" if where else None)
 
 
-def reached_sources(used: Used, modules: Iterable[str]) -> Used:
+def reached_sources(used: UsedSources, modules: Iterable[str]) -> UsedSources:
     """The sources that the import statements of some modules reach, including those modules. Reads no file again."""
-    reached = Used(contents=dict(used.contents))
+    reached = UsedSources(contents=dict(used.contents))
     for module in modules:
         _follow(Inputs(used.sources), module, reached)
     reached.contents = {name: reached.contents[name] for name in reached.sources}
     return reached
 
 
-def _follow(inputs: Inputs, module: str, used: Used) -> bool:
+def _follow(inputs: Inputs, module: str, used: UsedSources) -> bool:
     """Adds a module, the packages that contain it, and what it imports. Returns False if it is not a source."""
     parts = module.split(".")
     name, path = _locate(inputs, parts)

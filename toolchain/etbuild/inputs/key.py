@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import file_digest
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
 
 KEY_SCHEMA = "executorch-key/v2"
 
 
-def describe_inputs(plan: Plan, inputs: Inputs, used: Used) -> dict[str, Any]:
+def describe_inputs(plan: Plan, inputs: Inputs, used: UsedSources) -> KeyInputs:
     """Describes a whole plan as `describe` does, with the files that it uses.
 
     Raises:
@@ -39,7 +42,7 @@ def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str
     return {**dict.fromkeys(inputs.data, ("model",)), **with_shards(names, inputs)}
 
 
-def describe(plan: Plan, read: dict[str, Any]) -> dict[str, Any]:
+def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     """Everything that a build depends on: the plan, digests of the sources and data that it uses, and the toolchain.
 
     Args:
@@ -58,8 +61,8 @@ def describe(plan: Plan, read: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> dict[str, Any]:
-    """Digests of files, as JSON data: `sources` by import path, `data` by name, and the imported `packages`.
+def describe_files(inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> FilesAndPackages:
+    """Digests of files, and the imported packages.
 
     Args:
         inputs: The declared inputs.
@@ -76,7 +79,7 @@ def describe_files(inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]
     }
 
 
-def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Mapping[str, DocumentPath]) -> None:
+def check_unchanged(read: FileDigests, inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> None:
     """Checks that the files still have the content that was digested. Otherwise the cache would keep a wrong result.
 
     Args:
@@ -88,13 +91,11 @@ def check_unchanged(read: dict[str, Any], inputs: Inputs, used: Used, names: Map
     Raises:
         BuildError: A source or a data file has changed.
     """
-    now = {
-        "sources": {name: _digest_now(path) for name, path in used.sources.items()},
-        "data": {name: _digest_now(inputs.find(name)) for name in names},
-    }
-    for kind, digests in now.items():
-        for name, digest in digests.items():
-            if digest != read[kind][name]:
+    sources = {name: _digest_now(path) for name, path in used.sources.items()}
+    data = {name: _digest_now(inputs.find(name)) for name in names}
+    for before, now in ((read["sources"], sources), (read["data"], data)):
+        for name, digest in now.items():
+            if digest != before[name]:
                 message = f"`{name}` changed during the build"
                 raise BuildError.of(message, "build again")
 

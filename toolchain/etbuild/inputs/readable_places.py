@@ -67,12 +67,12 @@ def _editable_places() -> tuple[str, ...]:
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
-    found = []
+    places = []
     for distribution in importlib.metadata.distributions():
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable", False):
-            found.append(os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep)
-    return tuple(found)
+            places.append(os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep)
+    return tuple(places)
 
 
 def is_editable(real: str, packages: set[str], sources: Iterable[str]) -> bool:

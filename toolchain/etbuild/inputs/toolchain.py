@@ -9,15 +9,18 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from etbuild import __version__
 from etbuild.errors import InputError
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs import distributions as installed
+from etbuild.inputs import distributions
+
+if TYPE_CHECKING:
+    from etbuild.results import Toolchain
 
 
-def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -> dict[str, Any]:
+def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Toolchain:
     """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
 
     These distributions are used, each with everything that it requires: those that the driver requires, those that own
@@ -27,21 +30,23 @@ def toolchain(packages: Iterable[str] = (), distributions: Iterable[str] = ()) -
 
     Args:
         packages: Top-level names that the sources import.
-        distributions: Distributions that backends need.
+        of_backends: Distributions that backends need.
 
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
     """
-    return {
+    described: Toolchain = {
         "driver": {"version": __version__, "sha256": _driver_digest()},
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": version, "sha256": sha256}
-            for name in sorted({*distributions_of(packages), *_requirements(*sorted(distributions))})
-            for version, sha256 in [installed.facts(name)]
+            for name in sorted({*distributions_of(packages), *_requirements(*sorted(of_backends))})
+            for version, sha256 in [distributions.facts(name)]
         },
-        **({"startup": startup} if (startup := installed.startup()) else {}),
     }
+    if startup := distributions.startup():
+        described["startup"] = startup
+    return described
 
 
 def check_installed(packages: Iterable[str] = ()) -> None:
@@ -51,7 +56,7 @@ def check_installed(packages: Iterable[str] = ()) -> None:
         InputError: A file was changed after its installation.
     """
     for name in sorted(distributions_of(packages)):
-        installed.check_unedited(name)
+        distributions.check_unedited(name)
 
 
 @functools.cache
@@ -68,25 +73,25 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
     """
-    found = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
-    others = [name for name in sorted(packages) if name not in found]
+    names = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
+    others = [name for name in sorted(packages) if name not in names]
     owners = importlib.metadata.packages_distributions() if others else {}
     for name in others:
         if name in owners:
-            found.update(_requirements(*owners[name]))
+            names.update(_requirements(*owners[name]))
         elif importlib.util.find_spec(name) is not None:
             raise InputError.at(
                 ("model", "factory"),
                 f"the sources import `{name}`, which is installed without a version for the key",
                 "declare it as a source, or install it as a distribution",
             )
-    return found
+    return names
 
 
 @functools.cache
 def _requirements(*roots: str) -> tuple[str, ...]:
     """The named distributions and everything that they require, without those that are not installed."""
-    found = []
+    names = []
     waiting, seen = list(roots), {"etbuild"}  # the key covers the driver by its files
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -94,10 +99,10 @@ def _requirements(*roots: str) -> tuple[str, ...]:
             continue
         seen.add(name)
         try:
-            distribution = importlib.metadata.distribution(name)
+            _, required = distributions.version_and_requirements(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
-        found.append(name)
-        needed = [each for each in distribution.requires or () if "extra ==" not in each and "extra==" not in each]
+        names.append(name)
+        needed = [each for each in required if "extra ==" not in each and "extra==" not in each]
         waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
-    return tuple(found)
+    return tuple(names)

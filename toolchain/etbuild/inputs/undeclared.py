@@ -39,7 +39,7 @@ from etbuild.inputs.readable_places import (
 )
 from etbuild.inputs.thread_starters import starters_remembered
 from etbuild.patching import replaced
-from etbuild.processes.environment import dropped, is_settled, stays_set
+from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
@@ -157,8 +157,8 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     finally:
         _watches.pop()
         for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
-            for found in _unkeyed:
-                found.add(what)
+            for reasons in _unkeyed:
+                reasons.add(what)
             if _watches:
                 _watches[-1].told.append(what)
         problems = _problems(watch)
@@ -177,10 +177,10 @@ def unkeyed() -> Iterator[set[str]]:
 
     A note is printed for each. The result of the build is then not cached.
     """
-    found: set[str] = set()
-    _unkeyed.append(found)
+    reasons: set[str] = set()
+    _unkeyed.append(reasons)
     try:
-        yield found
+        yield reasons
     finally:
         _unkeyed.pop()
 
@@ -192,8 +192,8 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
         note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)
-    for found in _unkeyed:
-        found.add(what)
+    for reasons in _unkeyed:
+        reasons.add(what)
 
 
 def check_package(name: str) -> None:
@@ -463,10 +463,10 @@ _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.g
 def _read_variable(place: str, name: str, is_there: bool) -> None:
     """Refuses or notes that a source reads an environment variable.
 
-    A settled process sees few variables. Reading one that it never sees, or that always has the same value, is
+    A building process sees few variables. Reading one that it never sees, or that always has the same value, is
     harmless.
     """
-    if is_settled():
+    if is_fixed():
         if name in dropped() and not is_there:
             message = f"{place}, reads the environment variable `{name}`, which is set, but builds do not see it"
             hint = "pass the value in the `kwargs` of the model, which are in the key"

@@ -23,7 +23,7 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.processes.process_state import undone
 
 if TYPE_CHECKING:
-    from etbuild.inputs.import_graph import Used
+    from etbuild.inputs.import_graph import UsedSources
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -61,7 +61,7 @@ class SourceFinder:
         kept: Names of modules that other code keeps, with the operators that they register.
     """
 
-    def __init__(self, used: Used) -> None:
+    def __init__(self, used: UsedSources) -> None:
         self.sources = used.sources
         self.contents = used.contents
         self.kept: set[str] = set()
@@ -117,7 +117,7 @@ class SourceFinder:
 
 
 @contextmanager
-def importable(used: Used, data: Iterable[Path]) -> Iterator[SourceFinder]:
+def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder]:
     """Makes sources importable before anything that is installed. Removes their modules at the end.
 
     Import PyTorch before: what it imports must not come from the sources.
@@ -261,14 +261,14 @@ def source_line(error: BaseException, finder: SourceFinder) -> str | None:
         seen.add(id(current))
         if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
             return f"{name}:{current.lineno}"
-        trace, found = current.__traceback__, None
+        trace, line = current.__traceback__, None
         while trace is not None:
             name = finder.name_of(trace.tb_frame.f_code.co_filename)
             if name:
-                found = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+                line = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
             trace = trace.tb_next
-        if found:
-            return found
+        if line:
+            return line
         current = current.__cause__ or current.__context__
     return None
 

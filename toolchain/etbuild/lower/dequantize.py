@@ -93,14 +93,14 @@ def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Te
 def asymmetric_weights(program: ExportedProgram) -> list[str]:
     """Returns the names of the quantized weights that have a row or group with a zero point other than zero."""
     names = dict(named_data.weights(program))
-    found: list[str] = []
+    asymmetric: list[str] = []
     for node in program.graph.nodes:
         if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
             continue
         weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
         if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
-            found.append(weight)
-    return found
+            asymmetric.append(weight)
+    return asymmetric
 
 
 def fuse_embeddings(edge: EdgeProgramManager) -> None:

@@ -44,12 +44,12 @@ def edge_compile_config(
     Raises:
         InputError: The plan names an operator that does not exist.
     """
-    said, path = lower_plan.edge_compile, ("edge_compile",)
+    settings, path = lower_plan.edge_compile, ("edge_compile",)
     fields: Mapping[str, Any] = {
-        "_check_ir_validity": said.check_ir_validity,
-        "_skip_dim_order": said.skip_dim_order,
-        "_core_aten_ops_exception_list": _operators(said.core_aten_ops_exception_list, (*path, _EXCEPTIONS)),
-        "preserve_ops": _operators(said.preserve_ops, (*path, "preserve_ops")),
+        "_check_ir_validity": settings.check_ir_validity,
+        "_skip_dim_order": settings.skip_dim_order,
+        "_core_aten_ops_exception_list": _operators(settings.core_aten_ops_exception_list, (*path, _EXCEPTIONS)),
+        "preserve_ops": _operators(settings.preserve_ops, (*path, "preserve_ops")),
     }
     if lower_plan.recipe is not None and recipe is not None and recipe.edge_compile_config is not None:
         own = {field for field in fields if field.removeprefix("_") in lower_plan.recipe.said["edge_compile"]}
@@ -93,13 +93,13 @@ def backend_config(
     Raises:
         InputError: The plan names an operator or a planning algorithm that does not exist.
     """
-    said = lower_plan.executorch
-    inplace = _operators(said.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
+    settings = lower_plan.executorch
+    inplace = _operators(settings.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
     fields = {
-        **said.fields(),
+        **settings.fields(),
         "memory_planning_pass": _memory_planning(lower_plan, finder),
-        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[said.sym_shape_eval_pass](),
-        "to_out_var_pass": ToOutVarPass(**said.to_out_var_pass),
+        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass](),
+        "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass),
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
@@ -116,22 +116,24 @@ def _started_from_recipe(
     config = load_recipe(recipe, finder).executorch_backend_config if recipe is not None else None
     if recipe is None or config is None:
         return [], fields
-    said = set(recipe.said["executorch"])
-    said |= {"memory_planning_pass"} if "memory_planning" in said or lower_plan.share_mutable_buffers else set()
+    overridden = set(recipe.said["executorch"])
+    overridden |= (
+        {"memory_planning_pass"} if "memory_planning" in overridden or lower_plan.share_mutable_buffers else set()
+    )
     # ExecuTorch's default passes are shared by the whole process and keep state, so that new ones replace them.
     kept = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
-        if field.name not in said and getattr(config, field.name) is not field.default
+        if field.name not in overridden and getattr(config, field.name) is not field.default
     }
     return kept.pop("passes"), {**fields, **kept}
 
 
 def _propagate_device_config(lower_plan: LowerPlan) -> dict[str, PropagateDeviceConfig]:
-    said = lower_plan.executorch.propagate_device_config
+    setting = lower_plan.executorch.propagate_device_config
     return {
         method: PropagateDeviceConfig(
-            **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in said.items()}
+            **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in setting.items()}
         )
         for method in lower_plan.methods
     }
@@ -143,12 +145,12 @@ def _memory_planning(lower_plan: LowerPlan, finder: SourceFinder) -> MemoryPlann
     If all methods have the same options, they get one pass: only one pass can plan shared buffers of all methods.
     """
     by_method = lower_plan.memory_planning
-    made = {
+    passes_by_method = {
         method: _memory_planning_pass(said, lower_plan.share_mutable_buffers, method, finder)
         for method, said in sorted(by_method.items())
     }
     alike = len(set(by_method.values())) == 1
-    return next(iter(made.values())) if alike else made
+    return next(iter(passes_by_method.values())) if alike else passes_by_method
 
 
 def _memory_planning_pass(said: MemoryPlanning, share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
@@ -177,7 +179,7 @@ def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Call
 
 
 def _operators(names: Names, path: DocumentPath) -> list[torch._ops.OpOverload]:
-    problems, found = [], []
+    problems, operators = [], []
     for name in names:
         operator = _find(name)
         if operator is None:
@@ -185,10 +187,10 @@ def _operators(names: Names, path: DocumentPath) -> list[torch._ops.OpOverload]:
             hint = f"did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else _WRITTEN
             problems.append(Problem(f"there is no operator `{name}`", path, hint))
         else:
-            found.append(operator)
+            operators.append(operator)
     if problems:
         raise InputError(problems)
-    return found
+    return operators
 
 
 def _find(name: str) -> torch._ops.OpOverload | None:
@@ -196,10 +198,10 @@ def _find(name: str) -> torch._ops.OpOverload | None:
     qualified, _, overload = name.partition(".")
     namespace, _, operator = qualified.partition("::")
     try:
-        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default")
+        value = getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default")
     except AttributeError:
         return None
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    return value if isinstance(value, torch._ops.OpOverload) else None
 
 
 def _edge_operator(operator: torch._ops.OpOverload) -> Any:

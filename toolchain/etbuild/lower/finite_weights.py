@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.export import ExportedProgram
 
 from etbuild.lower import named_data
+from etbuild.results import NonFiniteWeight
 
-NonFinite = dict[str, dict[str, Any]]
-"""Facts about each weight by its name, as JSON data: `kind` ("parameter" or "buffer"), `nan` and `infinite` (the number
-of such elements) and `elements` (the number of all elements)."""
+NonFinite = dict[str, NonFiniteWeight]
+"""The weights with such elements, by name."""
 
 
 def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
@@ -22,7 +20,7 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
     Args:
         programs: The exported methods by name, with the content of their weights.
     """
-    found: NonFinite = {}
+    by_name: NonFinite = {}
     # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
     known: set[tuple[int, int]] = set()
     for _, program in sorted(programs.items()):
@@ -32,14 +30,14 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
             tensor = named_data.tensor(program, name)
             place = tensor.data_ptr(), tensor.nbytes
             unused = not node.users and name not in written
-            if unused or name in found or place in known or not _may_have(tensor.dtype):
+            if unused or name in by_name or place in known or not _may_have(tensor.dtype):
                 continue
             counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
             if counted["nan"] or counted["infinite"]:
-                found[name] = counted
+                by_name[name] = counted
             else:
                 known.add(place)
-    return found
+    return by_name
 
 
 def _may_have(dtype: torch.dtype) -> bool:
@@ -47,10 +45,10 @@ def _may_have(dtype: torch.dtype) -> bool:
     return bool((dtype.is_floating_point or dtype.is_complex) and dtype != torch.float4_e2m1fn_x2)
 
 
-def _counted(tensor: torch.Tensor, kind: str) -> dict[str, Any]:
+def _counted(tensor: torch.Tensor, kind: str) -> NonFiniteWeight:
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     values = values.detach().float() if values.element_size() == 1 else values.detach()  # float8 has no comparisons
-    none = {"kind": kind, "nan": 0, "infinite": 0, "elements": tensor.numel()}
+    none: NonFiniteWeight = {"kind": kind, "nan": 0, "infinite": 0, "elements": tensor.numel()}
     if values.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         return none
     infinite = values.isinf() if kind == "parameter" else values.isposinf()

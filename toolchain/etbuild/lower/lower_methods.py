@@ -27,12 +27,13 @@ from etbuild.lower import dequantize, dtypes, linear_layers, named_data, partiti
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import MethodPlan
+from etbuild.results import OperatorCounts
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
 
-def lower(
+def lower_programs(
     lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
 ) -> EdgeProgramManager:
     """Lowers methods together.
@@ -59,7 +60,7 @@ def lower(
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
     recipe = _recipe(lower_plan, finder)
-    made = partitioners.make(lower_plan, programs, finder)
+    lists = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     named = lower_plan.backends
     with (
@@ -68,7 +69,7 @@ def lower(
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),
-        backends.lowering_context(named, made.lists),
+        backends.lowering_context(named, lists.lists),
     ):
         wanted = _edge_requirements(lower_plan, programs)
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
@@ -76,11 +77,11 @@ def lower(
             {name: programs[name] for name in methods},
             # ExecuTorch does not treat an empty mapping or an empty list as "no passes".
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
-            partitioner={name: made.lists[name] for name in methods},
+            partitioner={name: lists.lists[name] for name in methods},
             constant_methods=dict(sorted(lower_plan.constant_methods.items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
-        made.claims.check(edge)
+        lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
     _check_written_parameters(edge)
@@ -211,17 +212,12 @@ def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgr
     return wanted
 
 
-def operator_counts(edge: EdgeProgramManager) -> dict[str, dict[str, Any]]:
-    """Counts the operators of each method.
-
-    Returns:
-        For each method, `delegated`: the count of each operator by backend; `fallback`: the count of each operator
-        that no backend took.
-    """
+def operator_counts(edge: EdgeProgramManager) -> dict[str, OperatorCounts]:
+    """Counts the operators of each method."""
     return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
 
 
-def _operator_counts(graph_module: torch.fx.GraphModule) -> dict[str, Any]:
+def _operator_counts(graph_module: torch.fx.GraphModule) -> OperatorCounts:
     delegated: dict[str, Counter[str]] = {}
     for delegate in named_data.delegates(graph_module):
         counts = delegated.setdefault(delegate.backend_id, Counter())
@@ -278,7 +274,7 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     text = f"{type(error).__name__}: {error} {cause}"
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
-    hint = next((hint for word, hint in _HINTS if word in text), None)
+    hint = _dtype_hint(error) or next((hint for word, hint in _HINTS if word in text), None)
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
@@ -288,9 +284,35 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
 
 def _why(error: BaseException) -> str:
     """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
-    refused = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    refused = _refused(error)
     if not refused:
-        return summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
-    taken = {name: ", ".join(re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes)) for name, dtypes in refused}
-    shown = [f"`{name}` takes no tensors of {dtypes}" for name, dtypes in taken.items()]
+        at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
+        text = summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
+        return f"{text} (at `{at[1]}`)" if at else text
+    shown = [f"`{name}` takes no tensors of {', '.join(dtypes)}" for name, dtypes in refused.items()]
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
+
+
+def _refused(error: BaseException) -> dict[str, list[str]]:
+    """The operators that ExecuTorch refuses because of the dtypes of their operands, with these dtypes."""
+    found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    return {name: re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes) for name, dtypes in found}
+
+
+_COMPLEX = "ExecuTorch has no kernels for complex numbers: compute with real and imaginary parts, or cos and sin"
+_FLOATS = {"float64", "float32", "float16", "bfloat16"}
+
+
+def _dtype_hint(error: BaseException) -> str | None:
+    """What to do about the dtypes that ExecuTorch refuses; None if there is nothing better to say than in general."""
+    of_operators = [set(dtypes) for dtypes in _refused(error).values()]
+    dtypes = set().union(*of_operators)
+    if any(dtype.startswith("complex") for dtype in dtypes) or "'complex' object has no attribute" in str(error):
+        return _COMPLEX
+    if any(dtype.startswith("float8") for dtype in dtypes):
+        return "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory"
+    if any(len(each & _FLOATS) > 1 for each in of_operators):
+        return (
+            "the operands have different dtypes: give `example_inputs` the dtype of the weights, or convert the module"
+        )
+    return None

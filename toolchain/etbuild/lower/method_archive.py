@@ -319,7 +319,7 @@ def read(directory: Path, name: str) -> LoweredMethod:
         InputError: The directory holds no lowered method or that of another name, or method.json is damaged.
     """
     try:
-        facts = json_file.read(directory / _METHOD, "the lowered method", "step#loweredMethod")
+        facts = json_file.read(directory / _METHOD, json_file.Format("the lowered method", "step#loweredMethod"))
     except InputError as error:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
@@ -412,10 +412,10 @@ def _put_in_order(graph: Graph, nodes: list[tuple[str, int]]) -> None:
     positional = dict(nodes)
     for node in [node for node in graph.nodes if node.name not in positional]:
         graph.erase_node(node)
-    found = {node.name: node for node in graph.nodes}
+    by_name = {node.name: node for node in graph.nodes}
     last = graph._root
     for name, count in nodes:
-        node = found[name]
+        node = by_name[name]
         last.append(node)
         last = node
         if len(node.args) < count:

@@ -185,7 +185,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
         BuildError: The owner of a blob cannot be determined, or a backend puts a blob under a tag that the manifest
             does not have.
     """
-    found: Claims = {}
+    by_key: Claims = {}
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
             output = delegate.named_data_store_output
@@ -196,16 +196,16 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
             for shard, entries in output.external_data.items():
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
-                    found.setdefault(key, set()).add(shard)
+                    by_key.setdefault(key, set()).add(shard)
             weights_alone = backends.named_data_is_weights(delegate.backend_id)
             for key in output.pte_data:
-                found.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
+                by_key.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
             if not (weights_alone and one_owner):
                 for key, shard in _claims_by_content(delegate, output, shards):
-                    found[key].add(shard)
+                    by_key[key].add(shard)
             if weights_alone and not one_owner:
                 _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
-    return found
+    return by_key
 
 
 def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
@@ -350,18 +350,18 @@ def _check_alignments(asked: dict[str, list[_Request]]) -> None:
     """Fails if the common multiple of the alignments in one file is too large: each blob may add that much padding."""
     askers = {each.alignment: each for requests in asked.values() for each in requests}
     if math.lcm(*askers) > _MOST_ALIGNMENT:
-        said = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
-        message = f"the named data of one file needs alignments without a common multiple up to 2 MiB: {said}"
+        listed = ", ".join(f"{alignment} by {asker}" for alignment, asker in sorted(askers.items()))
+        message = f"the named data of one file needs alignments without a common multiple up to 2 MiB: {listed}"
         raise BuildError.at(("methods",), message, "use powers of two")
 
 
 def _only_shard(claims: set[str | None], size: int) -> str | None:
     shards = sorted(shard for shard in claims if shard is not None)
-    found = sorted({tag_of_shard(shard) for shard in shards})
-    if len(found) > 1:
+    tags = sorted({tag_of_shard(shard) for shard in shards})
+    if len(tags) > 1:
         raise BuildError.at(
-            ("named_data", found[-1]),
-            f"the tags {' and '.join(f'`{tag}`' for tag in found)} have weights with the same content ({size} "
+            ("named_data", tags[-1]),
+            f"the tags {' and '.join(f'`{tag}`' for tag in tags)} have weights with the same content ({size} "
             "bytes; a bias of zeros?), and the runtime rejects a blob that is in two files",
             "exclude that weight from the patterns of one of them",
         )

@@ -103,12 +103,12 @@ def operator_name(node: Node) -> str:
 
 def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]:
     module = result.tagged_exported_program.graph_module
-    found = {}
+    by_backend = {}
     for backend in sorted({spec.backend_id for spec in result.partition_tags.values()}):
         tags = {tag for tag, spec in result.partition_tags.items() if spec.backend_id == backend}
         numbers: dict[tuple[int, str], int] = {}
-        found[backend] = list(_operators(module, tags, numbers))
-    return {backend: operators for backend, operators in found.items() if _count(operators)}
+        by_backend[backend] = list(_operators(module, tags, numbers))
+    return {backend: operators for backend, operators in by_backend.items() if _count(operators)}
 
 
 def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:

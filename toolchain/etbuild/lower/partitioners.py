@@ -99,16 +99,16 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
         BuildError: A partitioner cannot be made.
     """
     claims = Claims()
-    made = {
+    partitioners = {
         name: [
             *(_of_recipe(lower_plan, name, finder) if method.from_recipe else ()),
             *_of_manifest(lower_plan, (name, programs[name]), finder, claims),
         ]
         for name, method in sorted(lower_plan.methods.items())
     }
-    left = {name: iter(own) for name, own in made.items()}
-    slots = call_slots.align({name: [one.item for one in own] for name, own in made.items()})
-    lists: dict[str, list[Partitioner]] = {name: [] for name in made}
+    left = {name: iter(own) for name, own in partitioners.items()}
+    slots = call_slots.align({name: [one.item for one in own] for name, own in partitioners.items()})
+    lists: dict[str, list[Partitioner]] = {name: [] for name in partitioners}
     for slot in reversed([_watched({name: next(left[name]) for name in slot}) for slot in slots]):
         for name, own in lists.items():
             if name in slot:
@@ -121,8 +121,8 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
 def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
     """The partitioners of a slot. If their backend pairs partitions, they are copies that check the counts."""
     of_recipe = [one.pairing for one in slot.values() if one.item.path == _RECIPE]
-    said = [one.pairing for one in slot.values() if one.item.path != _RECIPE]
-    pairing = next(filter(None, said), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
+    pairings = [one.pairing for one in slot.values() if one.item.path != _RECIPE]
+    pairing = next(filter(None, pairings), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
     if pairing is None:
         return {name: one.partitioner for name, one in slot.items()}
     lint = PartitionLint(set(slot), pairing.hint)
@@ -147,10 +147,10 @@ def _of_manifest(
 
 def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Iterator[_One]:
     wanted = load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
-    found = wanted.partitioners if wanted is not None else None
+    from_recipe = wanted.partitioners if wanted is not None else None
     named = lower_plan.backends
     seen: Counter[str] = Counter()
-    for partitioner in (found.get(method) if isinstance(found, dict) else found) or []:
+    for partitioner in (from_recipe.get(method) if isinstance(from_recipe, dict) else from_recipe) or []:
         kind = _kind(partitioner, named)
         seen[kind] += 1
         # The n-th partitioner of a kind is assumed to be the same in all methods.
@@ -163,12 +163,12 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
 def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
     """What a partitioner of the manifest is aligned by. The partitioner itself tells which backend it is for."""
     name, options = entry.backend, entry.options
-    said = call_slots.item(name, options, path)
+    item = call_slots.item(name, options, path)
     if backends.get(name).delegates_to_any:
         kind = _kind(partitioner, named)
-        return replace(said, kind=kind, once=_once(partitioner, kind, said.once))
+        return replace(item, kind=kind, once=_once(partitioner, kind, item.once))
     kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)[1]])
-    return replace(said, kind=kind, once=said.once and kind)
+    return replace(item, kind=kind, once=item.once and kind)
 
 
 def _kind(partitioner: Partitioner, named: list[str]) -> str:
@@ -185,10 +185,10 @@ def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | Non
         unknown: The result if the partitioner's backend is unknown.
     """
     backend_id = _backend_id(partitioner)
-    found = None if backend_id is None else backend_class(backend_id)
-    if found is None:
+    backend = None if backend_id is None else backend_class(backend_id)
+    if backend is None:
         return unknown
-    return kind if looks_at_all_methods(found) else None
+    return kind if looks_at_all_methods(backend) else None
 
 
 def _called(partitioner: Partitioner) -> str:
@@ -203,8 +203,8 @@ def _backend_id(partitioner: Partitioner) -> str | None:
     ExecuTorch's own partitioners call this attribute `delegation_spec`.
     """
     held = [*vars(partitioner).values(), getattr(partitioner, "delegation_spec", None)]
-    found = {each.backend_id for each in held if isinstance(each, DelegationSpec)}
-    return str(found.pop()) if len(found) == 1 else None
+    names = {each.backend_id for each in held if isinstance(each, DelegationSpec)}
+    return str(names.pop()) if len(names) == 1 else None
 
 
 def _create(
@@ -217,8 +217,8 @@ def _create(
     backend, context = backends.get(entry.backend), backends.Context(name, load, program)
     making = f"making the partitioner of `{backend.name}`"
     with wrap_user_error(path, making, finder), backends.options_at((*path, "options")):
-        made = backend.create_partitioner(entry.options, context)
-    if not isinstance(made, Partitioner):
-        message = f"the partitioner of `{entry.backend}` is {type(made).__name__}, not a Partitioner"
+        partitioner = backend.create_partitioner(entry.options, context)
+    if not isinstance(partitioner, Partitioner):
+        message = f"the partitioner of `{entry.backend}` is {type(partitioner).__name__}, not a Partitioner"
         raise BuildError.at(path, message)
-    return made
+    return partitioner

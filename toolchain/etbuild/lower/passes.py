@@ -40,13 +40,13 @@ def edge(
         BuildError: A callable failed, or did not return a list of passes.
     """
     of_recipe = recipe and recipe.edge_transform_passes
-    found: dict[str, list[Any]] = {}
+    by_method: dict[str, list[Any]] = {}
     for name, program in sorted(programs.items()):
         for reference, path, function in _callables("edge", lower_plan.passes.edge, finder, of_recipe):
             with wrap_user_error(path, f"`{reference}` for the method `{name}`", finder):
-                made = function(name, program)
-            found.setdefault(name, []).extend(_checked(made, reference, path))
-    return found
+                result = function(name, program)
+            by_method.setdefault(name, []).extend(_checked(result, reference, path))
+    return by_method
 
 
 def edge_manager(
@@ -69,10 +69,10 @@ def edge_manager(
     of_recipe = recipe and recipe.edge_manager_transform_passes
     for reference, path, function in _callables("edge_manager", lower_plan.passes.edge_manager, finder, of_recipe):
         with wrap_user_error(path, f"`{reference}`", finder):
-            made = function(lowered)
-            passes = made if isinstance(made, dict) else _checked(made, reference, path)
-            if isinstance(made, dict):
-                passes = {name: _checked(part, reference, path) for name, part in made.items()}
+            result = function(lowered)
+            passes = result if isinstance(result, dict) else _checked(result, reference, path)
+            if isinstance(result, dict):
+                passes = {name: _checked(part, reference, path) for name, part in result.items()}
             lowered = lowered.transform(passes) if passes else lowered
     return lowered
 
@@ -87,12 +87,12 @@ def executorch(lower_plan: LowerPlan, finder: SourceFinder) -> list[Any]:
     Raises:
         BuildError: A callable failed, or did not return a list of passes.
     """
-    found = []
+    passes = []
     for reference, path, function in _callables("executorch", lower_plan.passes.executorch, finder):
         with wrap_user_error(path, f"`{reference}`", finder):
-            made = function()
-        found += _checked(made, reference, path)
-    return found
+            result = function()
+        passes += _checked(result, reference, path)
+    return passes
 
 
 def _callables(
@@ -105,18 +105,18 @@ def _callables(
     return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in places)]
 
 
-def _checked(made: Any, reference: str, path: DocumentPath) -> list[Any]:
+def _checked(result: Any, reference: str, path: DocumentPath) -> list[Any]:
     """Checks what a callable returned, and returns it as a list of passes."""
-    if isinstance(made, PassManager):
-        if made.steps != 1 or made.constraints:
+    if isinstance(result, PassManager):
+        if result.steps != 1 or result.constraints:
             message = f"`{reference}` returned a PassManager with steps or constraints"
             raise BuildError.at(path, message, "return a list of passes in their order")
-        made = made.passes
-    if not isinstance(made, (list, tuple)):
-        message = f"`{reference}` returned {type(made).__name__}, not a list of passes"
+        result = result.passes
+    if not isinstance(result, (list, tuple)):
+        message = f"`{reference}` returned {type(result).__name__}, not a list of passes"
         raise BuildError.at(path, message)
-    strangers = [entry for entry in made if not callable(entry)]
+    strangers = [entry for entry in result if not callable(entry)]
     if strangers:
         message = f"`{reference}` returned {type(strangers[0]).__name__} among its passes, which is not callable"
         raise BuildError.at(path, message)
-    return list(made)
+    return list(result)

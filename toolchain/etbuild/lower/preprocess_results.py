@@ -28,8 +28,8 @@ _HINT = (
 def backend_class(backend_id: str) -> type[BackendDetails] | None:
     """The class that ExecuTorch calls for a backend; None: no imported module defines one."""
     # If two classes have the same name, ExecuTorch uses the last one.
-    found: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
-    return found.get(backend_id)
+    by_name: dict[str, type[BackendDetails]] = {each.__name__: each for each in BackendDetails.__subclasses__()}
+    return by_name.get(backend_id)
 
 
 @contextlib.contextmanager
@@ -100,8 +100,8 @@ def _messages(count: int, results: Any) -> Iterator[str]:
         elif not _is_blob(result.processed_bytes):
             yield f"{_named(result.processed_bytes)} as the compiled partition {number}, not bytes"
         elif not isinstance(result.data_store_output, NamedDataStoreOutput | None):
-            found = _named(result.data_store_output)
-            yield f"{found} as the named data of partition {number}, not a `NamedDataStoreOutput`"
+            problem = _named(result.data_store_output)
+            yield f"{problem} as the named data of partition {number}, not a `NamedDataStoreOutput`"
         elif result.data_store_output is not None and _damage(result.data_store_output):
             yield f"named data for partition {number} that {_damage(result.data_store_output)}"
 

@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from etbuild.results import Duplicate, Sharing
+
 
 @dataclass(frozen=True)
 class Place:
@@ -75,7 +77,7 @@ def read(facts: dict[str, Any]) -> Place:
     return Place(**{**facts, "weights": weights})
 
 
-def measure(places: Places) -> dict[str, Any]:
+def measure(places: Places) -> Sharing:
     """Measures how much of the weights is shared.
 
     Returns:
@@ -85,7 +87,7 @@ def measure(places: Places) -> dict[str, Any]:
         largest duplicates first, each with its name, bytes, number of copies and readers.
     """
     expected = shared = 0
-    duplicates: list[dict[str, Any]] = []
+    duplicates: list[Duplicate] = []
     for weight, readers in sorted(_readers(places).items()):
         name, size = min(place.weights[weight] for _, place in readers)
         copies = _copies(weight, readers)

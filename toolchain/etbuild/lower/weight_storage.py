@@ -93,9 +93,9 @@ def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collectio
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
     described = _described(read, digests)
     compiled, output = delegate.processed_bytes, delegate.named_data_store_output
-    found = backends.stored_weights(delegate.backend_id, compiled, output, named)
-    if found is not None:
-        return Place(delegate.backend_id, found.program, found.size, found.blobs, described)
+    storage = backends.stored_weights(delegate.backend_id, compiled, output, named)
+    if storage is not None:
+        return Place(delegate.backend_id, storage.program, storage.size, storage.blobs, described)
     blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
     stored = len(compiled) + sum(blobs.values())
     return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, described)

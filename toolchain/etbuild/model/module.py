@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch.nn.parameter import is_lazy
 
-from etbuild.errors import BuildError
+from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.parts import ModuleSource
@@ -13,6 +17,7 @@ from etbuild.processes.random_seeds import seed
 
 FLOATING = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
+_QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
 def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
@@ -70,7 +75,8 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
     with wrap_user_error(path, f"`{reference}`", finder):
         module = factory(**source.kwargs)
     if isinstance(module, dict):
-        module = _joined(module, reference)
+        module = _joined({name: _as_module(each) for name, each in module.items()}, reference)
+    module = _as_module(module)
     if not isinstance(module, torch.nn.Module):
         raise BuildError.at(path, f"`{reference}` returned {type(module).__name__}, not a torch.nn.Module")
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
@@ -78,11 +84,20 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
         hint = "return the original module: torch.export does not accept TorchScript"
         raise BuildError.at(path, f"`{reference}` returned a module {child} TorchScript", hint)
+    eager = [name for name, child in module.named_modules() if _QUANTIZED.match(type(child).__module__)]
+    if eager:
+        hint = "quantize with `quantize` in the manifest, or with PT2E in the factory"
+        raise BuildError.at(path, f"`{eager[0]}` is quantized in eager mode, which torch.export does not accept", hint)
     lazy = [name for name, parameter in module.named_parameters() if is_lazy(parameter)]
     if lazy:
         hint = "run the module once in the factory, or give its layers their sizes"
         raise BuildError.at(path, f"`{lazy[0]}` has no shape yet", hint)
     return module
+
+
+def _as_module(value: Any) -> Any:
+    """The module of an exported program, which checks the sizes that the program was exported for. Else the value."""
+    return value.module() if isinstance(value, torch.export.ExportedProgram) else value
 
 
 def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Module:
@@ -107,20 +122,37 @@ def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Mod
     return joined
 
 
-def settle(module: torch.nn.Module) -> None:
+def normalize(module: torch.nn.Module) -> None:
     """Makes a module's parameters and buffers row-major and without gradients, so that ExecuTorch can lower them.
 
     Raises:
-        BuildError: A tensor is on the meta device and has no content.
+        BuildError: A tensor is on the meta device and has no content, or is sparse, nested or quantized by eager mode.
     """
     meta = [name for name, tensor in named_tensors(module).items() if tensor.is_meta]
     if meta:
         path = ("model", "factory")
         raise BuildError.at(path, f"`{meta[0]}` is on the meta device and has no content", "make the module on the CPU")
+    problems = [
+        Problem(f"`{name}` is {unusual}, which no program can hold", ("model", "factory"), hint)
+        for name, tensor in named_tensors(module).items()
+        for unusual, hint in _unusual(tensor)
+    ]
+    if problems:
+        raise BuildError(problems)
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # else modules with mutable buffers cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.data = row_major(tensor.data)
+
+
+def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
+    """What keeps a tensor from being a plain one, and a hint. Subclasses of tensors are judged after the export."""
+    if tensor.is_nested:
+        yield "a nested tensor", "keep its parts in a padded tensor"
+    elif tensor.layout != torch.strided:
+        yield f"a tensor of the layout {str(tensor.layout).partition('.')[2]}", "convert it with `to_dense()`"
+    elif tensor.is_quantized:
+        yield f"a quantized tensor of eager mode ({tensor.dtype})", "quantize with `quantize` in the manifest"
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Names = tuple[str, ...]
 Options = dict[str, Any]
@@ -98,11 +101,41 @@ def read_example(document: Mapping[str, Any]) -> Example:
 
 
 class Dim(Part):
-    """A dynamic dimension: its name, its smallest size, and its largest size (None if it has no limit)."""
+    """A dynamic dimension. Its size is `times * SIZE + plus`, where SIZE is the size of the dimension that it names.
+
+    Attributes:
+        dim: The name.
+        min: The smallest SIZE.
+        max: The largest SIZE; None if there is no limit.
+        multiple_of: A number that divides each SIZE.
+        times: Different from 1 only for a derived dimension.
+        plus: Different from 0 only for a derived dimension.
+    """
+
+    _DEFAULTS: ClassVar[dict[str, int]] = {"multiple_of": 1, "times": 1, "plus": 0}
 
     dim: str
     min: int
     max: int | None
+    multiple_of: int
+    times: int
+    plus: int
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Makes a dimension from JSON, which leaves out what has its default."""
+        return super().from_json({**cls._DEFAULTS, **document})
+
+    def to_json(self) -> dict[str, Any]:
+        """The dimension as JSON, without what has its default."""
+        return {key: value for key, value in self.fields().items() if self._DEFAULTS.get(key) != value}
+
+    @property
+    def text(self) -> str:
+        """The size as manifests state it, for messages: `2*seq + 1`."""
+        sign = "-" if self.plus < 0 else "+"
+        times = f"{self.times}*" if self.times != 1 else ""
+        return f"{times}{self.dim}" + (f" {sign} {abs(self.plus)}" if self.plus else "")
 
 
 Shapes = Dim | tuple["Shapes", ...] | dict[str, "Shapes"] | None

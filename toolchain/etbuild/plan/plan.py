@@ -68,7 +68,7 @@ class _Document(Part):
 D = TypeVar("D", bound=_Document)
 
 
-def read(path: Path, kind: type[D]) -> D:
+def read_plan(path: Path, kind: type[D]) -> D:
     """Reads a plan that another step wrote.
 
     Args:
@@ -80,7 +80,8 @@ def read(path: Path, kind: type[D]) -> D:
     """
     from etbuild.files import json_file
 
-    return kind.from_json(json_file.read(path, "a plan", kind.DEFINITION, "`etbuild plan` writes them"))
+    wanted = json_file.Format("a plan", kind.DEFINITION, "`etbuild plan` writes them")
+    return kind.from_json(json_file.read(path, wanted))
 
 
 def from_manifest(manifest: dict[str, Any]) -> Plan:

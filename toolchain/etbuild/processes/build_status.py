@@ -53,10 +53,10 @@ class Slate:
 
     def write(self, stage: str | None = None, code: int | None = None) -> None:
         """Writes the stage that this process is in, or the exit code with which it has reached its end."""
-        said = {"pid": os.getpid(), "stage": stage and stage[:500], "code": code}
-        text = json.dumps({**said, "scratch": self.scratch}).encode()
+        status = {"pid": os.getpid(), "stage": stage and stage[:500], "code": code}
+        text = json.dumps({**status, "scratch": self.scratch}).encode()
         if len(text) > _SLATE_BYTES:  # without the list, the next process that builds there removes the directories
-            text = json.dumps(said).encode()
+            text = json.dumps(status).encode()
         self._memory[:] = text.ljust(_SLATE_BYTES)
 
     def stage(self) -> str | None:
@@ -71,9 +71,9 @@ class Slate:
 
     def code(self, pid: int) -> int | None:
         """The exit code with which this process has reached its end. None if it has not, or if a copy wrote last."""
-        said = self._read()
-        code = said.get("code")
-        return code if said.get("pid") == pid and isinstance(code, int) else None
+        status = self._read()
+        code = status.get("code")
+        return code if status.get("pid") == pid and isinstance(code, int) else None
 
     def left(self) -> list[str]:
         """The directories that the other process had when it wrote last. It may have left them."""
@@ -87,10 +87,10 @@ class Slate:
 
     def _read(self) -> dict[str, object]:
         try:
-            said = json.loads(self._memory[:])
+            status = json.loads(self._memory[:])
         except ValueError:
             return {}
-        return said if isinstance(said, dict) else {}
+        return status if isinstance(status, dict) else {}
 
 
 _slate: Slate | None = None  # the slate of this process, if another one watches it

@@ -1,4 +1,4 @@
-"""The settled surroundings of a building process: always the same, and without anything that the key does not cover.
+"""The fixed surroundings of a building process: always the same, and without anything that the key does not cover.
 
 A build runs in a new process. Python starts in it without `sitecustomize`, `usercustomize` and the user's `PYTHON*`
 variables. Of the other environment variables, only those that are listed here are passed on.
@@ -46,10 +46,10 @@ _MAIN = Path(__file__).parents[1] / "__main__.py"
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a building process, made from a user's. That of a settled process stays as it is."""
+    """The environment of a building process, made from a user's. In a building process, it is the current one."""
     stays = {name: value for name, value in given.items() if stays_set(name)}
     dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
-    # A settled process already has the list of its user's dropped variables, and may have set others itself.
+    # A building process already has the list of its user's dropped variables, and may have set others itself.
     if dropped and not FIXED.items() <= given.items():
         stays[_DROPPED] = "=".join(dropped)  # a name cannot contain this character
     paths = os.pathsep.join(map(str, python_path(given)))
@@ -62,12 +62,12 @@ def stays_set(name: str) -> bool:
 
 
 def dropped() -> list[str]:
-    """The names of the user's environment variables that this settled process does not see."""
+    """The names of the user's environment variables that this building process does not see."""
     return os.environ.get(_DROPPED, "").split("=")
 
 
 def command(arguments: Iterable[str]) -> list[str]:
-    """The command that runs this driver in settled surroundings.
+    """The command that runs this driver in fixed surroundings.
 
     Does not use Python's option `-I`, because it also ignores `PYTHONHASHSEED`.
 
@@ -79,8 +79,8 @@ def command(arguments: Iterable[str]) -> list[str]:
     return [sys.executable, "-S", *no_user_site, *safe_path, str(_MAIN), *arguments]
 
 
-def is_settled() -> bool:
-    """Whether this process was started in settled surroundings."""
+def is_fixed() -> bool:
+    """Whether this process was started in fixed surroundings."""
     return sys.flags.no_site == 1 and FIXED.items() <= os.environ.items()
 
 
@@ -98,8 +98,8 @@ def check_packages() -> None:
     Raises:
         InputError: PyTorch is in a directory that builds ignore.
     """
-    found = importlib.util.find_spec("torch")
-    torch = Path(found.origin).parent if found is not None and found.origin else None
+    spec = importlib.util.find_spec("torch")
+    torch = Path(spec.origin).parent if spec is not None and spec.origin else None
     for place in _python_path(os.environ):
         why = _why_not(place)
         if why is None or _MAIN.is_relative_to(place):
@@ -120,10 +120,10 @@ def _python_path(given: Mapping[str, str]) -> list[Path]:
 def absolute_paths(places: Iterable[str]) -> list[Path]:
     """Makes the paths absolute. If the current directory was removed, leaves out relative paths: they lead nowhere."""
     try:
-        here = Path.cwd()
+        current = Path.cwd()
     except FileNotFoundError:
         return [Path(place) for place in places if Path(place).is_absolute()]
-    return [here / place for place in places]
+    return [current / place for place in places]
 
 
 def _why_not(place: Path) -> str | None:
@@ -154,5 +154,5 @@ def _in_user_site() -> bool:
     """Whether the toolchain is installed in the user's own site directory, below the home directory."""
     if not site.ENABLE_USER_SITE:
         return False
-    found = importlib.util.find_spec("torch")
-    return found is not None and Path(found.origin or "").is_relative_to(site.getusersitepackages())
+    spec = importlib.util.find_spec("torch")
+    return spec is not None and Path(spec.origin or "").is_relative_to(site.getusersitepackages())

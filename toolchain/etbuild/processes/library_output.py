@@ -39,12 +39,12 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
 @contextlib.contextmanager
 def shown_if_it_fails() -> Iterator[None]:
     """Hides what Python prints inside. If an exception is raised, prints it to standard error."""
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             yield
     except BaseException:
-        sys.stderr.write(said.getvalue())
+        sys.stderr.write(output.getvalue())
         raise
 
 

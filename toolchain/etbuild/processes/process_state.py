@@ -29,8 +29,8 @@ def undone() -> Iterator[None]:
     """Restores what code inside changes in the process: standard streams, the current directory, the umask, the locale,
     signal handlers, the garbage collector, and warnings that became errors. If code inside has forked, the child ends
     here."""
-    process, here = os.getpid(), _open_here()
-    mask, said = _umask(), locale.setlocale(locale.LC_ALL)
+    process, directory = os.getpid(), _open_here()
+    mask, locales = _umask(), locale.setlocale(locale.LC_ALL)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     filters, collects = list(warnings.filters), gc.isenabled()
     try:
@@ -39,9 +39,9 @@ def undone() -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(0)
-        _go_back(here)
+        _go_back(directory)
         os.umask(mask)
-        locale.setlocale(locale.LC_ALL, said)
+        locale.setlocale(locale.LC_ALL, locales)
         _put_back(handlers)
         _drop_errors(filters)
         (gc.enable if collects else gc.disable)()

@@ -85,13 +85,13 @@ def view(paths: Iterable[str]) -> Scratch:
         BuildError: The directory cannot be made.
         OSError: A link in it cannot be made.
     """
-    made = temporary("worker")
+    root = temporary("worker")
     try:
-        _link(made.path / MAIN, Path.cwd(), paths)
+        _link(root.path / MAIN, Path.cwd(), paths)
     except BaseException:
-        made.remove()
+        root.remove()
         raise
-    return made
+    return root
 
 
 def _link(made: Path, here: Path, paths: Iterable[str]) -> None:

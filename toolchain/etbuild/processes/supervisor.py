@@ -71,7 +71,7 @@ class _Watched:
 
 
 def supervise(option: str, arguments: list[str], limit: float | None) -> NoReturn:
-    """Runs this process's command in a new process with settled surroundings, and watches it.
+    """Runs this process's command in a new process with fixed surroundings, and watches it.
 
     Args:
         option: The option that gives the slate's descriptor to the new process. `{}` in it stands for the descriptor.

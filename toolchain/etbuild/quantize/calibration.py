@@ -47,28 +47,28 @@ class Batches:
             leaves, own_form = pytree.tree_flatten_with_path(batch)
             if own_form != form:
                 raise self._misfit(f"batch {number}", batch, arguments)
-            settled: dict[str, int] = {}
+            known: dict[str, int] = {}
             for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
                 what = f"batch {number}, input {pytree.keystr(place)}"
                 if not _fits(value, example, sizes):
                     raise self._misfit(what, value, example)
-                self._settle(what, value, sizes, settled)
+                self._check_sizes(what, value, sizes, known)
 
-    def _settle(self, what: str, value: Any, sizes: tuple[Any, ...] | None, settled: dict[str, int]) -> None:
+    def _check_sizes(self, what: str, value: Any, sizes: tuple[Any, ...] | None, known: dict[str, int]) -> None:
         """Checks that a dimension has the same size in all inputs of a batch.
 
         Args:
             what: The input, for errors.
             value: The input's value.
             sizes: The dimensions of the input; None: all are fixed.
-            settled: The sizes of the batch's dimensions so far, by name. New ones are added.
+            known: The sizes of the batch's dimensions so far, by name. New ones are added.
 
         Raises:
             InputError: A dimension has two sizes.
         """
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
-            if isinstance(dim, Dim) and settled.setdefault(dim.__name__, size) != size:
-                message = f"{what} has {size} for `{dim.__name__}`, but another input has {settled[dim.__name__]}"
+            if isinstance(dim, Dim) and known.setdefault(dim.__name__, size) != size:
+                message = f"{what} has {size} for `{dim.__name__}`, but another input has {known[dim.__name__]}"
                 hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
                 raise InputError.at(self.path, message, hint)
 
@@ -95,12 +95,12 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
         return Batches(_batches_of_file(calibration, len(arguments), path, context.inputs), path)
     if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
-    here = (*path, "factory")
-    create = load_callable(calibration.factory, context.finder, here)
-    with wrap_user_error(here, f"`{calibration.factory}`", context.finder):
+    factory_path = (*path, "factory")
+    create = load_callable(calibration.factory, context.finder, factory_path)
+    with wrap_user_error(factory_path, f"`{calibration.factory}`", context.finder):
         batches = [as_batch(batch) for batch in create(**calibration.kwargs)]
     if not batches:
-        raise BuildError.at(here, f"`{calibration.factory}` returned no batches")
+        raise BuildError.at(factory_path, f"`{calibration.factory}` returned no batches")
     return Batches(batches, path)
 
 

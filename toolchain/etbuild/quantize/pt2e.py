@@ -78,7 +78,7 @@ class Quantization:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlannedQuantization:
     """The quantization of one method in the plan.
 
     Attributes:
@@ -92,12 +92,12 @@ class Wanted:
     path: DocumentPath
 
 
-def from_plan(pt2e: Pt2e, wanted: Wanted, context: StepContext) -> Quantization:
+def from_plan(pt2e: Pt2e, planned: PlannedQuantization, context: StepContext) -> Quantization:
     """Makes the objects that quantize a method as the plan says.
 
     Args:
         pt2e: The value of `pt2e` in the plan. It has quantizers.
-        wanted: The quantization of the method.
+        planned: The quantization of the method.
         context: The declared inputs of the step.
 
     Raises:
@@ -105,16 +105,16 @@ def from_plan(pt2e: Pt2e, wanted: Wanted, context: StepContext) -> Quantization:
         BuildError: A quantizer cannot be made.
     """
     return Quantization(
-        _quantizer(pt2e, wanted.path, context.finder),
-        _training(pt2e, wanted.path, context.finder) or _batches(pt2e.calibration or OwnInputs(), wanted, context),
-        _passes(pt2e, wanted.path, context.finder),
+        _quantizer(pt2e, planned.path, context.finder),
+        _training(pt2e, planned.path, context.finder) or _batches(pt2e.calibration or OwnInputs(), planned, context),
+        _passes(pt2e, planned.path, context.finder),
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
-        (*wanted.path, "quantizers"),
+        (*planned.path, "quantizers"),
     )
 
 
-def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext) -> Quantization:
+def from_recipe(recipe: QuantizationRecipe, planned: PlannedQuantization, context: StepContext) -> Quantization:
     """Makes the objects that quantize a method as a recipe says.
 
     The passes of the manifest run after those of the recipe. The manifest's calibration or training, if it has one,
@@ -122,7 +122,7 @@ def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext
 
     Args:
         recipe: The recipe. It has quantizers.
-        wanted: The quantization of the method. Its plan has no quantizers.
+        planned: The quantization of the method. Its plan has no quantizers.
         context: The declared inputs of the step.
 
     Raises:
@@ -134,44 +134,46 @@ def from_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext
         hook: [Call("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []]
         for hook in QUANTIZE_HOOKS
     }
-    for hook, calls in _passes(wanted.pt2e, wanted.path, context.finder).items() if wanted.pt2e is not None else ():
+    for hook, calls in _passes(planned.pt2e, planned.path, context.finder).items() if planned.pt2e is not None else ():
         passes[hook] += calls
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    finds = _ranges_with_recipe(recipe, wanted, context)
+    finds = _ranges_with_recipe(recipe, planned, context)
     return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, path)
 
 
-def _ranges_with_recipe(recipe: QuantizationRecipe, wanted: Wanted, context: StepContext) -> Batches | Call:
+def _ranges_with_recipe(
+    recipe: QuantizationRecipe, planned: PlannedQuantization, context: StepContext
+) -> Batches | Call:
     path: DocumentPath = ("recipe",)
-    if wanted.pt2e is not None and (train := _training(wanted.pt2e, wanted.path, context.finder)) is not None:
+    if planned.pt2e is not None and (train := _training(planned.pt2e, planned.path, context.finder)) is not None:
         return train
-    said = wanted.pt2e.calibration if wanted.pt2e is not None else None
+    of_manifest = planned.pt2e.calibration if planned.pt2e is not None else None
     if recipe.is_qat:
-        if said is not None:
+        if of_manifest is not None:
             hint = "remove `calibration`, or list quantizers of your own"
             raise InputError.at(
-                (*wanted.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
+                (*planned.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
             )
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return Call("the `train_fn` of the recipe", path, recipe.train_fn)
-    if said is not None:
-        return _batches(said, wanted, context)
+    if of_manifest is not None:
+        return _batches(of_manifest, planned, context)
     if recipe.calibration_inputs_fn is None:
-        return Batches([wanted.arguments], path)
+        return Batches([planned.arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe", context.finder):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
-def _batches(said: Calibration, wanted: Wanted, context: StepContext) -> Batches:
-    return calibration.make(said, wanted.arguments, (*wanted.path, "calibration"), context)
+def _batches(calibrate: Calibration, planned: PlannedQuantization, context: StepContext) -> Batches:
+    return calibration.make(calibrate, planned.arguments, (*planned.path, "calibration"), context)
 
 
 def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Call | None:
-    reference, here = pt2e.qat, (*path, "qat")
-    return Call(f"`{reference}`", here, load_callable(reference, finder, here)) if reference else None
+    reference, qat_path = pt2e.qat, (*path, "qat")
+    return Call(f"`{reference}`", qat_path, load_callable(reference, finder, qat_path)) if reference else None
 
 
 def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
@@ -237,23 +239,23 @@ def _arithmetic_of_every_processor() -> Iterator[None]:
 
 
 def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantizer:
-    made = []
+    quantizers = []
     for index, entry in enumerate(pt2e.quantizers):
-        here = (*path, "quantizers", index)
+        entry_path = (*path, "quantizers", index)
         backend = backends.get(entry.backend)
 
-        def load(reference: str, here: DocumentPath = here) -> Any:
-            return load_callable(reference, finder, (*here, "options", "factory"))
+        def load(reference: str, entry_path: DocumentPath = entry_path) -> Any:
+            return load_callable(reference, finder, (*entry_path, "options", "factory"))
 
         making = f"making the quantizer of `{entry.backend}`"
-        with wrap_user_error(here, making, finder), backends.options_at((*here, "options")):
+        with wrap_user_error(entry_path, making, finder), backends.options_at((*entry_path, "options")):
             context = backends.QuantizerContext(pt2e.qat is not None, load)
             quantizer = backend.create_quantizer(entry.options, context)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry.backend}` is {type(quantizer).__name__}, not a Quantizer"
-            raise BuildError.at(here, message)
-        made.append(quantizer)
-    return made[0] if len(made) == 1 else ComposableQuantizer(made)
+            raise BuildError.at(entry_path, message)
+        quantizers.append(quantizer)
+    return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
 
 
 def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:

@@ -150,10 +150,10 @@ def quantize_weights(
     layers = _layers_by_entry(module, entries, path)
     changes: list[Change] = []
     for index, entry in enumerate(entries):
-        here = (*path, index)
+        entry_path = (*path, index)
         for name, layer in layers[index].items():
-            _check_layer(layer, name, entry, here)
-        changes.append((_config(entry, here, finder), _once(layers[index].values()), (*here, "config")))
+            _check_layer(layer, name, entry, entry_path)
+        changes.append((_config(entry, entry_path, finder), _once(layers[index].values()), (*entry_path, "config")))
     return Quantized(module, changes, path, finder)
 
 
@@ -216,13 +216,13 @@ def _layers_by_entry(
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
     _check_matching(matching, list(layers), entries, path)
     first = {name: index for index, names in reversed(list(enumerate(matching))) for name in names}
-    found: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
+    by_entry: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
     taken: set[int] = set()
     for name, layer in layers.items():
         if name in first and id(layer) not in taken:
-            found[first[name]][name] = layer
+            by_entry[first[name]][name] = layer
             taken.add(id(layer))
-    return found
+    return by_entry
 
 
 def _check_matching(
@@ -257,13 +257,13 @@ def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
 
 def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
     if entry.from_code:
-        here = (*path, "config")
-        create = load_callable(entry.config, finder, here)
-        with wrap_user_error(here, f"`{entry.config}`", finder):
+        config_path = (*path, "config")
+        create = load_callable(entry.config, finder, config_path)
+        with wrap_user_error(config_path, f"`{entry.config}`", finder):
             config = create(**entry.kwargs)
         if not isinstance(config, AOBaseConfig):
             message = f"`{entry.config}` returned {type(config).__name__}, not a configuration of torchao"
-            raise BuildError.at(here, message)
+            raise BuildError.at(config_path, message)
         return config
     bits, size = _BITS[entry.config], entry.group_size
     granularity = PerAxis(0) if size is None else PerGroup(size)

@@ -12,6 +12,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
 from etbuild.plan.plan import Plan
+from etbuild.results import CheckResult, LoweringFacts, RuntimeLimit
 
 _WORDS = {
     "max_program_bytes": "the program has {actual:,} bytes; the limit is {limit:,}",
@@ -29,7 +30,7 @@ _HINTS = {
 }
 
 
-def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
+def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
     """Measures each check.
 
     Args:
@@ -52,21 +53,21 @@ def measure(plan: Plan, lowering: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
-        found = list(_FINDERS[check](lowering))
-        problems += [replace(problem, path=("checks", check)) for problem in found]
-        measured.append({"check": check, "limit": 0, "actual": len(found)})
+        findings = list(_FINDERS[check](lowering))
+        problems += [replace(problem, path=("checks", check)) for problem in findings]
+        measured.append({"check": check, "limit": 0, "actual": len(findings)})
     if problems:
         raise CheckError(problems)
     return sorted(measured, key=_order)
 
 
-def notes(plan: Plan, lowering: dict[str, Any]) -> list[str]:
+def notes(plan: Plan, lowering: LoweringFacts) -> list[str]:
     """The suspicious findings that are not errors because the manifest does not ask for them, in words."""
-    found = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
-    return [f"{each.message}; {each.hint}" for each in found]
+    findings = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
+    return [f"{each.message}; {each.hint}" for each in findings]
 
 
-def _order(entry: dict[str, Any]) -> tuple[str, str]:
+def _order(entry: CheckResult) -> tuple[str, str]:
     return entry["check"], entry.get("of", "")
 
 
@@ -75,31 +76,31 @@ def _asked(plan: Plan) -> set[str]:
     return {check for check in _FINDERS if plan.checks.get(check)}
 
 
-def _check_results(lowering: dict[str, Any]) -> None:
+def _check_results(lowering: LoweringFacts) -> None:
     wrong = [_of_limit(limit) for limit in lowering["runtime_limits"] if limit["wrong"]]
     if wrong:
         own = "; write `checks: {runtime: false}` if the application has a kernel of its own"
         raise BuildError([replace(problem, hint=f"{problem.hint}{own}") for problem in wrong])
 
 
-def _non_finite(lowering: dict[str, Any]) -> Iterator[Problem]:
-    for name, found in sorted(lowering["non_finite"].items()):
-        counts = {"NaN": found["nan"], "infinite": found["infinite"]}
+def _non_finite(lowering: LoweringFacts) -> Iterator[Problem]:
+    for name, counted in sorted(lowering["non_finite"].items()):
+        counts = {"NaN": counted["nan"], "infinite": counted["infinite"]}
         shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-        message = f"the {found['kind']} `{name}` has {shown} of {found['elements']:,} elements"
+        message = f"the {counted['kind']} `{name}` has {shown} of {counted['elements']:,} elements"
         yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
 
 
-def _runtime_limits(lowering: dict[str, Any]) -> Iterator[Problem]:
+def _runtime_limits(lowering: LoweringFacts) -> Iterator[Problem]:
     yield from map(_of_limit, lowering["runtime_limits"])
 
 
-def _of_limit(limit: dict[str, Any]) -> Problem:
+def _of_limit(limit: RuntimeLimit) -> Problem:
     message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
     return Problem(message, ("methods", limit["method"]), limit["hint"])
 
 
-def _measure(check: str, limit: Any, lowering: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _measure(check: str, limit: Any, lowering: LoweringFacts) -> Iterator[CheckResult]:
     actual = _MEASURES[check](lowering)
     if isinstance(limit, dict):
         for name, bound in sorted(limit.items()):
@@ -113,13 +114,13 @@ def _measure(check: str, limit: Any, lowering: dict[str, Any]) -> Iterator[dict[
         yield {"check": check, "limit": limit, "actual": actual}
 
 
-def _holds(entry: dict[str, Any]) -> bool:
+def _holds(entry: CheckResult) -> bool:
     if entry["check"].startswith("max_"):
         return bool(entry["actual"] <= entry["limit"])
     return bool(entry["actual"] >= entry["limit"])
 
 
-def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Problem:
+def _problem(entry: CheckResult, plan: Plan, lowering: LoweringFacts) -> Problem:
     check, of = entry["check"], entry.get("of")
     by_name = isinstance(plan.checks[check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
@@ -129,16 +130,16 @@ def _problem(entry: dict[str, Any], plan: Plan, lowering: dict[str, Any]) -> Pro
     return Problem(message, path, _HINTS[check].format(largest=_largest_duplicate(lowering)))
 
 
-def _largest_duplicate(lowering: dict[str, Any]) -> str:
-    found = lowering["sharing"]["duplicates"]
-    return f"`{found[0]['weight']}` is held by {' and by '.join(found[0]['readers'])}" if found else ""
+def _largest_duplicate(lowering: LoweringFacts) -> str:
+    duplicates = lowering["sharing"]["duplicates"]
+    return f"`{duplicates[0]['weight']}` is held by {' and by '.join(duplicates[0]['readers'])}" if duplicates else ""
 
 
-def _program_bytes(lowering: dict[str, Any]) -> int:
+def _program_bytes(lowering: LoweringFacts) -> int:
     return sum(int(artifact["size"]) for artifact in lowering["artifacts"] if artifact["kind"] == "program")
 
 
-def _named_data_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+def _named_data_bytes(lowering: LoweringFacts) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for artifact in lowering["artifacts"]:
         if "tag" in artifact:
@@ -146,16 +147,16 @@ def _named_data_bytes(lowering: dict[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def _duplicate_bytes(lowering: dict[str, Any]) -> int:
+def _duplicate_bytes(lowering: LoweringFacts) -> int:
     return int(lowering["sharing"]["duplicate_bytes"])
 
 
-def _memory_bytes(lowering: dict[str, Any]) -> dict[str, int]:
+def _memory_bytes(lowering: LoweringFacts) -> dict[str, int]:
     methods = lowering["program"]["methods"]
     return {name: sum(methods[name]["memory"]) for name in lowering["operators"]}
 
 
-def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
+def _delegated(lowering: LoweringFacts) -> dict[str, float]:
     """The fraction of each method's operators that backends took; 1 if it has no operators."""
     fractions = {}
     for name, operators in lowering["operators"].items():
@@ -165,11 +166,11 @@ def _delegated(lowering: dict[str, Any]) -> dict[str, float]:
     return fractions
 
 
-_FINDERS: dict[str, Callable[[dict[str, Any]], Iterator[Problem]]] = {
+_FINDERS: dict[str, Callable[[LoweringFacts], Iterator[Problem]]] = {
     "finite": _non_finite,
     "runtime": _runtime_limits,
 }
-_MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
+_MEASURES: dict[str, Callable[[LoweringFacts], Any]] = {
     "max_program_bytes": _program_bytes,
     "max_named_data_bytes": _named_data_bytes,
     "max_duplicate_bytes": _duplicate_bytes,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from etbuild import __version__
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest
 from etbuild.plan.plan import Plan
+from etbuild.results import ArtifactFacts, Index, KeyInputs, LoweringFacts
 
 
-def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: Artifact) -> dict[str, Any]:
+def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, report: Artifact) -> Index:
     """The content of `NAME.index.json`.
 
     Args:
@@ -37,10 +36,10 @@ def index(plan: Plan, inputs: dict[str, Any], lowering: dict[str, Any], report: 
     }
 
 
-def _named_data(plan: Plan, artifacts: list[dict[str, Any]]) -> dict[str, str | list[str]]:
+def _named_data(plan: Plan, artifacts: list[ArtifactFacts]) -> dict[str, str | list[str]]:
     """The digest of each tag's file. For a tag with shards, the list of their digests."""
     digests: dict[str, list[str]] = {}
     for artifact in artifacts:
         if "tag" in artifact:
             digests.setdefault(artifact["tag"], []).append(artifact["sha256"])
-    return {tag: found if tag in plan.sharded_tags else found[0] for tag, found in digests.items()}
+    return {tag: listed if tag in plan.sharded_tags else listed[0] for tag, listed in digests.items()}

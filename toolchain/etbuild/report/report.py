@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
 from etbuild.plan.plan import Plan
+from etbuild.results import (
+    CheckResult,
+    LoweringFacts,
+    OperatorCounts,
+    ProgramMethod,
+    Report,
+    ReportedMethod,
+    ReportedSizes,
+    ReportedTotals,
+    Sharing,
+    Total,
+)
 
 
-def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
+def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes: list[str]) -> Report:
     """The content of `NAME.report.json`.
 
     Args:
         plan: The plan. Its `report` decides what is listed.
-        lowering: The facts of the lowering. `program` comes from `program_file.program_facts`. `operators` has, for
-            each method, the counts of `delegated` operators (by backend and operator) and of `fallback` ones.
-            `named_data` has, for each tag, the size in bytes of each blob by key. `constant_methods` has their values.
-            `sharing` comes from `weight_sharing.measure`.
+        lowering: The facts of the lowering.
         checks: The result of `checks.measure`.
         notes: The result of `checks.notes`. If it is empty, the report has no key for notes.
     """
     program = lowering["program"]
-    sizes = {**program["bytes"], "external": lowering["named_data"]}
-    return {
+    sizes: ReportedSizes = {**program["bytes"], "external": lowering["named_data"]}
+    content: Report = {
         "schema": "executorch-report/v2",
         "name": plan.name,
         "methods": {
@@ -32,25 +41,43 @@ def report(plan: Plan, lowering: dict[str, Any], checks: list[dict[str, Any]], n
         "bytes": sizes if plan.report.blobs else _totals(sizes),
         "sharing": _sharing(lowering["sharing"], plan.report.blobs),
         "checks": checks,
-        **({"notes": notes} if notes else {}),
+    }
+    if notes:
+        content["notes"] = notes
+    return content
+
+
+def _method(method: ProgramMethod, operators: OperatorCounts, listed: bool) -> ReportedMethod:
+    reported: ReportedMethod = {
+        "inputs": method["inputs"],
+        "outputs": method["outputs"],
+        "delegates": method["delegates"],
+        "memory": method["memory"],
+    }
+    if listed:
+        reported["operators"] = operators
+    return reported
+
+
+def _sharing(sharing: Sharing, listed: bool) -> Sharing:
+    if listed:
+        return sharing
+    return {
+        "expected_bytes": sharing["expected_bytes"],
+        "shared_bytes": sharing["shared_bytes"],
+        "duplicate_bytes": sharing["duplicate_bytes"],
     }
 
 
-def _method(method: dict[str, Any], operators: dict[str, Any], listed: bool) -> dict[str, Any]:
-    facts = {key: method[key] for key in ("inputs", "outputs", "delegates", "memory")}
-    return {**facts, "operators": operators} if listed else facts
+def _totals(sizes: ReportedSizes) -> ReportedTotals:
+    return {
+        "constants": _total(sizes["constants"]),
+        "mutable": _total(sizes["mutable"]),
+        "delegates": _total(sizes["delegates"]),
+        "named_data": _total(sizes["named_data"].values()),
+        "external": {tag: _total(blobs.values()) for tag, blobs in sizes["external"].items()},
+    }
 
 
-def _sharing(sharing: dict[str, Any], listed: bool) -> dict[str, Any]:
-    return sharing if listed else {key: value for key, value in sharing.items() if key != "duplicates"}
-
-
-def _totals(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The number of blobs and their total size in bytes, for each kind."""
-
-    def total(blobs: Any) -> dict[str, int]:
-        listed = list(blobs.values() if isinstance(blobs, dict) else blobs)
-        return {"blobs": len(listed), "bytes": sum(listed)}
-
-    external = {tag: total(blobs) for tag, blobs in sizes["external"].items()}
-    return {**{kind: total(blobs) for kind, blobs in sizes.items() if kind != "external"}, "external": external}
+def _total(sizes: Collection[int]) -> Total:
+    return {"blobs": len(sizes), "bytes": sum(sizes)}

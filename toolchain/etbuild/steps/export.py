@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import Used
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.export.export_methods import Exporting, Ready
+    from etbuild.export.export_methods import Exporting, PreparedMethod
     from etbuild.quantize.torchao_weights import Quantized
 
 
-def export(export_plan: ExportPlan, inputs: Inputs, used: Used, directory: Path, stage: Stage) -> None:
+def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
     """Exports every method, and saves the export with `export.archive`.
 
     Args:
@@ -60,7 +60,7 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: Used, directory: Path,
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 try:
-                    archive.write(directory, export_plan, root, programs, computed, used)
+                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used))
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:
@@ -94,28 +94,28 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
             checkpoint.load_into(root)
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
-    module.settle(root)
+    module.normalize(root)
     return root
 
 
-def make_methods_ready(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, Ready]:
+def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, PreparedMethod]:
     """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
     files."""
-    from etbuild.export.export_methods import make_ready
+    from etbuild.export.export_methods import prepare
 
-    made = {}
+    prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with context.stage(f"make {name} ready"), modules.of(name) as (module, _):
-                made[name] = make_ready(_exporting(export_plan, context), name, module)
-    return made
+            with context.stage(f"prepare {name}"), modules.of(name) as (module, _):
+                prepared[name] = prepare(_exporting(export_plan, context), name, module)
+    return prepared
 
 
 def export_methods(
     export_plan: ExportPlan,
     modules: Modules,
     context: StepContext,
-    ready: Mapping[str, Ready] = MappingProxyType({}),
+    prepared: Mapping[str, PreparedMethod] = MappingProxyType({}),
 ) -> dict[str, ExportedProgram]:
     """The exported program of each method, sorted by name.
 
@@ -125,20 +125,20 @@ def export_methods(
         export_plan: What to export.
         modules: The module, for each method.
         context: What every step needs.
-        ready: Methods that are prepared already. They are exported as they are.
+        prepared: Methods that are prepared. They are exported as they are.
     """
-    from etbuild.export.export_methods import export_method, load_method, make_ready, transform
+    from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
-        with context.stage(f"{'quantize and export' if method.quantize and name not in ready else 'export'} {name}"):
+        with context.stage(f"{'quantize and export' if method.quantize and name not in prepared else 'export'} {name}"):
             if method.program is not None:
                 what = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
             else:
                 with modules.of(name) as (module, check):
-                    one = ready.get(name) or make_ready(_exporting(export_plan, context), name, module)
+                    one = prepared.get(name) or prepare(_exporting(export_plan, context), name, module)
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
 from etbuild.accelerate import accelerated, importing
@@ -26,6 +26,7 @@ from etbuild.lower.weight_sharing import Places
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, weights_names
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
@@ -168,9 +169,9 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
         BuildError: The method cannot be lowered.
     """
     with _lowering_with_operators(what) as (saved, context):
-        from etbuild.lower import lower_methods as lowering
         from etbuild.lower import method_archive, named_data
         from etbuild.lower.finite_weights import non_finite
+        from etbuild.lower.lower_methods import lower_programs
 
         part = what.plan.of_method(name)
         try:
@@ -181,11 +182,11 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
                 content, shards = _read_weights(part, saved, what.inputs)
                 programs = _load(saved, content, [name], context.finder)
                 method_archive.check(programs[name])
-                found = non_finite(programs)
-                edge = lowering.lower(part, programs, shards, context.finder)
+                weights = non_finite(programs)
+                edge = lower_programs(part, programs, shards, context.finder)
                 claims = named_data.claims(edge, shards)
                 places = weight_places_of(edge, part)[name]
-                facts = method_archive.Facts(claims, places, found)
+                facts = method_archive.Facts(claims, places, weights)
                 method_archive.write(directory, name, edge.exported_program(name), facts, content)
         except method_archive.CannotSave as error:
             method_archive.write_reason(directory, name, str(error))
@@ -221,8 +222,8 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
                 _import_modules(saved, context.finder)
                 content, shards = _read_weights(what.plan, saved, what.inputs)
                 edge = method_archive.merge(methods, content, shards, what.plan.constant_methods)
-            found = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
-            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, found)
+            weights = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
+            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, weights)
             return emit_program(what.plan, lowered, context, directory)
 
 
@@ -243,9 +244,9 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         saved = archive.read(what.export)
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
-            from etbuild.emit import emit_program as emit  # noqa: F401
-            from etbuild.lower import lower_methods as lower  # noqa: F401
+            from etbuild.emit.emit_program import emit  # noqa: F401
             from etbuild.lower import method_archive  # noqa: F401
+            from etbuild.lower.lower_methods import lower_programs  # noqa: F401
             from etbuild.processes.random_seeds import seed
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
@@ -280,9 +281,9 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 def _lower_together(
     what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
-    from etbuild.lower import lower_methods as lowering
     from etbuild.lower import named_data
     from etbuild.lower.finite_weights import non_finite
+    from etbuild.lower.lower_methods import lower_programs
 
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
@@ -290,13 +291,13 @@ def _lower_together(
             programs = _load(saved, content, what.plan.methods, context.finder)
     else:
         shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
-    found = non_finite(programs)
+    weights = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
-            edge = lowering.lower(what.plan, programs, shards, context.finder)
+            edge = lower_programs(what.plan, programs, shards, context.finder)
             named_data.arrange(edge, named_data.claims(edge, shards))
         with what.stage("look for weights that are there twice"):
-            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), found)
+            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), weights)
         return emit_program(what.plan, lowered, context, directory)
 
 
@@ -382,14 +383,14 @@ def emit_program(
     Raises:
         BuildError: The program cannot be written.
     """
-    from etbuild.emit import emit_program as emit
+    from etbuild.emit.emit_program import emit
     from etbuild.export.constant_methods import described
-    from etbuild.lower import lower_methods as lowering
+    from etbuild.lower.lower_methods import operator_counts
 
     with context.stage("emit"):
-        operators = lowering.operator_counts(lowered.edge)
-        emission = emit.emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
-        facts = {
+        operators = operator_counts(lowered.edge)
+        emission = emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
+        facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
@@ -404,7 +405,7 @@ def emit_program(
         return [*emission.artifacts, write_json(directory, lower_plan.name, "lowering", facts)]
 
 
-def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> dict[str, Any]:
+def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
     from etbuild.inputs.checkpoints import with_shards
     from etbuild.model.tensor_digests import tensors_of_files
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.report.index import index
 from etbuild.report.report import report
+from etbuild.results import KeyInputs, LoweringFacts
 
 LOWERING_SCHEMA = "executorch-lowering/v1"
 
 
 def check_and_report(
-    plan: Plan, described: dict[str, Any], lowering: dict[str, Any], directory: Path
+    plan: Plan, described: KeyInputs, lowering: LoweringFacts, directory: Path
 ) -> list[artifacts.Artifact]:
     """Checks a lowered program, and writes the report and the index. Prints a note about each suspicious finding.
 
@@ -43,17 +45,17 @@ def check_and_report(
     return [written, write_json(directory, plan.name, "index", index(plan, described, lowering, written))]
 
 
-def read_lowering(path: Path) -> dict[str, Any]:
+def read_lowering(path: Path) -> LoweringFacts:
     """Reads the facts of a lowering.
 
     Raises:
         InputError: The file does not contain such facts.
     """
-    facts: dict[str, Any] = json_file.read(path, "the facts of a lowering", "step#lowering")
+    facts: LoweringFacts = json_file.read(path, json_file.Format("the facts of a lowering", "step#lowering"))
     return facts
 
 
-def write_json(directory: Path, name: str, kind: str, content: dict[str, Any]) -> artifacts.Artifact:
+def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]) -> artifacts.Artifact:
     """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
     wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
     assert not wrong, "\n".join(map(str, wrong))

@@ -27,7 +27,7 @@ from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.plan import ExportPlan, LowerPlan, Plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps.export import Modules, create_module, export_methods, make_methods_ready
+from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 from etbuild.steps.stages import STAGES, frozen_if_first
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
-    from etbuild.export.export_methods import Ready
+    from etbuild.export.export_methods import PreparedMethod
 
 
 def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
@@ -63,17 +63,17 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
-            from etbuild.emit import emit_program as emit  # noqa: F401
+            from etbuild.emit.emit_program import emit  # noqa: F401
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
         with importable(used, inputs.data.values()) as finder:
             context = StepContext(inputs, finder, stage)
             custom_ops.load(plan.custom_ops, context)
-            for number, (name, write) in enumerate(_road(plan, context), 1):
+            for number, (name, write) in enumerate(_walk(plan, context), 1):
                 place = directory / f"{number}-{name}"
-                with whole_directory(place) as made:
-                    write(made)
+                with whole_directory(place) as staged:
+                    write(staged)
                 saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
                 if name == last:
                     break
@@ -84,7 +84,7 @@ Write = Callable[[Path], None]
 """Writes the files of a stage into a directory."""
 
 
-def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
+def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when the caller asks for the next item."""
     from etbuild.analysis.inspection import text
     from etbuild.export import constant_methods
@@ -100,19 +100,19 @@ def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
         root = create_module(exporting, context, lowering.weights)
     modules = Modules(root, exporting, finder)
     yield "source_transform", partial(_write_modules, exporting, modules)
-    ready = make_methods_ready(exporting, modules, context)
-    yield "quantize", partial(_write_texts, _quantized_graphs(ready))
-    programs = export_methods(exporting, modules, context, ready)
+    prepared = prepare_methods(exporting, modules, context)
+    yield "quantize", partial(_write_texts, _quantized_graphs(prepared))
+    programs = export_methods(exporting, modules, context, prepared)
     yield "export", partial(_write_programs, programs)
     with context.stage("to edge"):
         edge = lower_methods.to_edge(lowering, programs, finder)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
-    found = non_finite(programs)
+    weights = non_finite(programs)
     with context.stage("lower"):
         edge = _lower(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
-    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), found)
+    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), weights)
 
     def emit(directory: Path) -> None:
         artifacts = emit_program(lowering, lowered, context, directory)
@@ -122,8 +122,8 @@ def _road(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     yield "to_executorch", emit
 
 
-def _quantized_graphs(ready: dict[str, Ready]) -> dict[str, str]:
-    return {name: _readable(one.quantized) for name, one in ready.items() if one.quantized is not None}
+def _quantized_graphs(prepared: dict[str, PreparedMethod]) -> dict[str, str]:
+    return {name: _readable(one.quantized) for name, one in prepared.items() if one.quantized is not None}
 
 
 def _lower(
@@ -131,7 +131,7 @@ def _lower(
 ) -> EdgeProgramManager:
     from etbuild.lower import lower_methods, named_data
 
-    edge = lower_methods.lower(lowering, programs, shards, finder)
+    edge = lower_methods.lower_programs(lowering, programs, shards, finder)
     named_data.arrange(edge, named_data.claims(edge, shards))
     return edge
 

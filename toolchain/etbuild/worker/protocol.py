@@ -170,7 +170,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _whole_varint(message: bytes, position: int) -> tuple[int, int]:
-    found = _varint(message, position)
-    if found is None:
+    decoded = _varint(message, position)
+    if decoded is None:
         raise ProtocolError("a message that ends inside a number")
-    return found
+    return decoded

@@ -68,7 +68,9 @@ def _warm_lowering() -> None:
             passes=LowerPasses((), (), ()),
             constant_methods={},
         )
-        lower_methods.lower(plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.Used())).to_executorch()
+        lower_methods.lower_programs(
+            plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.UsedSources())
+        ).to_executorch()
 
 
 def _tiny_program() -> ExportedProgram:

@@ -18,8 +18,8 @@ def _converter() -> Path:
     """Returns the path of the converter: the one that the user names, or the one that the extra `vgf` installs."""
     if os.environ.get(_CONVERTER):
         return Path(os.environ[_CONVERTER])
-    found = importlib.util.find_spec("model_converter")
-    places = found.submodule_search_locations if found else None
+    spec = importlib.util.find_spec("model_converter")
+    places = spec.submodule_search_locations if spec else None
     return Path(*(places or [os.devnull])[:1], "binaries", "bin", "model-converter")
 
 

@@ -92,15 +92,15 @@ class CoreMl(BuiltInBackend):
             ("enumerated_shapes",): len(options.get("enumerated_shapes", {})) > 1,
         }
         hint = "write `minimum_deployment_target: iOS18`, or leave it out"
-        found = [
+        problems = [
             Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
             for path, wanted in new.items()
             if wanted and not _is_new(options.get(_TARGET))
         ]
         if "enumerated_shapes" in options and not options.get("lower_full_graph"):
             message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
-            found.append(Problem(message, ("enumerated_shapes",), "write `lower_full_graph: true` too"))
-        return found
+            problems.append(Problem(message, ("enumerated_shapes",), "write `lower_full_graph: true` too"))
+        return problems
 
     def needs_for(self, options: Options) -> tuple[Need, ...]:
         """Returns the need for macOS if Apple's own compiler has to run."""
@@ -125,7 +125,7 @@ class CoreMl(BuiltInBackend):
         specs = partitioner.delegation_spec.compile_specs
         written = {each.key: each.value for each in reversed(specs)}  # the first spec of a key counts
         target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
-        said = {
+        settings = {
             "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
             _TARGET: None if target is None else target.name,
             "model_type": CoreMLBackend.model_type_from_compile_specs(specs).value,
@@ -137,7 +137,7 @@ class CoreMl(BuiltInBackend):
                 )
             },
         }
-        return [_paired(specs), *(said[name] for name in _AGREED)]
+        return [_paired(specs), *(settings[name] for name in _AGREED)]
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
         """Returns a context in which the results of Core ML's tools depend only on the methods. No progress bars are
@@ -154,10 +154,10 @@ class CoreMl(BuiltInBackend):
         """
         from etbuild.backends.coreml import model_files
 
-        found = model_files.reference(compiled) if named_data is not None else None
-        if found is None:
+        reference = model_files.reference(compiled) if named_data is not None else None
+        if reference is None:
             return None
-        key, function = found
+        key, function = reference
         model = bytes(named_data.buffers[named_data.pte_data[key].buffer_index])
         size, blobs = 0, {}
         for place, (kind, count) in model_files.weights(model, function).items():
@@ -208,8 +208,8 @@ def _paired(specs: Sequence[Any]) -> bool:
     """Returns whether partitions with these compile specs become one model."""
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
 
-    said = any(spec.key == _STRATEGY for spec in specs)
-    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs).value if said else None
+    chosen = any(spec.key == _STRATEGY for spec in specs)
+    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs).value if chosen else None
     target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
     return _pairs(strategy, None if target is None else target.name)
 

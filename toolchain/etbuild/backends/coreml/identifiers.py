@@ -42,9 +42,9 @@ def derived_from_content() -> Iterator[None]:
     random: list[str] = []
 
     def recorded_uuid4() -> uuid.UUID:
-        made = uuid.uuid4()  # ExecuTorch also names temporary directories after it
-        random.append(str(made))
-        return made
+        identifier = uuid.uuid4()  # ExecuTorch also names temporary directories after it
+        random.append(str(identifier))
+        return identifier
 
     def flatten_settled(directory: str) -> Any:
         for package in sorted(Path(directory).glob("*.mlpackage")):

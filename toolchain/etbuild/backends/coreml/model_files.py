@@ -22,8 +22,8 @@ _REFERENCE = b"CMJR"  # precedes a JSON text in delegates that refer to a functi
 def nodes(flat: bytes) -> list[dict[str, Any]]:
     """Returns the nodes of a flattened directory."""
     tail = flat[: -_MOST_OF_NODES - 1 : -1].decode("latin-1")  # reversed
-    found: list[dict[str, Any]] = json.JSONDecoder().raw_decode(tail)[0]["nodes"]
-    return found
+    listed: list[dict[str, Any]] = json.JSONDecoder().raw_decode(tail)[0]["nodes"]
+    return listed
 
 
 def reference(compiled: bytes) -> tuple[str, str] | None:
@@ -43,7 +43,7 @@ def weights(flat: bytes, function: str) -> dict[str, tuple[str, int]]:
     """
     from coremltools.proto import MIL_pb2, Model_pb2
 
-    found = {}
+    sizes = {}
     model = Model_pb2.Model()
     model.ParseFromString(_file(flat, ".mlmodel"))
     for block in model.mlProgram.functions[function].block_specializations.values():
@@ -51,8 +51,8 @@ def weights(flat: bytes, function: str) -> dict[str, tuple[str, int]]:
             if value.WhichOneof("value") == "blobFileValue":
                 place, tensor = value.blobFileValue, value.type.tensorType
                 count = math.prod(each.constant.size for each in tensor.dimensions)
-                found[f"{place.fileName} {place.offset}"] = MIL_pb2.DataType.Name(tensor.dataType), count
-    return found
+                sizes[f"{place.fileName} {place.offset}"] = MIL_pb2.DataType.Name(tensor.dataType), count
+    return sizes
 
 
 def bits(kind: str) -> int:

@@ -1,0 +1,18 @@
+"""Lets ExecuTorch lower a method that was saved with dimensions derived from others, such as multiples."""
+
+from __future__ import annotations
+
+from torch._export.utils import _get_shape_env_from_gm
+from torch.export import ExportedProgram
+
+
+def forget_ranges(program: ExportedProgram) -> None:
+    """Removes the ranges of derived dimensions, such as `8*s0`, from the symbols of a loaded program.
+
+    torch 2.13.0 reads them back as if each were a symbol, and then cannot decompose the program ("expected
+    sympy.Symbol"). They follow from the ranges of the symbols in them. `range_constraints` still has them.
+    """
+    shape_env = _get_shape_env_from_gm(program.graph_module)
+    if shape_env is not None:
+        for derived in [each for each in shape_env.var_to_range if not each.is_Symbol]:
+            del shape_env.var_to_range[derived]

@@ -1,0 +1,306 @@
+"""Types of the JSON that a build writes: the inputs of a key, the facts of a lowering, the report, and the index.
+
+`schemas/` describes the same files for their readers. A test compares both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict, final
+
+Digests = dict[str, str]
+"""sha256 in hex, by name."""
+Counts = dict[str, int]
+"""Numbers or sizes in bytes, by name."""
+
+
+class Release(TypedDict):
+    """A distribution or the driver: its version, and the sha256 of its files."""
+
+    version: str
+    sha256: str
+
+
+class _Toolchain(TypedDict):
+    driver: Release
+    python: str
+    distributions: dict[str, Release]
+
+
+class Toolchain(_Toolchain, total=False):
+    """What lowers a program. `startup` is missing if no code runs when Python starts."""
+
+    startup: Digests
+
+
+class FileDigests(TypedDict):
+    """Digests of the sources by import path, and of the data by name."""
+
+    sources: Digests
+    data: Digests
+
+
+class FilesAndPackages(FileDigests):
+    """The files that a build reads, and the top-level names of the packages that its sources import."""
+
+    packages: list[str]
+
+
+class KeyInputs(FileDigests):
+    """Everything that a build depends on. Its digest is the key."""
+
+    schema: str
+    plan: dict[str, Any]
+    toolchain: Toolchain
+
+
+class _ArtifactFacts(TypedDict):
+    file: str
+    kind: str
+    size: int
+    sha256: str
+
+
+class ArtifactFacts(_ArtifactFacts, total=False):
+    """A file of a build: its name, kind, size in bytes and digest. Only named data has a tag."""
+
+    tag: str
+
+
+@final
+class TensorValue(TypedDict):
+    """An input or output that is a tensor. The sizes in its shape are upper bounds if it is dynamic."""
+
+    dtype: str
+    shape: list[int]
+    dynamic: bool
+
+
+@final
+class OtherValue(TypedDict):
+    """An input or output that is not a tensor."""
+
+    type: str
+    value: Any
+
+
+Value = TensorValue | OtherValue
+
+
+class MethodSummary(TypedDict):
+    """The inputs and outputs of a method, the number of calls by delegate, and the bytes of its planned memory."""
+
+    inputs: list[Value]
+    outputs: list[Value]
+    delegates: Counts
+    memory: list[int]
+
+
+class ProgramMethod(MethodSummary):
+    """A method of a program. `operators` counts the calls of each kernel."""
+
+    operators: Counts
+
+
+class BlobSizes(TypedDict):
+    """The size in bytes of each blob in a program; by key for named data."""
+
+    constants: list[int]
+    mutable: list[int]
+    delegates: list[int]
+    named_data: Counts
+
+
+class ProgramFacts(TypedDict):
+    """The facts of a program. `external_keys` names the tensors that it expects in named-data files."""
+
+    methods: dict[str, ProgramMethod]
+    bytes: BlobSizes
+    external_keys: list[str]
+
+
+class FileHead(TypedDict):
+    """The name of a file, its size in bytes and its digest."""
+
+    file: str
+    size: int
+    sha256: str
+
+
+@final
+class ProgramFile(FileHead, ProgramFacts):
+    """A `.pte` and the facts of its program."""
+
+    kind: Literal["program"]
+
+
+@final
+class NamedDataFile(FileHead):
+    """A `.ptd` and the size in bytes of each of its blobs, by key."""
+
+    kind: Literal["named_data"]
+    named_data: Counts
+
+
+class OperatorCounts(TypedDict):
+    """How often each operator occurs: those that backends took, by backend, and the others."""
+
+    delegated: dict[str, Counts]
+    fallback: Counts
+
+
+class Duplicate(TypedDict):
+    """A weight with several copies: the bytes of all except the largest, their number, and who reads each."""
+
+    weight: str
+    bytes: int
+    copies: int
+    readers: list[str]
+
+
+class _Sharing(TypedDict):
+    expected_bytes: int
+    shared_bytes: int
+    duplicate_bytes: int
+
+
+class Sharing(_Sharing, total=False):
+    """How many bytes of weights methods share, and how many are stored more than once."""
+
+    duplicates: list[Duplicate]
+
+
+class NonFiniteWeight(TypedDict):
+    """A weight ("parameter" or "buffer") with the numbers of its NaN, infinite and all elements."""
+
+    kind: str
+    nan: int
+    infinite: int
+    elements: int
+
+
+class RuntimeLimit(TypedDict):
+    """Something that ExecuTorch's runtime cannot do in a method, or (`wrong`) computes wrongly."""
+
+    method: str
+    what: str
+    hint: str
+    wrong: bool
+
+
+class WeightDigests(TypedDict):
+    """Digests of the weights files, and of the tensors in each."""
+
+    data: Digests
+    tensors: dict[str, Digests]
+
+
+class LoweringFacts(WeightDigests):
+    """The facts of a lowering: `NAME.lowering.json`.
+
+    `operators` is by method, and `named_data` has the size in bytes of each blob by tag and key.
+    """
+
+    schema: str
+    artifacts: list[ArtifactFacts]
+    program: ProgramFacts
+    operators: dict[str, OperatorCounts]
+    named_data: dict[str, Counts]
+    sharing: Sharing
+    non_finite: dict[str, NonFiniteWeight]
+    runtime_limits: list[RuntimeLimit]
+    constant_methods: dict[str, Any]
+
+
+class _CheckResult(TypedDict):
+    check: str
+    limit: float
+    actual: float
+
+
+class CheckResult(_CheckResult, total=False):
+    """A check of the manifest with its limit and the measured value; `of` is the method or tag that was measured."""
+
+    of: str
+
+
+class ReportedMethod(MethodSummary, total=False):
+    """A method in the report. `operators` is missing if the manifest turns it off."""
+
+    operators: OperatorCounts
+
+
+class Total(TypedDict):
+    """The number of blobs and their size in bytes."""
+
+    blobs: int
+    bytes: int
+
+
+class ReportedSizes(BlobSizes):
+    """The size in bytes of each blob in the program; outside it by tag and key."""
+
+    external: dict[str, Counts]
+
+
+class ReportedTotals(TypedDict):
+    """Stands for `ReportedSizes` if the manifest turns off the list of blobs."""
+
+    constants: Total
+    mutable: Total
+    delegates: Total
+    named_data: Total
+    external: dict[str, Total]
+
+
+class _Report(TypedDict):
+    schema: str
+    name: str
+    methods: dict[str, ReportedMethod]
+    constant_methods: dict[str, Any]
+    bytes: ReportedSizes | ReportedTotals
+    sharing: Sharing
+    checks: list[CheckResult]
+
+
+class Report(_Report, total=False):
+    """`NAME.report.json`. `notes` is missing if there are none."""
+
+    notes: list[str]
+
+
+class BuildInputs(TypedDict):
+    """The key of a build, what it is made of, and the digests of the tensors in each weights file."""
+
+    key: str
+    inputs: KeyInputs
+    tensors: dict[str, Digests]
+
+
+class Index(BuildInputs):
+    """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards."""
+
+    schema: str
+    name: str
+    versions: dict[str, str]
+    methods: list[str]
+    constant_methods: list[str]
+    artifacts: list[ArtifactFacts]
+    named_data: dict[str, str | list[str]]
+
+
+class LockedArtifact(TypedDict):
+    """The size in bytes and the digest of an artifact."""
+
+    size: int
+    sha256: str
+
+
+class Lockfile(TypedDict):
+    """A lockfile: the artifacts that are shipped, by file, and the versions that made them."""
+
+    schema: str
+    name: str
+    versions: dict[str, str]
+    methods: list[str]
+    constant_methods: list[str]
+    artifacts: dict[str, LockedArtifact]
