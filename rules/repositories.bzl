@@ -1,6 +1,12 @@
-"""Sets up the rules in a WORKSPACE file. With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead."""
+"""Repositories: those of the rules, for a WORKSPACE file, and checkpoints of a model hub.
 
+With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of `executorch_repositories`.
+"""
+
+load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
 load("//rules/private:packages_repository.bzl", "packages_repository")
+
+huggingface_checkpoint = _huggingface_checkpoint
 
 def executorch_repositories(register = True, **kwargs):
     """Declares `@rules_executorch_packages` and registers the default toolchain.

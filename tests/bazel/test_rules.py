@@ -25,7 +25,11 @@ TARGETS = {
     "programs": 'programs(name = "net", deps = ["//documented/program:mlp"])',
 }
 PUBLIC = 'package(default_visibility = ["//documented:__subpackages__"])\n\n'
-ELSEWHERE = {"rules/extensions.bzl", "rules/repositories.bzl"}  # lines of MODULE.bazel and WORKSPACE
+ELSEWHERE = {  # lines of MODULE.bazel and WORKSPACE
+    "rules/extensions.bzl",
+    "rules/private/huggingface_checkpoint.bzl",
+    "rules/repositories.bzl",
+}
 
 
 @pytest.fixture(scope="module")

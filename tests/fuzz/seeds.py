@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 from etbuild.analysis import lockfile
 from etbuild.files import digests
@@ -44,5 +46,27 @@ def _made(target: str) -> list[bytes]:
             files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
             schema = "executorch-cache-record/v1"
             return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
+        case "checkpoint_index":
+            return [json.dumps({"metadata": {"total_size": 4}, "weight_map": {"w": "a.safetensors"}}).encode()]
+        case "torch_file":
+            return [
+                _saved({"w": [1.0, 2.0]}),
+                _saved({"state_dict": {"w": [1.0]}, "epoch": 1}),
+                _saved({"w": [1.0]}, old=True),
+            ]
         case _:
             return []
+
+
+def _saved(content: dict[str, Any], old: bool = False) -> bytes:
+    """What torch.save writes. Lists of numbers become tensors."""
+    import torch
+
+    def tensors(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: tensors(part) for key, part in value.items()}
+        return torch.tensor(value) if isinstance(value, list) else value
+
+    made = io.BytesIO()
+    torch.save(tensors(content), made, _use_new_zipfile_serialization=not old)
+    return made.getvalue()

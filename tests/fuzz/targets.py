@@ -277,13 +277,39 @@ def _describe(name: str, data: bytes) -> None:
 
 def fuzz_safetensors(data: bytes) -> None:
     """A file of weights, read by our reader and by that of safetensors."""
-    from etbuild.model import tensor_digests, weights_files
+    from etbuild.model import tensor_digests, tensor_files
 
     path = _file("net.safetensors", data)
     with _only_our_errors():
         tensor_digests.tensor_digests("net.safetensors", path)
     with _only_our_errors():
-        weights_files.read_tensors("net.safetensors", path, ())
+        tensor_files.read_tensors("net.safetensors", path, ())
+
+
+def fuzz_checkpoint_index(data: bytes) -> None:
+    """The index of a checkpoint with shards."""
+    from etbuild.inputs import checkpoints
+    from etbuild.inputs.declared import Inputs
+
+    name = "model.safetensors.index.json"
+    index, shard = _file(f"checkpoint/{name}", data), _file("checkpoint/a.safetensors", b"")
+    with _only_our_errors():
+        found = checkpoints.find("checkpoint", (), Inputs(roots=[index.parents[1]]))
+        assert list(found.files.values()) == [shard]
+
+
+def fuzz_torch_file(data: bytes) -> None:
+    """A file of torch.save with weights."""
+    from etbuild.model import tensor_digests, tensor_files
+
+    path = _file("net.pt", data)
+    with _only_our_errors():
+        opened = tensor_files.open_checkpoint("net.pt", path, ())
+        for name in opened.names:
+            opened.form(name)
+            opened.take(name).sum()
+    with _only_our_errors():
+        tensor_digests.tensor_digests("net.pt", path)
 
 
 def fuzz_pt2(data: bytes) -> None:

@@ -233,6 +233,48 @@ def test_a_class_that_cannot_be_exported_is_named(build: Build) -> None:
     assert "`LongformerModel` cannot be exported as it is with this configuration: write a factory" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("num_hiden_layers", "the configuration has no `num_hiden_layers`\n    did you mean `num_hidden_layers`?"),
+        ("text_config.hidden_size", "has no nested configuration `text_config`"),
+        ("rope_parameters.theta", "the configuration has no `rope_parameters.theta`\n    did you mean `rope_theta`?"),
+        ("hidden_size.x", "the configuration has no nested configuration `hidden_size`"),
+    ],
+)
+def test_a_key_to_change_that_nothing_reads_is_named(key: str, message: str, build: Build) -> None:
+    config = {"file": "config.json", "set": {key: 2}}
+    files = {"config.json": transformers.LlamaConfig(**TINY).to_json_string().encode()}
+    outcome = build(manifest({"class": "LlamaForCausalLM", "config": config}), files=files)
+    assert outcome.code == 2
+    assert "model.huggingface.config.set." in outcome.err
+    assert message in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "reads"),
+    [
+        ("GPT2LMHeadModel", {"n_layer": 3, "hidden_size": 8}, lambda c: (c.n_layer, c.n_embd, c.hidden_size)),
+        (
+            "LlavaForConditionalGeneration",
+            {"text_config.num_hidden_layers": 8},
+            lambda c: c.text_config.num_hidden_layers,
+        ),
+    ],
+)
+def test_changed_keys_reach_nested_and_renamed_configurations(
+    kind: str, changed: dict[str, Any], reads: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model.huggingface_config import make_config
+    from etbuild.plan.parts import ConfigFile
+
+    cls = getattr(transformers, kind)
+    cls.config_class().save_pretrained(tmp_path)
+    config = make_config(transformers, cls, ConfigFile("config.json", changed), Inputs(roots=[tmp_path]))
+    assert reads(config) in [(3, 8, 8), 8]
+
+
 def test_a_configuration_that_is_not_a_mapping_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2

@@ -635,6 +635,78 @@ def test_weights_that_cannot_be_quantized(change: str, message: str, build: Buil
     assert "Traceback" not in made.err
 
 
+BFLOAT16 = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", dtype: bfloat16}
+defaults: {partitioners: [%s]%s}
+methods: {forward: {example_inputs: [{shape: [1, 4], dtype: int64}]}}
+"""
+EMBEDDED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, 32, padding_idx=3)
+        self.linear = torch.nn.Linear(32, 32)
+
+    def forward(self, tokens):
+        return self.linear(self.embedding(tokens))
+
+def create():
+    return Net()
+"""
+ENABLED = "{backend: xnnpack, options: {enable_bf16: true}}"
+
+
+def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Build) -> None:
+    left_out = build(BFLOAT16 % ("xnnpack", ""), model=EMBEDDED)
+    assert left_out.code == 0
+    note = f"`forward` computes in bfloat16 outside of its backends (1 aten::addmm); `{ENABLED}` may change that"
+    assert f"note: {note}" in left_out.err
+    taken = build(BFLOAT16 % (ENABLED, ""), model=EMBEDDED)
+    assert "bfloat16" not in taken.err
+    assert taken.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
+
+
+def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_path: Path) -> None:
+    quantize = ", quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}"
+    refused = build(BFLOAT16 % ("xnnpack", quantize), model=EMBEDDED)
+    assert refused.code == 1
+    assert "`xnnpack` does not take the quantized layers, which compute in bfloat16" in refused.err
+    assert f"write `{ENABLED}`, or `dtype: float32` below `model`" in refused.err
+    tokens = [torch.tensor([[3, 0, 7, 15]])]
+    outputs = []
+    for text in (BFLOAT16 % (ENABLED, quantize), BFLOAT16.replace("bfloat16", "float32") % ("xnnpack", quantize)):
+        made = build(text, model=EMBEDDED)
+        assert made.code == 0, made.err
+        outputs += run(made.directory / "net.pte", [[("forward", tokens)]], tmp_path)[0][0]
+    assert outputs[0].dtype == torch.bfloat16
+    torch.testing.assert_close(outputs[0].float(), outputs[1], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("config", ["int8", "int4"])
+def test_an_embedding_with_a_padding_index_is_packed(build: Build, tmp_path: Path, config: str) -> None:
+    text = BFLOAT16.replace(", dtype: bfloat16", "")
+    quantize = f", quantize: {{torchao: [{{config: {config}, layers: [embedding]}}]}}"
+    tokens = [torch.tensor([[3, 0, 7, 15]])]
+    outputs = []
+    for model in (EMBEDDED, EMBEDDED.replace(", padding_idx=3", ")\n        self.embedding.weight.data[3].fill_(0")):
+        made = build(text % ("xnnpack", quantize), model=model)
+        assert made.code == 0, made.err
+        outputs += run(made.directory / "net.pte", [[("forward", tokens)]], tmp_path)[0][0]
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def test_a_layer_that_the_named_backend_leaves_out_is_named(build: Build) -> None:
+    only_float = "{backend: xnnpack, options: {config_precisions: [fp32]}}"
+    made = build(manifest("{torchao: [{config: 8da4w}]}").replace("xnnpack", only_float), model=MODEL)
+    assert made.code == 1
+    assert "`xnnpack` did not take the quantized layer `" in made.err
+    assert "such as `xnnpack`" not in made.err
+
+
 def test_layers_that_no_backend_takes(build: Build) -> None:
     text = manifest("{torchao: [{config: int8}]}", "portable")
     made = build(text.replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, "), model=MODEL)

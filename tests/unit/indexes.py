@@ -36,7 +36,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
         "schema": "executorch-key/v2",
         "plan": plan.to_json(),
         "sources": {"model.py": sha256("model"), "layers/rope.py": sha256("rope")},
-        "data": {name: sha256(name) for name in plan.model.weights},
+        "data": {entry.file: sha256(entry.file) for entry in plan.model.weights},
         "toolchain": {
             "driver": {"version": "0.2.0", "sha256": sha256("driver")},
             "python": "cpython-3.11",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etbuild.cli import options
 from etbuild.errors import BuildError, InputError
 from etbuild.files import digests
-from etbuild.inputs import import_graph, toolchain
+from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import check_unchanged, describe_files, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
@@ -88,12 +91,23 @@ def test_a_missing_module_is_named_with_the_nearest_one(tmp_path: Path) -> None:
         import_graph.used_sources(Inputs(sources={"modle.py": tmp_path / "modle.py"}), make_plan().export_plan)
 
 
-def test_data_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
+def test_a_source_is_not_found_through_a_link_that_leaves_the_root(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    (tmp_path / "secret.safetensors").write_bytes(b"")
-    (tmp_path / "root" / "w.safetensors").symlink_to(tmp_path / "secret.safetensors")
-    with pytest.raises(InputError, match="not a declared input"):
-        Inputs(roots=[tmp_path / "root"]).find_data("w.safetensors", ("model", "weights"))
+    (tmp_path / "model.py").write_text("")
+    (tmp_path / "root" / "model.py").symlink_to("../model.py")
+    assert Inputs(roots=[tmp_path / "root"]).source("model.py") is None
+
+
+def test_data_behind_a_link_counts_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "blob").write_bytes(b"weights")
+    (tmp_path / "root" / "w.safetensors").symlink_to("../blob")
+    behind_a_link, plain = write(tmp_path / "root", model=""), write(tmp_path / "plain", model="")
+    (tmp_path / "plain" / "w.safetensors").write_bytes(b"weights")
+    keys = [weights_key(found, "w.safetensors") for found in (behind_a_link, plain)]
+    assert keys[0] == keys[1]
+    (tmp_path / "blob").write_bytes(b"other weights")
+    assert weights_key(behind_a_link, "w.safetensors") != keys[0]
 
 
 def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
@@ -103,6 +117,11 @@ def test_a_name_that_cannot_be_declared(tmp_path: Path) -> None:
     (tmp_path / "lr=0.1").mkdir()
     (tmp_path / name).write_bytes(b"")
     assert Inputs(roots=[tmp_path]).find_data(name, ("model", "weights")) == tmp_path / name
+
+
+def weights_key(found: Inputs, weights: str) -> str:
+    wanted = make_plan(weights=weights)
+    return digests.digest(describe_inputs(wanted, found, import_graph.used_sources(found, wanted.export_plan)))
 
 
 def key(found: Inputs) -> str:
@@ -144,12 +163,65 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path, monkeypatch: pyt
         key(found)
 
 
-def test_a_link_out_of_the_root_is_named_as_a_link(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "w.pt").write_bytes(b"")
-    (tmp_path / "in" / "w.pt").symlink_to("../w.pt")
-    with pytest.raises(InputError, match="it is a link to a file outside its directory"):
-        Inputs(roots=[tmp_path / "in"]).find_data("w.pt", ("model", "weights"))
+INDEX = "model.safetensors.index.json"
+
+
+def write_folder(folder: Path, shards: int = 2) -> None:
+    """Writes a checkpoint with shards. Only the index is read for the key."""
+    folder.mkdir()
+    names = {f"layer{number}": f"part{number}.safetensors" for number in range(shards)}
+    for name in names.values():
+        (folder / name).write_text(name)
+    (folder / INDEX).write_text(json.dumps({"weight_map": names}))
+    (folder / "README.md").write_text("")
+
+
+@pytest.mark.parametrize("weights", ["net", f"net/{INDEX}"])
+def test_the_key_holds_the_index_and_each_shard(tmp_path: Path, weights: str) -> None:
+    write_folder(tmp_path / "net")
+    found, wanted = write(tmp_path, model=""), make_plan(weights=weights)
+    described = describe_inputs(wanted, found, import_graph.used_sources(found, wanted.export_plan))
+    assert sorted(described["data"]) == [f"net/{INDEX}", "net/part0.safetensors", "net/part1.safetensors"]
+    before = weights_key(found, weights)
+    (tmp_path / "net/README.md").write_text("edited")
+    assert weights_key(found, weights) == before
+    (tmp_path / "net/part1.safetensors").write_text("edited")
+    assert weights_key(found, weights) != before
+
+
+def test_a_declared_directory_declares_its_files(tmp_path: Path) -> None:
+    write_folder(tmp_path / "net")
+    (tmp_path / "blob").write_text("part0")
+    (tmp_path / "net/part0.safetensors").unlink()
+    (tmp_path / "net/part0.safetensors").symlink_to("../blob")
+    found = options.inputs(argparse.Namespace(data=[f"w={tmp_path / 'net'}"]), [])
+    assert sorted(found.data) == ["w/README.md", f"w/{INDEX}", "w/part0.safetensors", "w/part1.safetensors"]
+    assert sorted(checkpoints.find("w", (), found).files) == ["w/part0.safetensors", "w/part1.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "belongs"),
+    [
+        ("net.pt", "net.pt", True),
+        ("net.pt", "other.pt", False),
+        ("net/a.safetensors", "net", True),
+        ("net/config.json", "net", False),
+        ("net/sub/a.safetensors", "net", False),
+        ("net/a.safetensors", f"net/{INDEX}", True),
+        ("other/a.safetensors", f"net/{INDEX}", False),
+        ("a.safetensors", INDEX, True),
+        ("config.json", INDEX, False),
+    ],
+)
+def test_which_files_a_name_stands_for(file: str, name: str, belongs: bool) -> None:
+    assert checkpoints.belongs_to(file, name) is belongs
+
+
+@pytest.mark.parametrize("target", ["../w.pt", "/dev/zero", "."])
+def test_a_link_that_leads_to_no_file_is_named(tmp_path: Path, target: str) -> None:
+    (tmp_path / "w.pt").symlink_to(target)
+    with pytest.raises(InputError, match=r"is a link to .*, which is not a file"):
+        Inputs(roots=[tmp_path]).find_data("w.pt", ("model", "weights"))
 
 
 def refusal(found: Inputs, **arguments: Any) -> str:

@@ -14,7 +14,7 @@ from etbuild.errors import InputError, Position
 from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.expectations import check_expectations
-from etbuild.plan.parts import BackendEntry
+from etbuild.plan.parts import BackendEntry, WeightsFile
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read_plan, weights_names
 from etbuild.plan.positions import positions_from_json, positions_to_json
 
@@ -57,8 +57,9 @@ def planned(tmp_path: Path, text: str) -> Plan:
 
 
 def test_errors_of_weights_are_at_their_key() -> None:
-    assert weights_names(["a.pt"]) == {"a.pt": ("model", "weights")}
-    assert weights_names(["a.pt", "b.pt"])["b.pt"] == ("model", "weights", 1)
+    one, other = WeightsFile.read("a.pt"), WeightsFile.read({"file": "b.pt", "ignore": ["x"]})
+    assert weights_names((one,)) == {"a.pt": ("model", "weights")}
+    assert weights_names((one, other))["b.pt"] == ("model", "weights", 1, "file")
 
 
 def test_comments_order_and_defaults_leave_no_trace(tmp_path: Path) -> None:

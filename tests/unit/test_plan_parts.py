@@ -117,4 +117,4 @@ def test_keys_that_are_no_field_are_not_read() -> None:
         "modules": [],
         "weights": ["a.pt"],
     }
-    assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, ())
+    assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, (), None)

@@ -13,6 +13,7 @@ from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.layout import ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
+from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
@@ -80,7 +81,7 @@ class _Request:
     @property
     def beside(self) -> dict[str, DocumentPath]:
         """The declared data that the plan does not name, by name. Every step may read it."""
-        named = self.plan.data_names
+        named = with_shards(self.plan.data_names, self.inputs)
         return {name: path for name, path in data_in_key(self.inputs, self.plan).items() if name not in named}
 
     def check_unchanged(self) -> None:
@@ -266,14 +267,14 @@ def _files_below(directory: Path) -> list[str]:
 
 def _export_data(request: _Request) -> dict[str, DocumentPath]:
     """The data that the export reads."""
-    return {**request.beside, **request.plan.export_plan.data_names}
+    return {**request.beside, **with_shards(request.plan.export_plan.data_names, request.inputs)}
 
 
 def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     """The data that lowering reads. This is all data if lowering also exports."""
     if ExportFiles.below(exported).together:
         return data_in_key(request.inputs, request.plan)
-    return {**request.beside, **request.plan.lower_plan.data_names}
+    return {**request.beside, **with_shards(request.plan.lower_plan.data_names, request.inputs)}
 
 
 def _export_key(request: _Request) -> str:

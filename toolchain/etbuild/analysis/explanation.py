@@ -8,6 +8,7 @@ from typing import Any
 from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import format_path
 from etbuild.files.digests import digest
+from etbuild.inputs.checkpoints import belongs_to
 from etbuild.plan.plan import Plan
 from etbuild.results import BuildInputs, Digests, KeyInputs, Toolchain
 
@@ -89,7 +90,10 @@ def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
     plan = Plan.from_json(inputs["plan"])
     export, lower = plan.export_plan, plan.lower_plan
-    data = [{name: inputs["data"].get(name) for name in part.data_names} for part in (export, lower)]
+    data = [
+        {name: found for name, found in inputs["data"].items() if any(belongs_to(name, own) for own in part.data_names)}
+        for part in (export, lower)
+    ]
     return (export, inputs["sources"], data[0]), (lower, data[1])
 
 

@@ -359,6 +359,22 @@ def check_delegated(
         return _below(path, backend.check_delegated(options, operators))
 
 
+def option_for_dtype(name: str, options: Options, dtype: str, path: DocumentPath) -> Options:
+    """Returns options to add so that a partitioner also takes operators of a dtype. Empty if none are needed or known.
+
+    Args:
+        name: The name of the backend.
+        options: The options of its partitioner.
+        dtype: PyTorch's name of the dtype.
+        path: The document path of the options.
+
+    Raises:
+        InputError: A backend of a package raised an error.
+    """
+    with _asked(name, "it was asked for `option_for_dtype`", path):
+        return get(name).option_for_dtype(options, dtype)
+
+
 def owner(name: str) -> str | None:
     """Returns the distribution that a backend comes from. None if it is one of the driver's own."""
     return None if name in BACKENDS else entry_points.owner(name)

@@ -292,6 +292,18 @@ class Backend:
         """
         return []
 
+    def option_for_dtype(self, options: Options, dtype: str) -> Options:
+        """Returns options with which the partitioner also takes operators of a dtype.
+
+        Args:
+            options: The options of the method's partitioner.
+            dtype: PyTorch's name of the dtype, such as `bfloat16`.
+
+        Returns:
+            The options to add. Empty if it takes the dtype already, or with no option.
+        """
+        return {}
+
     def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
         """Returns where a delegate keeps its weights.
 

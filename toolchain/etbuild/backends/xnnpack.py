@@ -67,6 +67,10 @@ class Xnnpack(BuiltInBackend):
         message = f"the runtime could not load the program: the method has `{_DYNAMIC_WEIGHTS}` and a convolution"
         return [Problem(message, (_DYNAMIC_WEIGHTS,), "remove the option from this method")]
 
+    def option_for_dtype(self, options: Options, dtype: str) -> Options:
+        """Returns the option with which ExecuTorch's partitioner takes bfloat16."""
+        return {"enable_bf16": True} if dtype == "bfloat16" and not options.get("enable_bf16") else {}
+
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:
     """Returns whether an operator comes from one of these submodules, or is the ReLU after such an operator: ExecuTorch

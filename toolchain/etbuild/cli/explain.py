@@ -68,9 +68,9 @@ def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.files import digests
-    from etbuild.inputs import import_graph, key
+    from etbuild.inputs import checkpoints, import_graph, key
     from etbuild.manifest import validate
-    from etbuild.model.tensor_digests import tensor_digests
+    from etbuild.model.tensor_digests import tensors_of_files
     from etbuild.plan.plan import from_manifest, weights_names
 
     loaded = validate.load(path, None, options.variant, settings(options))
@@ -78,8 +78,8 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
         plan = from_manifest(loaded.data)
         declared = inputs(options, [path.parent, *options.root])
         described = key.describe_inputs(plan, declared, import_graph.used_sources(declared, plan.export_plan))
-        weights = weights_names(plan.lower_plan.weights)
-        tensors = {name: tensor_digests(name, declared.find_data(name, where)) for name, where in weights.items()}
+        weights = checkpoints.with_shards(weights_names(plan.lower_plan.weights), declared)
+        tensors = tensors_of_files({name: declared.find_data(name, where) for name, where in weights.items()})
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 

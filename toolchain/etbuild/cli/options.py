@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -132,7 +133,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="declare a data file by the name that the manifest uses (repeatable)",
+        help="declare a data file by the name that the manifest uses; of a directory, all its files (repeatable)",
     )
 
 
@@ -220,7 +221,19 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
         if not root.is_dir():
             raise InputError.of(f"--root {root}: not a directory")
     sources = declared("--source", getattr(options, "source", []))
-    return Inputs(sources, declared("--data", options.data), roots)
+    return Inputs(sources, _with_files(declared("--data", options.data)), roots)
+
+
+def _with_files(data: dict[str, Path]) -> dict[str, Path]:
+    """Data with the files of each directory in place of the directory, as `NAME/FILE`. A file may be a link."""
+    found: dict[str, Path] = {}
+    for name, path in data.items():
+        if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
+            files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+            found.update({f"{name}/{file.relative_to(path).as_posix()}": file for file in files})
+        else:
+            found[name] = path
+    return found
 
 
 def positions_beside(plan: Path) -> Positions:

@@ -12,6 +12,7 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
+from etbuild import backends
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
@@ -228,9 +229,7 @@ def _place_and_hint(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) 
 
 def _of_missing_kernels(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
     if "torchao::" in text:
-        calling = [(name, "quantize") for name in sorted(edge.methods) if _calls_torchao(edge.exported_program(name))]
-        hint = "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
-        return ("methods", *(calling[0] if calling else ())), hint
+        return _of_quantized_layers(lower_plan, edge)
     if lower_plan.custom_ops.libraries or lower_plan.custom_ops.modules:
         hint = (
             "register an overload with `out` for each of these operators, such as "
@@ -240,6 +239,27 @@ def _of_missing_kernels(text: str, lower_plan: LowerPlan, edge: EdgeProgramManag
     return ("methods",), None
 
 
-def _calls_torchao(program: ExportedProgram) -> bool:
+def _of_quantized_layers(lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str]:
+    """The place and a hint for the first method that calls operators of torchao, which only backends take."""
+    for name in sorted(edge.methods):
+        layers = _layers_of_torchao(edge.exported_program(name))
+        if layers:
+            method = lower_plan.methods[name]
+            named = [entry.backend for entry in method.partitioners if backends.get(entry.backend).has_partitioner]
+            shown = ", ".join(f"`{backend}`" for backend in named)
+            left_out = f"{shown} did not take the quantized layer `{layers[0]}`: leave it out of `quantize`"
+            missing = (
+                "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
+            )
+            return ("methods", name, "quantize"), left_out if named else missing
+    return ("methods",), "leave the layers out of `quantize`"
+
+
+def _layers_of_torchao(program: ExportedProgram) -> list[str]:
+    """The names of layers that call operators of torchao, in the order of the graph. A name may be empty."""
     modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
-    return any("torchao." in str(node.target) for module in modules for node in module.graph.nodes)
+    calls = [node for module in modules for node in module.graph.nodes if "torchao." in str(node.target)]
+    # Weights are dequantized outside of their layer, which is that of the operator that reads them.
+    readers = [reader for node in calls for reader in [*node.users, node]]
+    stacks = [list(reader.meta.get("nn_module_stack", {}).values()) for reader in readers]
+    return sorted((stack[-1][0] for stack in stacks if stack), key=lambda name: not name) or [""] * bool(calls)

@@ -12,7 +12,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.model.weights_files import read_tensors
+from etbuild.model.tensor_files import read_tensors
 from etbuild.plan.parts import (
     ContainerExample,
     Dim,

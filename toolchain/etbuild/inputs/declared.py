@@ -26,12 +26,22 @@ class Inputs:
     roots: list[Path] = field(default_factory=list)
 
     def source(self, name: str) -> Path | None:
-        """The source with this import path; None if there is none."""
-        return self.sources.get(name) or self._search(name)
+        """The source with this import path; None if there is none. A link has to stay in its root: sources are code."""
+        found = ((root, root / name) for root in self.roots if is_file(root / name))
+        inside = (file for root, file in found if file.resolve().is_relative_to(root.resolve()))
+        return self.sources.get(name) or next(inside, None)
 
     def find(self, name: str) -> Path | None:
-        """The data file with this name; None if it is not declared."""
-        return self.data.get(name) or self._search(name)
+        """The data file with this name; None if it is not declared. It may be a link to a file anywhere: caches of
+        checkpoints hold such links, and only the content counts."""
+        return self.data.get(name) or next((root / name for root in self.roots if is_file(root / name)), None)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether this is the name of a directory of data files."""
+        return any(file.startswith(f"{name}/") for file in self.data) or any(
+            os.path.isdir(root / name)  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
+            for root in self.roots
+        )
 
     def find_data(self, name: str, path: DocumentPath) -> Path:
         """The data file with this name.
@@ -52,8 +62,9 @@ class Inputs:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; weights of a quantized model belong there too"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
-            if any(is_file(root / name) for root in self.roots):
-                hint = f"it is a link to a file outside its directory: declare it with `--data {name}=FILE`"
+            broken = next((root / name for root in self.roots if os.path.islink(root / name)), None)  # noqa: PTH114
+            if broken is not None:
+                hint = f"{broken} is a link to {os.readlink(broken)}, which is not a file"  # noqa: PTH115
             if "=" in name:
                 hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
             raise InputError.at(path, f"`{name}` is not a declared input", hint)
@@ -69,13 +80,6 @@ class Inputs:
             InputError: A file is not declared, or does not exist.
         """
         return Inputs(self.sources, {name: self.find_data(name, path) for name, path in names.items()})
-
-    def _search(self, name: str) -> Path | None:
-        for root in self.roots:
-            candidate = root / name
-            if is_file(candidate) and candidate.resolve().is_relative_to(root.resolve()):
-                return candidate
-        return None
 
 
 def is_file(path: Path) -> bool:

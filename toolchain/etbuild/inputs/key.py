@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import file_digest
+from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.toolchain import toolchain
@@ -36,8 +37,9 @@ def data_in_key(inputs: Inputs, plan: Plan) -> dict[str, DocumentPath]:
 
 
 def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
-    """Adds all declared data to the named data. A model may open a declared file that the manifest does not name."""
-    return {**dict.fromkeys(inputs.data, ("model",)), **names}
+    """Adds the files of checkpoints and all declared data to the named data. A model may open a declared file that the
+    manifest does not name."""
+    return {**dict.fromkeys(inputs.data, ("model",)), **with_shards(names, inputs)}
 
 
 def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:

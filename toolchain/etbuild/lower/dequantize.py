@@ -111,7 +111,12 @@ def fuse_embeddings(edge: EdgeProgramManager) -> None:
     """
     for name in sorted(edge.methods):
         program = edge.exported_program(name)
-        if any(_is_quantized_embedding(node) for node in program.graph.nodes):
+        quantized = [node for node in program.graph.nodes if _is_quantized_embedding(node)]
+        for node in quantized:
+            # `padding_idx` and the options after it matter only for gradients, and ExecuTorch looks for an embedding
+            # without them.
+            node.args, node.kwargs = node.args[:2], {}
+        if quantized:
             import executorch.kernels.quantized  # noqa: F401  # registers the operators
 
             fuse = QuantFusionPass(_fix_node_meta_val=True, node_value_dict=_get_node_value_dict(program))

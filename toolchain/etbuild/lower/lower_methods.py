@@ -23,7 +23,7 @@ from etbuild.exception_text import shortened, summary
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, linear_layers, named_data, partitioners, passes, preprocess_results
+from etbuild.lower import dequantize, dtypes, linear_layers, named_data, partitioners, passes, preprocess_results
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import MethodPlan
@@ -53,6 +53,7 @@ def lower_programs(
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
     _check_while_loops(programs)
+    dtypes.check_quantized(lower_plan, programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
         linear_layers.keep_hooks_out(programs[name])
@@ -86,6 +87,7 @@ def lower_programs(
     _check_written_parameters(edge)
     _check_delegated(lower_plan, edge)
     _check_zero_points(edge, named)
+    dtypes.note_left_out(lower_plan, edge)
     return edge
 
 

@@ -24,7 +24,9 @@ from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document, mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
+_FILE_TYPE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,8}\Z")  # `Qwen2.5-0.5B` has none: it is a folder
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
@@ -197,10 +199,31 @@ def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_origin(model)
     weights = model.get("weights")
     entries = weights if isinstance(weights, list) else [weights]
-    for index, name in enumerate(entries):
+    for index, entry in enumerate(entries):
         path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
-        if isinstance(name, str) and name:
-            yield from _check_file(name, path)
+        yield from _check_checkpoint(entry, path)
+
+
+def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
+    """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
+    if isinstance(entry, dict):
+        yield from _check_renames(mapping(entry, "rename"), (*path, "rename"))
+        entry, path = entry.get("file"), (*path, "file")
+    if not isinstance(entry, str) or not entry:
+        return
+    yield from _check_input_name(entry, path)
+    if not entry.endswith((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES)) and _FILE_TYPE.search(entry):
+        known = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))}, and folders"
+        gguf = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
+        hint = gguf if entry.endswith(".gguf") else known
+        yield Problem(f"`{entry}` has an unknown file type", path, hint)
+
+
+def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    for pattern, name in renames.items():
+        if isinstance(name, str) and pattern.count("*") != name.count("*"):
+            message = f"`{pattern}` and `{name}` do not have the same number of `*`"
+            yield Problem(message, (*path, pattern), 'each `*` stands for the same text in both: {"model.*": "*"}')
 
 
 def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -219,10 +242,11 @@ def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
         if "kwargs" in model:
             path = ("model", "kwargs")
             yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        for key in ("config", "generation_config"):
-            name = mapping(model, "huggingface").get(key)
-            if isinstance(name, str) and name:
-                yield from _check_input_name(name, ("model", "huggingface", key))
+        path = ("model", "huggingface")
+        yield from _check_config(mapping(model, "huggingface").get("config"), (*path, "config"))
+        name = mapping(model, "huggingface").get("generation_config")
+        if isinstance(name, str) and name:
+            yield from _check_input_name(name, (*path, "generation_config"))
 
 
 def _check_tokenizer(data: dict[str, Any]) -> Iterator[Problem]:
@@ -242,6 +266,22 @@ def _check_tokenizer(data: dict[str, Any]) -> Iterator[Problem]:
         hint = "choose another name for the tag"
         message = "the shards of this tag would go to the directory of the tokenizer"
         yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
+
+
+def _check_config(config: Any, path: DocumentPath) -> Iterator[Problem]:
+    """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
+    if isinstance(config, dict):
+        if "set" in config and "file" not in config:
+            message = "`set` goes with `file`, which is missing"
+            yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
+        if "file" not in config:
+            return
+        for key, _ in unknown(config, ("file", "set")):
+            hint = "write `set: {" + key + ": ...}` to change a key of the file"
+            yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
+        config, path = config["file"], (*path, "file")
+    if isinstance(config, str) and config:
+        yield from _check_input_name(config, path)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:

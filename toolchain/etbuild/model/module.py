@@ -15,6 +15,8 @@ from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_erro
 from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
+FLOATING = ("float64", "float32", "bfloat16", "float16")
+"""The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
@@ -34,12 +36,22 @@ def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
     if source.huggingface is not None:
         from etbuild.model import huggingface
 
-        return huggingface.create(source.huggingface, source.seed, context).eval()
+        return huggingface.create(source.huggingface, source.seed, context, source.dtype).eval()
     if source.factory is None:
         return torch.nn.Module()
     module = _call_factory(source, source.factory, context.finder)
+    if source.dtype is not None:
+        _convert(module, getattr(torch, source.dtype))
     with wrap_user_error(("model", "factory"), f"`eval()` of what `{source.factory}` returned", context.finder):
         return _for_inference(module)
+
+
+def _convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Converts the floating-point parameters and buffers of a module, one by one. Tied tensors stay tied."""
+    convertible = {getattr(torch, name) for name in FLOATING}
+    for tensor in [*module.parameters(), *module.buffers()]:
+        if tensor.dtype in convertible:
+            tensor.data = tensor.data.to(dtype)
 
 
 def _for_inference(module: torch.nn.Module) -> torch.nn.Module:

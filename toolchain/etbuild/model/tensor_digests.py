@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from etbuild import json_schema
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
+from etbuild.manifest.validate import INDEX_SUFFIXES
 
 _BLOCK = 1 << 20
 _HEADER_LIMIT = 100_000_000  # bytes: the limit of safetensors itself
+
+
+def tensors_of_files(files: Mapping[str, Path]) -> dict[str, dict[str, str]]:
+    """The digests of the tensors in each file of weights. Indexes, which hold no tensors, are left out.
+
+    Args:
+        files: The files, by their names in the manifest.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    return {name: tensor_digests(name, file) for name, file in files.items() if not name.endswith(INDEX_SUFFIXES)}
 
 
 def tensor_digests(name: str, file: Path) -> dict[str, str]:
@@ -88,11 +102,11 @@ def _of_torch_file(name: str, file: Path) -> dict[str, str]:
     import torch
     from safetensors.torch import _TYPES
 
-    from etbuild.model.weights_files import read_tensors
+    from etbuild.model.tensor_files import all_tensors
 
     names = {dtype: code for code, dtype in _TYPES.items()}
     found = {}
-    for key, tensor in sorted(read_tensors(name, file, ("model", "weights")).items()):
+    for key, tensor in sorted(all_tensors(name, file, ("model", "weights")).items()):
         state = _state(names.get(tensor.dtype, str(tensor.dtype)), list(tensor.shape))
         state.update(memoryview(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()))
         found[key] = state.hexdigest()

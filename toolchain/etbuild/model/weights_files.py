@@ -1,22 +1,18 @@
-"""Describes the parameters and buffers of a module, reads their content from weights files, and finds their tags."""
+"""Describes the parameters and buffers of a module, and finds their tags and shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
-from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.declared import Inputs
+from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
-from etbuild.plan.plan import MethodPlan, weights_names
+from etbuild.plan.plan import MethodPlan
 
-_FEW = 3  # an error with at most this many unknown names suggests a known name for each
 _SHARD = "#"  # tags in a manifest cannot contain this character
 
 
@@ -91,6 +87,11 @@ def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: b
     )
 
 
+def first_name(entry: TensorFacts) -> str:
+    """The first name of a tensor, which all its names have in common."""
+    return entry.same_as or entry.name
+
+
 def dtype_name(tensor: torch.Tensor) -> str:
     """PyTorch's name of a tensor's dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
@@ -110,129 +111,6 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-def read_weights(weights: Sequence[str], inputs: Inputs, facts: list[TensorFacts]) -> dict[str, torch.Tensor]:
-    """Reads the tensors of weights files.
-
-    Args:
-        weights: The names of the files in the manifest.
-        inputs: The declared inputs, which contain the files.
-        facts: Facts about the module's parameters and buffers.
-
-    Returns:
-        The tensors by their names in the module. A tied tensor is listed under each of its names.
-
-    Raises:
-        InputError: The files cannot be read, or do not fit the module. The error names each parameter that is missing
-            or unexpected, or has another shape or dtype.
-    """
-    path: DocumentPath = ("model", "weights")
-    state: dict[str, torch.Tensor] = {}
-    owner: dict[str, str] = {}
-    problems = []
-    files = {name: inputs.find_data(name, place) for name, place in weights_names(weights).items()}
-    for name, file in files.items():
-        for key, tensor in read_tensors(name, file, path).items():
-            if key in state:
-                message = f"`{key}` is in `{owner[key]}` and in `{name}`"
-                problems.append(Problem(message, path, "keep it in one of the files"))
-            state[key], owner[key] = tensor, name
-    expected = {entry.name: entry for entry in facts if entry.in_weights}
-    given = {_first_name(expected[key]): key for key in reversed(list(state)) if key in expected}
-    # One name of a tied parameter is enough, as in the files that safetensors writes.
-    missing = [key for key in sorted(expected) if _first_name(expected[key]) not in given]
-    extra = sorted(state.keys() - expected.keys())
-    renamed = _prefix_hint(missing, extra)
-    for key in missing:
-        message = f"parameter `{key}` {expected[key]} is missing in {' and '.join(f'`{name}`' for name in files)}"
-        problems.append(Problem(message, path, renamed))
-    for key, nearest in unknown(extra, expected.keys() - state.keys()):
-        message = f"`{owner[key]}` has `{key}`, which is not a parameter or buffer of the module"
-        other = nearest if len(extra) <= _FEW else "remove them from the file, or change the model"
-        problems.append(Problem(message, path, renamed or other))
-    problems += _misfits(state, owner, expected, given)
-    if problems:
-        raise InputError(problems)
-    return {key: state[given[_first_name(entry)]] for key, entry in expected.items()}
-
-
-def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
-    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not.
-
-    Args:
-        missing: The names that the file does not have.
-        extra: The names that the module does not have.
-    """
-    if not missing or not extra:
-        return None
-    for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
-        prefix = next((name.removesuffix(names[0]) for name in others if name.endswith(f".{names[0]}")), None)
-        if prefix is not None and 2 * len({f"{prefix}{name}" for name in names} & set(others)) >= len(names):
-            return (
-                f"the names in the {long} start with `{prefix}`, the names in the {short} do not: rename the "
-                "tensors of the file, or change the factory"
-            )
-    return None
-
-
-def _misfits(
-    state: dict[str, torch.Tensor], owner: dict[str, str], expected: dict[str, TensorFacts], given: dict[str, str]
-) -> list[Problem]:
-    path: DocumentPath = ("model", "weights")
-    problems = []
-    for key in sorted(state.keys() & expected.keys()):
-        found, wanted = state[key], expected[key]
-        twin = given[_first_name(wanted)]
-        if list(found.shape) != wanted.shape:
-            message = f"parameter `{key}` is {wanted} in the module and {form(found)} in `{owner[key]}`"
-            problems.append(Problem(message, path, "is the file from the same configuration of the model?"))
-        elif dtype_name(found) != wanted.dtype:
-            message = f"parameter `{key}` is {wanted.dtype} in the module and {dtype_name(found)} in `{owner[key]}`"
-            hint = (
-                f"convert the tensors of the file with `tensor.to(torch.{wanted.dtype})`, or return a "
-                f"{dtype_name(found)} module from the factory: `module.to(torch.{dtype_name(found)})`"
-            )
-            problems.append(Problem(message, path, hint))
-        elif twin != key and state[twin].shape == state[key].shape and not torch.equal(state[twin], state[key]):
-            message = f"`{twin}` and `{key}` are one tied parameter of the module, but they differ in `{owner[key]}`"
-            problems.append(Problem(message, path, "keep one of the two in the file"))
-    return problems
-
-
-def _first_name(entry: TensorFacts) -> str:
-    return entry.same_as or entry.name
-
-
-def read_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a safetensors or torch.save file.
-
-    Args:
-        name: The file's name in the manifest.
-        file: The file.
-        path: The document path of that name.
-
-    Returns:
-        The tensors by name. If a torch.save file is a tensor and not a mapping, its name is "".
-
-    Raises:
-        InputError: The file cannot be read, or contains something other than tensors.
-    """
-    with wrap_library_errors(InputError, path, f"cannot read `{name}`"):
-        if name.endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            return load_file(file)  # type: ignore[no-any-return]
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    loaded = {"": loaded} if isinstance(loaded, torch.Tensor) else loaded
-    if not isinstance(loaded, dict):
-        raise InputError.at(path, f"`{name}` is not a mapping of names to tensors")
-    others = [key for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
-    if others:
-        raise InputError.at(
-            path, f"`{others[0]}` in `{name}` is not a tensor", "save only the state dict of the module"
-        )
-    return loaded
-
-
 def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]:
     """Finds the tag of each parameter and buffer.
 
@@ -250,14 +128,14 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
     names = list(entries)
     aliases: dict[str, list[str]] = {}  # all names of tied weights get the same tag
     for entry in entries.values():
-        aliases.setdefault(_first_name(entry), []).append(entry.name)
+        aliases.setdefault(first_name(entry), []).append(entry.name)
     found: dict[str, str] = {}
     problems = []
     for tag, content in sorted(lower_plan.named_data.items()):
         for index, pattern in enumerate(content.parameters):
             path = ("named_data", tag, "parameters", index)
             matching = [
-                alias for n in names if _matches(entries[n], pattern) for alias in aliases[_first_name(entries[n])]
+                alias for n in names if _matches(entries[n], pattern) for alias in aliases[first_name(entries[n])]
             ]
             if not matching:
                 problems.append(

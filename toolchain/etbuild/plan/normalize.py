@@ -22,7 +22,6 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     """
     manifest = language_model.normalized(manifest)
     model = manifest.get("model", {})
-    weights = model.get("weights", [])
     entry = {"entry": "forward"} if "huggingface" in model else {}
     plan: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
@@ -32,8 +31,9 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             "huggingface": _huggingface(model.get("huggingface")),
             "kwargs": model.get("kwargs", {}),
             "seed": model.get("seed", 0),
-            "weights": weights if isinstance(weights, list) else [weights],
+            "weights": _weights(model.get("weights", [])),
             "modules": sorted(model.get("modules", [])),
+            **({"dtype": model["dtype"]} if "dtype" in model else {}),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": recipes.normalized(manifest),
@@ -56,6 +56,18 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(canonical_json(plan)))
 
 
+def _weights(weights: str | dict[str, Any] | list[Any]) -> list[Any]:
+    return [_checkpoint(entry) for entry in (weights if isinstance(weights, list) else [weights])]
+
+
+def _checkpoint(entry: str | dict[str, Any]) -> str | dict[str, Any]:
+    """The name of a checkpoint; with its rules, if there are any."""
+    if isinstance(entry, str):
+        return entry
+    rules = {key: sorted(value) if isinstance(value, list) else value for key, value in entry.items() if value}
+    return rules if len(rules) > 1 else str(entry["file"])
+
+
 def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
     """The model of transformers. Leaves out what says the same as if it was not there."""
     if wanted is None:
@@ -64,8 +76,10 @@ def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
     if cache is not None:
         same = {"kind": "static", "max_seq_length": cache["max_length"]}
         cache = {key: value for key, value in cache.items() if same.get(key) != value}
+    config = wanted.get("config", {})
+    only_file = isinstance(config, dict) and "file" in config and not config.get("set")
     wanted = {key: value for key, value in wanted.items() if (key, value) != ("logits", "all")}
-    return {"config": {}, **wanted, "cache": cache}
+    return {**wanted, "config": config["file"] if only_file else config, "cache": cache}
 
 
 def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ class Part:
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _READERS: ClassVar[Readers] = {}
     """Functions that make a field's value from its JSON. Other fields hold plain values, and tuples for lists."""
-    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
-    """Fields that the JSON leaves out if they are None, so that a new key changes no plan that does without it."""
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {}
+    """Fields that JSON leaves out while they have this value, so that manifests that do not use them keep their key."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]
@@ -80,13 +80,13 @@ class Part:
         Args:
             document: The object. It fits the schema of plans. Keys that are not fields are ignored.
         """
-        read = {name: document.get(name) if name in cls._LEFT_OUT else document[name] for name in cls._FIELDS}
-        return cls(**{name: cls._READERS.get(name, plain)(value) for name, value in read.items()})
+        given = {**cls._LEFT_OUT, **document}
+        return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
 
     def to_json(self) -> dict[str, Any]:
         """The part as JSON data, the reverse of `from_json`."""
-        left_out = {name for name in self._LEFT_OUT if self.__dict__[name] is None}
-        return {name: _json(value) for name, value in self.fields().items() if name not in left_out}
+        fields = self.fields().items()
+        return {name: _json(value) for name, value in fields if (name, value) not in self._LEFT_OUT.items()}
 
 
 def _json(value: Any) -> Any:

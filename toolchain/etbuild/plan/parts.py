@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Names = tuple[str, ...]
 Options = dict[str, Any]
@@ -112,7 +109,7 @@ class Dim(Part):
         plus: Different from 0 only for a derived dimension.
     """
 
-    _DEFAULTS: ClassVar[dict[str, int]] = {"multiple_of": 1, "times": 1, "plus": 0}
+    _LEFT_OUT: ClassVar[Options] = {"multiple_of": 1, "times": 1, "plus": 0}
 
     dim: str
     min: int
@@ -120,15 +117,6 @@ class Dim(Part):
     multiple_of: int
     times: int
     plus: int
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Makes a dimension from JSON, which leaves out what has its default."""
-        return super().from_json({**cls._DEFAULTS, **document})
-
-    def to_json(self) -> dict[str, Any]:
-        """The dimension as JSON, without what has its default."""
-        return {key: value for key, value in self.fields().items() if self._DEFAULTS.get(key) != value}
 
     @property
     def text(self) -> str:
@@ -304,7 +292,7 @@ class DecoderCache(Part):
         max_seq_length: The largest number of tokens in one call; None for `max_length`.
     """
 
-    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind", "max_seq_length"})
+    _LEFT_OUT: ClassVar[Options] = {"kind": None, "max_seq_length": None}
 
     max_length: int
     kind: str | None
@@ -316,12 +304,33 @@ class DecoderCache(Part):
         return self.max_length if self.max_seq_length is None else self.max_seq_length
 
 
+class ConfigFile(Part):
+    """A configuration in a declared file.
+
+    Attributes:
+        file: The name of the file.
+        set: Values that replace those of the file, by key. A dot leads into a nested configuration.
+    """
+
+    _READERS: ClassVar[Readers] = {"set": same}
+    _LEFT_OUT: ClassVar[Options] = {"set": {}}
+
+    file: str
+    set: Options
+
+
+def _read_config(document: str | Options) -> ConfigFile | Options:
+    if isinstance(document, str):
+        return ConfigFile(document, {})
+    return ConfigFile.from_json(document) if "file" in document else document
+
+
 class HuggingFace(Part):
     """A model of Hugging Face's transformers.
 
     Attributes:
         model_class: The name of the class.
-        config: The configuration, or the name of the declared file that contains it.
+        config: The configuration, or the declared file that contains it.
         cache: The cache of a decoder; None if the model has none.
         task: What the model is for; None if the manifest does not say it.
         attention: The attention; None for the one that transformers chooses.
@@ -331,14 +340,14 @@ class HuggingFace(Part):
     """
 
     _READERS: ClassVar[Readers] = {
-        "config": same,
+        "config": _read_config,
         "cache": optional(DecoderCache.from_json),
         "generation_config": same,
     }
-    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"task", "attention", "logits", "generation_config"})
+    _LEFT_OUT: ClassVar[Options] = {"task": None, "attention": None, "logits": None, "generation_config": None}
 
     model_class: str
-    config: str | Options
+    config: ConfigFile | Options
     cache: DecoderCache | None
     task: str | None
     attention: str | None
@@ -351,16 +360,18 @@ class HuggingFace(Part):
         return super().from_json({**document, "model_class": document["class"]})
 
     def to_json(self) -> dict[str, Any]:
-        """The key of `model_class` is `class`."""
+        """The key of `model_class` is `class`. A configuration without changed keys is the name of its file."""
         content = super().to_json()
+        if isinstance(self.config, ConfigFile) and not self.config.set:
+            content["config"] = self.config.file
         return {"class": content.pop("model_class"), **content}
 
     @property
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared files that hold its settings, each with its place in the manifest."""
-        path: DocumentPath = ("model", "huggingface")
-        files = {"config": self.config, "generation_config": self.generation_config}
-        return {name: (*path, key) for key, name in files.items() if isinstance(name, str)}
+        config = self.config.file if isinstance(self.config, ConfigFile) else None
+        files = {"config": config, "generation_config": self.generation_config}
+        return {name: ("model", "huggingface", key) for key, name in files.items() if isinstance(name, str)}
 
 
 class ModuleSource(Part):
@@ -373,26 +384,65 @@ class ModuleSource(Part):
         kwargs: Keyword arguments of the factory.
         seed: The seed for random numbers.
         modules: Python modules that the factory imports by computed names.
+        dtype: PyTorch's name of the dtype of its floating-point parameters and buffers; None for those that it is made
+            with.
     """
 
     _READERS: ClassVar[Readers] = {"huggingface": optional(HuggingFace.from_json)}
+    _LEFT_OUT: ClassVar[Options] = {"dtype": None}
 
     factory: str | None
     huggingface: HuggingFace | None
     kwargs: Options
     seed: int
     modules: Names
+    dtype: str | None
+
+
+class WeightsFile(Part):
+    """A checkpoint, and how its tensors become those of the module.
+
+    Attributes:
+        file: The declared file, the index of several files, or the folder.
+        key: The name of the state dict in a file that holds more than one; None if there is only one.
+        rename: For each pattern of names in the checkpoint, the pattern of the names in the module.
+        ignore: Patterns for names in the checkpoint that are not read.
+        optional: Patterns for names in the module that the checkpoint may lack.
+    """
+
+    _LEFT_OUT: ClassVar[Options] = {"key": None, "rename": {}, "ignore": (), "optional": ()}
+
+    file: str
+    key: str | None
+    rename: dict[str, str]
+    ignore: Names
+    optional: Names
+
+    @classmethod
+    def read(cls, document: str | Mapping[str, Any]) -> WeightsFile:
+        """Reads an entry of `weights`: a name, or an object with rules."""
+        return cls.from_json({"file": document} if isinstance(document, str) else document)
+
+    def to_json(self) -> Any:
+        """The name of the file, or an object if there are rules."""
+        written = super().to_json()
+        return written if len(written) > 1 else self.file
+
+
+Weights = tuple[WeightsFile, ...]
 
 
 class Model(ModuleSource):
-    """Where the module comes from, and the declared files that contain its weights."""
+    """Where the module comes from, and the checkpoints that contain its weights."""
 
-    weights: Names
+    _READERS: ClassVar[Readers] = {**ModuleSource._READERS, "weights": each_of(WeightsFile.read)}
+
+    weights: Weights
 
     @property
     def source(self) -> ModuleSource:
         """The model without the weights."""
-        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules)
+        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules, self.dtype)
 
 
 class RecipeCall(Part):

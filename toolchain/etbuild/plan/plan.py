@@ -15,7 +15,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -46,6 +46,8 @@ from etbuild.plan.parts import (
     RecipeCall,
     ReportOptions,
     Runner,
+    Weights,
+    WeightsFile,
 )
 
 Bound = bool | float | dict[str, float]
@@ -88,15 +90,26 @@ def from_manifest(manifest: dict[str, Any]) -> Plan:
     return Plan.from_json(normalized(manifest))
 
 
-def weights_names(names: Sequence[str]) -> dict[str, DocumentPath]:
-    """The declared inputs that contain the weights, each with the place that names it first.
+def weights_place(weights: Weights, index: int) -> DocumentPath:
+    """The place of a checkpoint in the manifest.
 
     Args:
-        names: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        index: The number of the checkpoint.
+    """
+    return ("model", "weights", index) if len(weights) > 1 else ("model", "weights")
+
+
+def weights_names(weights: Weights) -> dict[str, DocumentPath]:
+    """The names of the checkpoints that contain the weights, each with the place that names it first.
+
+    Args:
+        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
     """
     found: dict[str, DocumentPath] = {}
-    for index, name in enumerate(names):
-        found.setdefault(name, ("model", "weights", index) if len(names) > 1 else ("model", "weights"))
+    for index, entry in enumerate(weights):
+        own = () if entry.to_json() == entry.file else ("file",)
+        found.setdefault(entry.file, (*weights_place(weights, index), *own))
     return found
 
 
@@ -187,8 +200,8 @@ class ExportPlan(_Document):
     Attributes:
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
-        read_weights: The declared files of weights that the export itself reads, because the exported methods contain
-            what it makes from them.
+        read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
+            from them, or because a checkpoint may lack some weights.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -200,9 +213,10 @@ class ExportPlan(_Document):
 
     SCHEMA = "executorch-export-plan/v1"
     DEFINITION = "plan#exportPlan"
-    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"runner"})
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None}
     _READERS: ClassVar[Readers] = {
         "model": ModuleSource.from_json,
+        "read_weights": each_of(WeightsFile.read),
         "methods": each_of(ExportMethod.from_json),
         "custom_ops": CustomOps.from_json,
         "recipe": optional(RecipeCall.from_json),
@@ -212,7 +226,7 @@ class ExportPlan(_Document):
 
     model: ModuleSource
     weights: bool
-    read_weights: Names
+    read_weights: Weights
     methods: dict[str, ExportMethod]
     custom_ops: CustomOps
     recipe: RecipeCall | None
@@ -255,7 +269,8 @@ class MethodPlan(_Lowered):
 
     Attributes:
         name: The name of the program.
-        weights: The declared files of weights that the export leaves to lowering.
+        weights: The checkpoints that the export leaves to lowering.
+        cast: Whether tensors of another floating-point dtype are converted to that of the module.
         methods: The method by name; in a `LowerPlan`, all methods.
         recipe: ExecuTorch's export recipe.
         named_data: The weights that leave the program, by tag.
@@ -267,7 +282,9 @@ class MethodPlan(_Lowered):
 
     SCHEMA = "executorch-lower-plan/v1"
     DEFINITION = "plan#methodPlan"
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
     _READERS: ClassVar[Readers] = {
+        "weights": each_of(WeightsFile.read),
         "methods": each_of(LowerMethod.from_json),
         "recipe": optional(Recipe.from_json),
         "named_data": each_of(NamedData.from_json),
@@ -277,7 +294,8 @@ class MethodPlan(_Lowered):
     }
 
     name: str
-    weights: Names
+    weights: Weights
+    cast: bool
     methods: dict[str, LowerMethod]
     recipe: Recipe | None
     named_data: dict[str, NamedData]
@@ -305,6 +323,7 @@ class MethodPlan(_Lowered):
         return MethodPlan(
             name=self.name,
             weights=self.weights,
+            cast=self.cast,
             methods={name: self.methods[name]},
             recipe=self.recipe,
             named_data=self.named_data,
@@ -359,7 +378,7 @@ class Plan(_Lowered):
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
-    _LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"runner", "tokenizer"})
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None, "tokenizer": None}
     _READERS: ClassVar[Readers] = {
         "model": Model.from_json,
         "methods": each_of(Method.from_json),
@@ -416,10 +435,11 @@ class Plan(_Lowered):
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())
+        read = carried or any(entry.optional for entry in self.model.weights)
         return ExportPlan(
             model=self.model.source,
-            weights=bool(self.model.weights) and not carried,
-            read_weights=self.model.weights if carried else (),
+            weights=bool(self.model.weights) and not read,
+            read_weights=self.model.weights if read else (),
             methods={name: method.of_export for name, method in self.methods.items()},
             custom_ops=self.custom_ops,
             recipe=self.recipe and self.recipe.call,
@@ -448,9 +468,11 @@ class Plan(_Lowered):
     def lower_plan(self) -> LowerPlan:
         """The part that lowering depends on, in addition to the exported methods."""
         constants = self.constant_methods.items()
+        weights = self.model.weights if self.export_plan.weights else ()
         return LowerPlan(
             name=self.name,
-            weights=() if self.export_plan.carries_content else self.model.weights,
+            weights=weights,
+            cast=bool(weights) and self.model.dtype is not None,
             methods={name: method.of_lowering for name, method in self.methods.items()},
             recipe=self.recipe,
             named_data=self.named_data,

@@ -14,7 +14,8 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.model.weights_files import dtype_name, read_tensors
+from etbuild.model.tensor_files import read_tensors
+from etbuild.model.weights_files import dtype_name
 from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
 
 

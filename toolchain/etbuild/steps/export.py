@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.plan.parts import Weights
 from etbuild.plan.plan import ExportPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.processes.process_state import torch_as_it_was
@@ -70,26 +71,30 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
         archive.write_plan(directory, export_plan, computed, used)
 
 
-def create_module(export_plan: ExportPlan, context: StepContext, weights: Sequence[str] = ()) -> torch.nn.Module:
+def create_module(export_plan: ExportPlan, context: StepContext, weights: Weights = ()) -> torch.nn.Module:
     """Makes the module that methods are exported from.
 
     Args:
         export_plan: What to export.
         context: What every step needs.
-        weights: Files of weights to load, in addition to those that every export reads.
+        weights: Checkpoints to load, in addition to those that every export reads.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made.
     """
-    from etbuild.model import module, weights_files
+    from etbuild.model import module
+    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.weights_files import describe_state
 
     root = module.create(export_plan.model, context)
-    names = [*export_plan.read_weights, *weights]
-    if names:
-        root.load_state_dict(
-            weights_files.read_weights(names, context.inputs, weights_files.describe_state(root)), strict=False
-        )
+    read = (*export_plan.read_weights, *weights)
+    if read:
+        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None)
+        if module.loading_code(root) is None:
+            checkpoint.load_into(root)
+        else:
+            root.load_state_dict(checkpoint.by_name(), strict=False)
     module.normalize(root)
     return root
 

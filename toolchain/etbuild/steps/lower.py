@@ -315,9 +315,9 @@ def _read_weights(
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The content of the module's parameters and buffers, and the shards of those that have a tag."""
     from etbuild.export import archive
-    from etbuild.model import weights_files
+    from etbuild.model.checkpoint import Checkpoint
 
-    weights = weights_files.read_weights(lower_plan.weights, inputs, saved.tensors)
+    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name()
     return archive.load_content(saved, weights), _shards(lower_plan, saved.tensors)
 
 
@@ -407,10 +407,9 @@ def emit_program(
 
 
 def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
-    from etbuild.model.tensor_digests import tensor_digests
+    from etbuild.inputs.checkpoints import with_shards
+    from etbuild.model.tensor_digests import tensors_of_files
 
-    files = {name: inputs.find_data(name, path) for name, path in weights_names(lower_plan.weights).items()}
-    return {
-        "data": {name: file_digest(file) for name, file in files.items()},
-        "tensors": {name: tensor_digests(name, file) for name, file in files.items()},
-    }
+    names = with_shards(weights_names(lower_plan.weights), inputs)
+    found = {name: inputs.find_data(name, path) for name, path in names.items()}
+    return {"data": {name: file_digest(file) for name, file in found.items()}, "tensors": tensors_of_files(found)}

@@ -59,6 +59,7 @@ def _warm_lowering() -> None:
         plan = MethodPlan(
             name="tiny",
             weights=(),
+            cast=False,
             methods={"forward": LowerMethod((BackendEntry("xnnpack", {}),), from_recipe=False)},
             recipe=None,
             named_data={},

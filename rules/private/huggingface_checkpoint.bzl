@@ -1,0 +1,117 @@
+"""The repository rule huggingface_checkpoint: files of a model from a hub, each pinned by its sha256."""
+
+_BUILD = """\
+package(default_visibility = ["//visibility:public"])
+
+exports_files({files})
+
+filegroup(
+    name = "files",
+    srcs = {files},
+)
+
+filegroup(
+    name = "weights",
+    srcs = {weights},
+)
+
+filegroup(
+    name = "config",
+    srcs = {config},
+)
+"""
+
+_WEIGHTS = (".bin", ".bin.index.json", ".pt", ".pth", ".safetensors", ".safetensors.index.json")
+
+def _check_path(path, what):
+    """Fails if a path leaves its directory, or has characters that a label cannot have."""
+    for part in path.split("/"):
+        if part in ["", ".", ".."]:
+            fail("{} `{}` is not a relative path without `..`".format(what, path))
+    for char in ["\\", ":", "\"", "\n", "{", "}"]:
+        if char in path:
+            fail("{} `{}` has a character that is not allowed".format(what, path))
+
+def _check_sha256(name, sha256):
+    """Fails if a digest does not pin a file: without one, Bazel would take any content."""
+    if len(sha256) != 64 or [char for char in sha256.elems() if char not in "0123456789abcdef"]:
+        fail("the sha256 of `{}` has to have 64 hexadecimal digits in lower case, not `{}`".format(name, sha256))
+
+def _huggingface_checkpoint_impl(repository_ctx):
+    attributes = repository_ctx.attr
+    folder = attributes.folder or attributes.repo.split("/")[-1]
+    _check_path(folder, "the folder")
+    if not attributes.files:
+        fail("`files` is empty: list each file with its sha256")
+    for part in ["{repo}", "{revision}", "{file}"]:
+        if part not in attributes.url:
+            fail("`url` has no `{}`: {}".format(part, attributes.url))
+    paths = []
+    for name, sha256 in sorted(attributes.files.items()):
+        _check_path(name, "the file")
+        _check_sha256(name, sha256)
+        url = attributes.url.replace("{repo}", attributes.repo).replace("{revision}", attributes.revision)
+        paths.append(folder + "/" + name)
+        repository_ctx.download(url.replace("{file}", name), output = paths[-1], sha256 = sha256)
+    weights = [path for path in paths if path.endswith(_WEIGHTS)]
+    config = [path for path in paths if path not in weights]
+    build = _BUILD.format(config = repr(config), files = repr(paths), weights = repr(weights))
+    repository_ctx.file("BUILD", build, executable = False)
+
+_CHECKPOINT_ATTRS = {
+    "files": attr.string_dict(
+        doc = "The sha256 of each file, by its path in the model's repository. Bazel downloads these files only.",
+        mandatory = True,
+    ),
+    "folder": attr.string(
+        doc = "The directory of the files, by which a manifest names them. Default: the last part of `repo`.",
+    ),
+    "repo": attr.string(
+        doc = "The name of the model's repository, such as `Qwen/Qwen3-0.6B`.",
+        mandatory = True,
+    ),
+    "revision": attr.string(
+        doc = "The commit, branch or tag. A commit is best: Bazel refuses a branch whose files have changed.",
+        mandatory = True,
+    ),
+    "url": attr.string(
+        doc = "The address of a file, with `{repo}`, `{revision}` and `{file}` in the places of these values. It names " +
+              "your hub or your mirror; `file://` works too. There is no default.",
+        mandatory = True,
+    ),
+}
+
+huggingface_checkpoint = repository_rule(
+    implementation = _huggingface_checkpoint_impl,
+    doc = """Downloads files of a model from a hub or a mirror, each pinned by its sha256.
+
+```starlark
+load("@rules_executorch//rules:repositories.bzl", "huggingface_checkpoint")
+
+huggingface_checkpoint(
+    name = "qwen3",
+    files = {
+        "config.json": "...",
+        "model-00001-of-00002.safetensors": "...",
+        "model-00002-of-00002.safetensors": "...",
+        "model.safetensors.index.json": "...",
+    },
+    repo = "Qwen/Qwen3-1.7B",
+    revision = "...",
+    url = "https://HUB/{repo}/resolve/{revision}/{file}",
+)
+```
+
+With Bazel 7 and later, a MODULE.bazel file gets the rule with
+`use_repo_rule("@rules_executorch//rules:repositories.bzl", "huggingface_checkpoint")`.
+
+A program then has `weights = ["@qwen3//:weights"]` and `data = ["@qwen3//:config"]`, and its manifest names the files below
+the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`. If the program is quantized, the export reads the
+weights too: write `data = ["@qwen3//:files"]` and no `weights`.
+
+- `:weights`: the files with tensors, and their index.
+- `:config`: all other files, such as `config.json` and the tokenizer.
+- `:files`: all files.
+""",
+    attrs = _CHECKPOINT_ATTRS,
+)

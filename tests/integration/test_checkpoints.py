@@ -1,0 +1,353 @@
+"""Checkpoints as hubs and training code deliver them: shards, links, folders, other names and other dtypes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild.errors import InputError
+from etbuild.inputs.declared import Inputs
+from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.tensor_names import stars
+from etbuild.model.weights_files import describe_state
+from etbuild.plan.parts import WeightsFile
+from tests.helpers.runtime import run
+from tests.integration.conftest import MODEL, Build
+
+WEIGHT, BIAS = torch.arange(32.0).reshape(4, 8), torch.full((4,), 0.5)
+PLAIN = {"linear.weight": WEIGHT, "linear.bias": BIAS}
+
+
+class Net(torch.nn.Module):
+    """The module of these tests: float32, with a tied parameter if asked for."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        if tied:
+            self.head = torch.nn.Linear(8, 4, bias=False)
+            self.head.weight = self.linear.weight
+
+
+def read(root: Path, *weights: Any, cast: bool = False, net: torch.nn.Module | None = None) -> dict[str, torch.Tensor]:
+    """The content of the module's tensors, read from checkpoints below a directory."""
+    entries = tuple(map(WeightsFile.read, weights))
+    return Checkpoint(entries, Inputs(roots=[root]), describe_state(net or Net()), cast).by_name()
+
+
+def refusal(root: Path, *weights: Any, **arguments: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read(root, *weights, **arguments)
+    return str(caught.value)
+
+
+def write_shards(directory: Path, **change: Any) -> None:
+    """Writes a checkpoint of two shards with its index."""
+    directory.mkdir(parents=True, exist_ok=True)
+    names = {name: f"model-0000{number}-of-00002.safetensors" for number, name in enumerate(PLAIN, 1)}
+    for name, file in names.items():
+        save_file({name: PLAIN[name]}, directory / file)
+    index = {"metadata": {"total_size": 144}, "weight_map": {**names, **change}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def assert_plain(content: dict[str, torch.Tensor]) -> None:
+    assert content.keys() == PLAIN.keys()
+    for name, tensor in PLAIN.items():
+        assert torch.equal(content[name], tensor), name
+
+
+def test_shards_are_found_by_their_index_and_by_their_folder(tmp_path: Path) -> None:
+    write_shards(tmp_path / "net")
+    assert_plain(read(tmp_path, "net/model.safetensors.index.json"))
+    assert_plain(read(tmp_path, "net"))
+
+
+def test_a_folder_of_a_hub_cache_leads_through_links(tmp_path: Path) -> None:
+    write_shards(tmp_path / "blobs")
+    snapshot = tmp_path / "hub/snapshots/1234"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted((tmp_path / "blobs").iterdir())):
+        (snapshot / file.name).symlink_to(file.rename(tmp_path / f"blobs/{number}"))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/net").symlink_to("../hub/snapshots/1234")
+    assert_plain(read(tmp_path / "project", "net"))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_folder_with_one_file(tmp_path: Path, file: str) -> None:
+    save = save_file if file.endswith(".safetensors") else torch.save
+    (tmp_path / "net").mkdir()
+    save(PLAIN, tmp_path / "net" / file)
+    assert_plain(read(tmp_path, "net"))
+
+
+def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    assert "the folder `net` has no checkpoint" in refusal(tmp_path, "net")
+
+
+@pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/x.bin", "a/b.bin", "x.txt", "", "a.bin\n", "..", 7])
+def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, shard: Any) -> None:
+    write_shards(tmp_path, **{"linear.bias": shard})
+    save_file({"linear.bias": BIAS}, tmp_path.parent / "secret.safetensors")
+    assert "is not the index of a checkpoint" in refusal(tmp_path, "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{"weight_map": {}}', b'{"weight_map": 1}', b"\xff"])
+def test_a_damaged_index_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors.index.json").write_bytes(content)
+    assert "`model.safetensors.index.json`" in refusal(tmp_path, "model.safetensors.index.json")
+
+
+def test_a_missing_shard_and_a_shard_without_its_tensor(tmp_path: Path) -> None:
+    write_shards(tmp_path, **{"linear.bias": "model-00003.safetensors"})
+    message = "`model-00003.safetensors`, a shard that `model.safetensors.index.json` names, is not a declared input"
+    assert message in refusal(tmp_path, "model.safetensors.index.json")
+    write_shards(tmp_path, **{"linear.bias": "model-00001-of-00002.safetensors"})
+    message = "says that `model-00001-of-00002.safetensors` holds `linear.bias`, which it does not"
+    assert message in refusal(tmp_path, "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "is a pointer of git-lfs"),
+        (b"\n<!-- saved -->\n<!DOCTYPE html>\n<html>", "is an HTML page"),
+        (b"<HTML lang=en>", "is an HTML page"),
+        (b"", "is empty"),
+    ],
+)
+@pytest.mark.parametrize("name", ["net.safetensors", "net.pt", "model.safetensors.index.json"])
+def test_what_a_failed_download_leaves_is_called_what_it_is(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert words in refusal(tmp_path, name)
+
+
+def test_tensors_are_renamed_ignored_and_left_out(tmp_path: Path) -> None:
+    renamed = {"model.layers.0.weight": WEIGHT, "model.bias": BIAS, "model.rotary.inv_freq": BIAS.clone()}
+    save_file(renamed, tmp_path / "net.safetensors")
+    rename = {"model.*": "linear.*", "model.layers.0.*": "linear.*"}
+    entry: dict[str, Any] = {"file": "net.safetensors", "rename": rename, "ignore": ["*.inv_freq"]}
+    assert_plain(read(tmp_path, entry))
+    del renamed["model.bias"]
+    save_file(renamed, tmp_path / "net.safetensors")
+    entry["rename"] = {"model.layers.0.*": "linear.*"}
+    assert "parameter `linear.bias` float32[4] is missing" in refusal(tmp_path, entry)
+    assert read(tmp_path, {**entry, "optional": ["linear.b*"]}).keys() == {"linear.weight"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (
+            {"rename": {"modle.*": "*"}},
+            "model.weights.rename.modle.*: `modle.*` matches no tensor of `net.safetensors`",
+        ),
+        ({"ignore": ["linear.bais"]}, "model.weights.ignore[0]: `linear.bais` matches no tensor"),
+        ({"optional": ["head.*"]}, "model.weights.optional[0]: `head.*` matches no parameter or buffer of the module"),
+        ({"rename": {"linear.*": "*.x", "*.weight": "y.*"}}, "give `linear.weight` different names"),
+        (
+            {"rename": {"linear.*": "*", "linear.bias": "weight"}},
+            "`linear.bias` and `linear.weight` both become `weight`",
+        ),
+        ({"rename": {"linear.weight": "w"}}, "has `linear.weight` (in the module `w`), which is not a parameter"),
+        ({"key": "model"}, "model.weights.key: `key` goes with files of torch.save"),
+    ],
+)
+def test_rules_that_do_not_fit_are_named(tmp_path: Path, rules: dict[str, Any], message: str) -> None:
+    save_file(PLAIN, tmp_path / "net.safetensors")
+    assert message in refusal(tmp_path, {"file": "net.safetensors", **rules})
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "texts"),
+    [
+        ("model.a.b", "model.*", ["a.b"]),
+        ("model.a", "*", ["model.a"]),
+        ("h.0.attn.weight", "h.*.attn.*", ["0", "weight"]),
+        ("a.b.a.b", "*.b", ["a.b.a"]),
+        ("a.b.c", "*.*", ["a", "b.c"]),
+        ("ab", "a*b", [""]),
+        ("a", "a*a", None),
+        ("model", "model", []),
+        ("amodel.x", "model.*", None),
+        ("a" * 5000, "*a" * 40 + "b", None),
+    ],
+)
+def test_stars_stand_for_as_little_as_they_can(name: str, pattern: str, texts: list[str] | None) -> None:
+    assert stars(name, pattern) == texts
+
+
+def test_one_file_may_fill_two_parts_of_a_module(tmp_path: Path) -> None:
+    net = torch.nn.ModuleDict({"a": torch.nn.Linear(8, 4), "b": torch.nn.Linear(8, 4)})
+    save_file({"weight": WEIGHT, "bias": BIAS}, tmp_path / "layer.safetensors")
+    entries = [{"file": "layer.safetensors", "rename": {"*": f"{part}.*"}} for part in "ab"]
+    content = read(tmp_path, *entries, net=net)
+    assert content.keys() == {"a.weight", "a.bias", "b.weight", "b.bias"}
+
+
+@pytest.mark.parametrize("wrap", ["state_dict", "model"])
+def test_a_state_dict_inside_a_training_checkpoint(tmp_path: Path, wrap: str) -> None:
+    optimizer = {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}
+    torch.save({wrap: PLAIN, "epoch": 3, "optimizer": optimizer}, tmp_path / "net.pt")
+    assert_plain(read(tmp_path, "net.pt"))
+
+
+def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
+    other = {name: tensor + 1 for name, tensor in PLAIN.items()}
+    torch.save({"model": other, "ema": PLAIN}, tmp_path / "net.pt")
+    message = refusal(tmp_path, "net.pt")
+    assert "`net.pt` holds several state dicts: `model`, `ema`" in message
+    assert "`weights: {file: net.pt, key: model}`" in message
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "ema"}))
+    assert "it has `model`, `ema`" in refusal(tmp_path, {"file": "net.pt", "key": "emma"})
+
+
+def test_files_of_old_and_of_compressed_kinds_are_read(tmp_path: Path) -> None:
+    torch.save(PLAIN, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert_plain(read(tmp_path, "old.pt"))
+    torch.save(PLAIN, tmp_path / "net.pt")
+    with zipfile.ZipFile(tmp_path / "net.pt") as made, zipfile.ZipFile(tmp_path / "small.pt", "w", 8) as small:
+        for entry in made.infolist():
+            small.writestr(entry.filename, made.read(entry), zipfile.ZIP_DEFLATED)
+    assert_plain(read(tmp_path, "small.pt"))
+
+
+def test_a_damaged_tensor_of_torch_save_is_noticed(tmp_path: Path) -> None:
+    torch.save(PLAIN, tmp_path / "net.pt")
+    content = bytearray((tmp_path / "net.pt").read_bytes())
+    place = content.index(WEIGHT.numpy().tobytes())
+    content[place + 4] ^= 1
+    (tmp_path / "net.pt").write_bytes(content)
+    assert "cannot read `net.pt`: ValueError: its part net/data/0 is damaged" in refusal(tmp_path, "net.pt")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_are_converted_to_the_dtype_of_the_module(tmp_path: Path, dtype: torch.dtype, suffix: str) -> None:
+    other = {name: tensor.to(dtype) for name, tensor in PLAIN.items()}
+    (save_file if suffix == "safetensors" else torch.save)(other, tmp_path / f"net.{suffix}")
+    assert_plain(read(tmp_path, f"net.{suffix}", cast=True))
+    word = str(dtype).removeprefix("torch.")
+    assert f"the weights are {word}, and the module is float32: 2 parameters" in refusal(tmp_path, f"net.{suffix}")
+
+
+def test_a_number_that_the_dtype_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    save_file({**PLAIN, "linear.bias": torch.tensor([1.0, -1e5, float("inf"), 0.0])}, tmp_path / "net.safetensors")
+    message = refusal(tmp_path, "net.safetensors", cast=True, net=Net().half())
+    assert "model.dtype: `linear.bias` has numbers up to 1e+05, which float16 cannot hold" in message
+    read(tmp_path, "net.safetensors", cast=True, net=Net().bfloat16())
+
+
+def test_integers_and_small_floats_are_not_converted(tmp_path: Path) -> None:
+    for dtype in (torch.int8, torch.float8_e4m3fn):
+        save_file({**PLAIN, "linear.weight": WEIGHT.to(dtype)}, tmp_path / "net.safetensors")
+        message = refusal(tmp_path, "net.safetensors", cast=True)
+        assert f"`linear.weight` is float32 in the module and {str(dtype).removeprefix('torch.')} in" in message
+
+
+def test_names_of_a_tied_parameter_must_agree(tmp_path: Path) -> None:
+    save_file({**PLAIN, "head.weight": WEIGHT.clone()}, tmp_path / "net.safetensors")
+    content = read(tmp_path, "net.safetensors", net=Net(tied=True))
+    assert content["head.weight"] is content["linear.weight"]
+    save_file({**PLAIN, "head.weight": WEIGHT + 1}, tmp_path / "net.safetensors")
+    assert "but they differ in `net.safetensors`" in refusal(tmp_path, "net.safetensors", net=Net(tied=True))
+
+
+def test_an_absurd_header_of_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.safetensors").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+    assert "cannot read `net.safetensors`" in refusal(tmp_path, "net.safetensors")
+
+
+def manifest(**model: Any) -> str:
+    return json.dumps(
+        {
+            "schema": "executorch-model/v1",
+            "name": "net",
+            "model": {"factory": "model:create", **model},
+            "methods": {"forward": {"example_inputs": [{"shape": [2, 8]}]}},
+            "defaults": {"partitioners": ["xnnpack"]},
+        }
+    )
+
+
+def test_a_converted_checkpoint_computes_what_eager_computes(build: Build, tmp_path: Path) -> None:
+    """The two ways of loading: weights are bound when lowering, or `optional` makes the export read them."""
+    half = {"old.weight": WEIGHT.half(), "old.bias": BIAS.half(), "step": torch.tensor(7)}
+    save_file(half, tmp_path / "half.safetensors")
+    files = {"net.safetensors": (tmp_path / "half.safetensors").read_bytes()}
+    rules: dict[str, Any] = {"file": "net.safetensors", "rename": {"old.*": "linear.*"}, "ignore": ["step"]}
+    inputs = torch.linspace(-1, 1, 16).reshape(2, 8)
+    expected = torch.nn.functional.linear(inputs, WEIGHT, BIAS).relu()
+    made = [build(manifest(dtype="float32", weights=rules), files=files)]
+    made.append(build(manifest(dtype="float32", weights={**rules, "optional": ["linear.bias"]}), files=files))
+    for outcome in made:
+        assert outcome.code == 0, outcome.err
+        ((output,),) = run(outcome.directory / "net.pte", [[("forward", [inputs])]], tmp_path)[0]
+        torch.testing.assert_close(output, expected)
+    assert made[0].read("net.pte") == made[1].read("net.pte")
+
+
+def test_an_optional_parameter_keeps_the_value_of_the_factory(build: Build, tmp_path: Path) -> None:
+    save_file({"linear.weight": WEIGHT}, tmp_path / "part.safetensors")
+    files = {"net.safetensors": (tmp_path / "part.safetensors").read_bytes()}
+    model = MODEL.replace("return Net()", "net = Net()\n    net.linear.bias.data.fill_(3)\n    return net")
+    weights = {"file": "net.safetensors", "optional": ["linear.bias"]}
+    outcome = build(manifest(weights=weights), files=files, model=model)
+    assert outcome.code == 0, outcome.err
+    ((output,),) = run(outcome.directory / "net.pte", [[("forward", [torch.zeros(2, 8)])]], tmp_path)[0]
+    assert torch.equal(output, torch.full((2, 4), 3.0))
+
+
+def test_a_hub_folder_computes_what_transformers_computes(build: Build, tmp_path: Path) -> None:
+    """bfloat16, in shards behind links, with one key of the configuration changed."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "hub", max_shard_size="16KB")
+    changed = {"rms_norm_eps": 0.01, "rope_parameters.rope_theta": 100.0}
+    description = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {
+            "huggingface": {"class": "AutoModelForCausalLM", "config": {"file": "net/config.json", "set": changed}},
+            "weights": "net",
+            "dtype": "float32",
+        },
+        "methods": {"forward": {"example_inputs": [{"shape": [1, 4], "dtype": "int64"}]}},
+        "defaults": {"partitioners": ["xnnpack"]},
+    }
+    links = tmp_path / "links" / "net"
+    links.mkdir(parents=True)
+    for file in (tmp_path / "hub").iterdir():
+        (links / file.name).symlink_to(file)
+    outcome = build(json.dumps(description), "--root", str(links.parent))
+    assert outcome.code == 0, outcome.err
+    reference = transformers.LlamaForCausalLM.from_pretrained(
+        tmp_path / "hub",
+        dtype=torch.float32,
+        rms_norm_eps=0.01,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+    )
+    tokens = torch.tensor([[3, 1, 4, 1]])
+    ((output,),) = run(outcome.directory / "net.pte", [[("forward", [tokens])]], tmp_path)[0]
+    with torch.no_grad():
+        torch.testing.assert_close(output, reference(tokens).logits, rtol=1e-4, atol=1e-4)
+    data = outcome.json("net.index.json")["inputs"]["data"]
+    assert sorted(data) == sorted(f"net/{name}" for name in ["config.json", *names_of_checkpoint(tmp_path / "hub")])
+
+
+def names_of_checkpoint(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.name.startswith("model")]

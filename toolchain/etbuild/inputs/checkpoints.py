@@ -1,0 +1,150 @@
+"""Finds the files of a checkpoint: a single file, an index with its shards, or a folder as a model hub delivers it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from etbuild import json_schema
+from etbuild.errors import DocumentPath, InputError, printable
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import Inputs, is_file
+from etbuild.manifest.validate import INDEX_SUFFIXES
+
+_IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""The files of a folder that may hold its weights. The first one that exists counts, as in transformers."""
+_LFS = b"version https://git-lfs"
+_HTML = re.compile(rb"\s*(<!--.{0,200}?-->\s*)?<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+_BEGINNING = 512  # bytes
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The files of a checkpoint.
+
+    Attributes:
+        files: The files that hold tensors, by the name of the declared input, in order.
+        index: The name of the index; None if there is none.
+        listed: For each tensor in the index, the name of the file that has to hold it. Empty without an index.
+    """
+
+    files: dict[str, Path]
+    index: str | None = None
+    listed: dict[str, str] = field(default_factory=dict)
+
+
+def find(name: str, place: DocumentPath, inputs: Inputs) -> CheckpointFiles:
+    """The files of a checkpoint.
+
+    Args:
+        name: What the manifest names: a file with tensors, an index, or a folder.
+        place: The place in the manifest that names it.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: A file is not declared or does not exist, the index is wrong, or the folder has no checkpoint.
+    """
+    name = _in_folder(name, place, inputs)
+    if not name.endswith(INDEX_SUFFIXES):
+        return CheckpointFiles({name: inputs.find_data(name, place)})
+    listed = _read_index(name, place, inputs)
+    return CheckpointFiles(
+        {file: _shard(file, name, place, inputs) for file in sorted(set(listed.values()))}, name, listed
+    )
+
+
+def with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, DocumentPath]:
+    """Names of declared inputs, each with the place in the manifest that names it. For a checkpoint of several files,
+    the result has the names of its files.
+
+    Raises:
+        InputError: An index cannot be read, or one of its shards is missing.
+    """
+    found: dict[str, DocumentPath] = {}
+    for name, place in names.items():
+        if name.endswith(INDEX_SUFFIXES) or (inputs.find(name) is None and inputs.is_folder(name)):
+            checkpoint = find(name, place, inputs)
+            named = [*checkpoint.files, *([checkpoint.index] if checkpoint.index is not None else [])]
+            found.update(dict.fromkeys(named, place))
+        else:
+            found[name] = place
+    return found
+
+
+def belongs_to(file: str, name: str) -> bool:
+    """Whether a declared file may be one of those that a name in the manifest stands for.
+
+    Args:
+        file: The name of the declared file.
+        name: A name of a file, an index or a folder.
+    """
+    kinds = (".safetensors", ".bin", *INDEX_SUFFIXES)
+    if name.endswith(INDEX_SUFFIXES):
+        return file == name or (PurePosixPath(file).parent == PurePosixPath(name).parent and file.endswith(kinds))
+    return file == name or (file.rpartition("/")[0] == name and file.endswith(kinds))
+
+
+def _in_folder(name: str, place: DocumentPath, inputs: Inputs) -> str:
+    """The name of the file or index in a folder. If the name is not that of a folder, the name itself."""
+    if inputs.find(name) is not None or not inputs.is_folder(name):
+        return name
+    for file in _IN_FOLDER:
+        if inputs.find(f"{name}/{file}") is not None:
+            return f"{name}/{file}"
+    hint = f"it needs one of {', '.join(_IN_FOLDER)}; for another name, write the name of the file"
+    raise InputError.at(place, f"the folder `{name}` has no checkpoint", hint)
+
+
+def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str]:
+    """For each tensor in the index, the name of the file that holds it.
+
+    Raises:
+        InputError: The index cannot be read, or it names a file that is not beside it.
+    """
+    file = inputs.find_data(name, place)
+    check_content(name, file, place)
+    try:
+        index = json_file.parse(regular_files.read(file, json_file.MAX_BYTES))
+    except (OSError, ValueError) as error:
+        raise InputError.at(place, f"cannot read `{name}`: {error}") from None
+    wrong = json_schema.problems("checkpoint-index", index, most=1)
+    if wrong:
+        hint = "each shard has to be a file beside the index" if len(wrong[0].path or ()) > 1 else None
+        raise InputError.at(place, f"`{name}` is not the index of a checkpoint: {wrong[0].on_one_line()}", hint)
+    return {tensor: str(PurePosixPath(name).with_name(shard)) for tensor, shard in index["weight_map"].items()}
+
+
+def _shard(name: str, index: str, place: DocumentPath, inputs: Inputs) -> Path:
+    found = inputs.find(name)
+    if found is None or not is_file(found):
+        message = f"`{printable(name)}`, a shard that `{index}` names, is not a declared input"
+        raise InputError.at(place, message, "put all shards beside the index, and in Bazel list all of them")
+    return found
+
+
+def check_content(name: str, file: Path, place: DocumentPath) -> None:
+    """Fails if a file is what downloads often leave in place of the real content.
+
+    Args:
+        name: The file's name in the manifest.
+        file: The file.
+        place: The place in the manifest that names it.
+
+    Raises:
+        InputError: The file is empty, a pointer of git-lfs, or an HTML page; or it cannot be read.
+    """
+    try:
+        with regular_files.opened(file) as opened:
+            beginning = opened.read(_BEGINNING)
+    except OSError as error:
+        raise InputError.at(place, f"cannot read `{name}`: {error}") from None
+    if not beginning:
+        raise InputError.at(place, f"`{name}` is empty", "download it again")
+    if beginning.startswith(_LFS):
+        message = f"`{name}` is a pointer of git-lfs, not the content itself"
+        raise InputError.at(place, message, "run `git lfs pull` in its repository")
+    if _HTML.match(beginning):
+        message = f"`{name}` is an HTML page, not the content itself"
+        raise InputError.at(place, message, "download the file itself; the page may show it or ask for a login")

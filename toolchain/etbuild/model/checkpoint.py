@@ -1,0 +1,234 @@
+"""Reads the content of a module's parameters and buffers from checkpoints, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
+from etbuild.inputs import checkpoints
+from etbuild.inputs.declared import Inputs
+from etbuild.model.module import FLOATING, named_tensors
+from etbuild.model.tensor_files import TensorFile, open_checkpoint
+from etbuild.model.tensor_names import names_in_module
+from etbuild.model.weights_files import TensorFacts, dtype_name, first_name
+from etbuild.plan.parts import Weights
+from etbuild.plan.plan import weights_names, weights_place
+
+_PATH: DocumentPath = ("model", "weights")
+_FEW = 3  # an error with at most this many unknown names suggests a known name for each
+_CASTS = ("float32", "bfloat16", "float16")  # what `model.dtype` may be
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in a file.
+
+    Attributes:
+        opened: The file.
+        file: Its name.
+        name: The tensor's name in it.
+    """
+
+    opened: TensorFile
+    file: str
+    name: str
+
+    @property
+    def dtype(self) -> str:
+        return self.opened.form(self.name)[0]
+
+    @property
+    def shape(self) -> list[int]:
+        return self.opened.form(self.name)[1]
+
+    def called(self, name: str) -> str:
+        """What a message calls the tensor if this is its name in the module."""
+        return f"`{name}`" if name == self.name else f"`{self.name}` (in the module `{name}`)"
+
+
+class Checkpoint:
+    """The content of parameters and buffers. Its files are open, and their tensors are not read yet."""
+
+    def __init__(self, weights: Weights, inputs: Inputs, facts: list[TensorFacts], cast: bool) -> None:
+        """Opens the files and checks that their tensors fit the module.
+
+        Args:
+            weights: The checkpoints in the manifest.
+            inputs: The declared inputs, which contain their files.
+            facts: Facts about the module's parameters and buffers.
+            cast: Whether tensors of another floating-point dtype are converted to that of the module.
+
+        Raises:
+            InputError: The files cannot be read, or do not fit the module. The error names each parameter that is
+                missing or unexpected, or has another shape or dtype.
+        """
+        self._expected = {entry.name: entry for entry in facts if entry.in_weights}
+        self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
+        problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs)]
+        # One name of a tied parameter is enough, as in the files that safetensors writes.
+        of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
+        self._given = {first_name(self._expected[name]): name for name in of_module}
+        self._times = Counter(first_name(self._expected[name]) for name in of_module)
+        problems += [*self._unmatched(weights), *_misfits(self._stored, self._expected, cast)]
+        if problems:
+            raise InputError(problems)
+
+    def _open(self, weights: Weights, index: int, inputs: Inputs) -> Iterator[Problem]:
+        """Opens the files of one checkpoint, and finds the names of their tensors."""
+        entry, place = weights[index], weights_place(weights, index)
+        files = checkpoints.find(entry.file, weights_names(weights)[entry.file], inputs)
+        opened = {name: open_checkpoint(name, file, place, entry.key) for name, file in files.files.items()}
+        held = {file: set(one.names) for file, one in opened.items()}
+        for name, file in files.listed.items():
+            if name not in held[file]:
+                message = f"`{files.index}` says that `{file}` holds `{name}`, which it does not"
+                yield Problem(message, place, "download both again, from the same revision")
+        names = names_in_module(entry, sorted(set().union(*held.values())), place)
+        for file, one in opened.items():
+            for name in one.names:
+                if name not in names:
+                    continue
+                stored = _Stored(one, file, name)
+                before = self._stored.setdefault(names[name], stored)
+                if before is not stored and before.name != name:
+                    message = f"`{before.name}` and `{name}` both become `{names[name]}`"
+                    yield Problem(message, place, "change `rename`, or ignore one of them")
+                elif before is not stored:
+                    message = f"`{name}` is in `{before.file}` and in `{file}`"
+                    yield Problem(message, _PATH, "keep it in one of the files")
+
+    def _unmatched(self, weights: Weights) -> Iterator[Problem]:
+        """The parameters that no file has, and the tensors that the module does not have."""
+        optional = [pattern for entry in weights for pattern in entry.optional]
+        for index, entry in enumerate(weights):
+            for number, pattern in enumerate(entry.optional):
+                if not any(fnmatchcase(name, pattern) for name in self._expected):
+                    path = (*weights_place(weights, index), "optional", number)
+                    hint = did_you_mean(pattern, self._expected)
+                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, hint)
+        absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._given]
+        missing = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional)]
+        extra = sorted(self._stored.keys() - self._expected.keys())
+        renamed = _prefix_hint(missing, extra)
+        for name in missing:
+            shown = " and ".join(f"`{file}`" for file in weights_names(weights))
+            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, renamed)
+        for name, nearest in unknown(extra, self._expected.keys() - self._stored.keys()):
+            stored = self._stored[name]
+            message = f"`{stored.file}` has {stored.called(name)}, which is not a parameter or buffer of the module"
+            other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
+            yield Problem(message, _PATH, renamed or (nearest if len(extra) <= _FEW else other))
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
+
+        A file is closed after its last tensor, because the parts of it that were read count as memory of the process.
+
+        Raises:
+            InputError: Names of one tied parameter have different content, or a number does not fit the dtype.
+        """
+        kept: dict[str, torch.Tensor] = {}  # tied parameters that the files hold several times
+        for name in list(self._stored):
+            wanted, stored = self._expected[name], self._stored.pop(name)
+            tensor = _converted(stored.opened.take(stored.name), wanted, stored)
+            first = first_name(wanted)
+            if self._times[first] > 1 and not torch.equal(kept.setdefault(first, tensor), tensor):
+                message = f"`{self._given[first]}` and `{name}` are one tied parameter of the module"
+                hint = "keep one of the two in the file, or list one under `ignore`"
+                raise InputError.at(_PATH, f"{message}, but they differ in `{stored.file}`", hint)
+            if name == self._given[first]:
+                yield first, tensor
+
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """All content by name, in the order of the module. A tied tensor is listed under each of its names."""
+        content = dict(self)
+        names = ((name, first_name(entry)) for name, entry in self._expected.items())
+        return {name: content[first] for name, first in names if first in content}
+
+    def load_into(self, module: torch.nn.Module) -> None:
+        """Replaces the content of a module's parameters and buffers. No code of the module runs."""
+        tensors = named_tensors(module)
+        for name, tensor in self:
+            tensors[name].data = tensor
+
+
+def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
+    """The tensor in the dtype of its parameter.
+
+    Raises:
+        InputError: A number becomes infinite in that dtype.
+    """
+    tensor = tensor.detach()
+    if dtype_name(tensor) == wanted.dtype:
+        return tensor
+    converted = tensor.to(getattr(torch, wanted.dtype))
+    # A larger dtype with as many bits for exponents holds every number; the check would take memory.
+    grows = converted.itemsize > tensor.itemsize
+    if not grows and bool((converted.isinf() & ~tensor.isinf()).any()):
+        largest = float(tensor[tensor.isfinite()].abs().max())
+        message = f"{stored.called(wanted.name)} has numbers up to {largest:.3g}, which {wanted.dtype} cannot hold"
+        raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
+    return converted
+
+
+def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
+    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not.
+
+    Args:
+        missing: The names that the file does not have.
+        extra: The names that the module does not have.
+    """
+    if not missing or not extra:
+        return None
+    for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
+        prefix = next((name.removesuffix(names[0]) for name in others if name.endswith(f".{names[0]}")), None)
+        if prefix is not None and 2 * len({f"{prefix}{name}" for name in names} & set(others)) >= len(names):
+            rule = f'{{"{prefix}*": "*"}}' if long == "file" else f'{{"*": "{prefix}*"}}'
+            return (
+                f"the names in the {long} start with `{prefix}`, the names in the {short} do not: write "
+                f"`weights: {{file: ..., rename: {rule}}}`"
+            )
+    return None
+
+
+def _misfits(stored: dict[str, _Stored], expected: dict[str, TensorFacts], cast: bool) -> Iterator[Problem]:
+    """The tensors that have another shape or dtype than the module."""
+    others: dict[str, str] = {}  # tensors of another floating-point dtype, with that dtype
+    for name in sorted(stored.keys() & expected.keys()):
+        one, wanted = stored[name], expected[name]
+        if one.shape != wanted.shape:
+            found = f"{one.dtype}{one.shape}"
+            message = f"parameter {one.called(name)} is {wanted} in the module and {found} in `{one.file}`"
+            yield Problem(message, _PATH, "is the file from the same configuration of the model?")
+        elif one.dtype == wanted.dtype:
+            continue
+        elif {one.dtype, wanted.dtype} <= set(FLOATING):
+            others[name] = one.dtype
+        else:
+            message = f"parameter {one.called(name)} is {wanted.dtype} in the module and {one.dtype} in `{one.file}`"
+            yield Problem(message, _PATH, f"convert the tensor of the file with `tensor.to(torch.{wanted.dtype})`")
+    if others and not cast:
+        yield _other_dtype(others, stored, expected)
+
+
+def _other_dtype(others: dict[str, str], stored: dict[str, _Stored], expected: dict[str, TensorFacts]) -> Problem:
+    """The problem of a checkpoint in another floating-point dtype than the module, with the line that fixes it."""
+    found, wanted = (Counter(each).most_common() for each in (others.values(), (expected[n].dtype for n in others)))
+    example = next(iter(others))
+    called = stored[example].called(example)
+    which = f"{len(others):,} parameters, such as {called}" if len(others) > 1 else called
+    message = (
+        f"the weights are {' and '.join(dtype for dtype, _ in found)}, and the module is "
+        f"{' and '.join(dtype for dtype, _ in wanted)}: {which}"
+    )
+    lines = [
+        f"`dtype: {kinds[0][0]}` to convert {what}"
+        for kinds, what in ((wanted, "the weights"), (found, "the module"))
+        if kinds[0][0] in _CASTS
+    ]
+    return Problem(message, _PATH, f"write below `model` {', or '.join(lines)}" if lines else None)

@@ -1,0 +1,143 @@
+"""Makes the configuration of a Hugging Face model: from keys, from a file, or from a file with other values."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.declared import Inputs
+from etbuild.plan.parts import ConfigFile
+
+PATH: DocumentPath = ("model", "huggingface")
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes these names
+_OF_FILES = ("auto_map", "architectures", "transformers_version")  # keys that only `from_pretrained` reads
+
+
+def nearest(word: str, known: list[str]) -> str | None:
+    """Like `did_you_mean`, but without the list of known names, which has two thousand entries."""
+    hint = did_you_mean(word, known) or ""
+    return hint.partition(" (known: ")[0] if hint.startswith("did") else "a class such as LlamaForCausalLM or BertModel"
+
+
+def is_auto(cls: Any) -> bool:
+    """Whether a class is an Auto class, which selects the model by the configuration's `model_type`."""
+    return hasattr(cls, "from_config") and not hasattr(cls, "_from_config")
+
+
+def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[str, Any], inputs: Inputs) -> Any:
+    """Makes the configuration.
+
+    Args:
+        transformers: The package.
+        cls: The class of the model.
+        wanted: The keys, or the file with keys to change.
+        inputs: The declared inputs, which may contain the file.
+
+    Raises:
+        InputError: The file cannot be read, `model_type` is wrong, or the manifest has a key that the class of the
+            configuration does not know.
+    """
+    path: DocumentPath = (*PATH, "config")
+    if not isinstance(wanted, ConfigFile):
+        given = dict(wanted)
+        config = _config_class(transformers, cls, given, path)(**given)
+        _check_keys(config, wanted, path)
+        return config
+    values = _read(wanted.file, inputs)  # files may have keys of other versions, which `from_pretrained` ignores
+    config_class = _config_class(transformers, cls, values, path)
+    _set(values, wanted.set, config_class, (*path, "set"))
+    return config_class(**values)
+
+
+def _check_keys(config: Any, wanted: Mapping[str, Any], path: DocumentPath) -> None:
+    """Fails if transformers does not know a key: it would become an attribute of the configuration that nothing reads.
+
+    Args:
+        config: The configuration.
+        wanted: The keys and values in the manifest.
+        path: The document path of the configuration.
+    """
+    cls = type(config)
+    known = cls().to_dict()
+    problems = [
+        Problem(f"`{cls.__name__}` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
+        for key in wanted
+        if key in config.to_dict() and key not in known
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _set(values: dict[str, Any], wanted: Mapping[str, Any], config_class: Any, path: DocumentPath) -> None:
+    """Replaces values of a configuration.
+
+    Args:
+        values: The keys of the file. They are changed in place.
+        wanted: The new values by key. A dot leads into a nested configuration.
+        config_class: The class of the configuration.
+        path: The document path of the new values.
+
+    Raises:
+        InputError: Neither the file nor the class has a key.
+    """
+    problems = [problem for key in wanted for problem in _set_one(values, key, wanted[key], config_class, path)]
+    if problems:
+        raise InputError(problems)
+
+
+def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, path: DocumentPath) -> Iterator[Problem]:
+    *above, last = key.split(".")
+    level, defaults = values, config_class().to_dict()
+    for index, part in enumerate(above):
+        if not isinstance(level.get(part, defaults.get(part)), dict):
+            known = [name for name in {**defaults, **level} if isinstance(level.get(name, defaults.get(name)), dict)]
+            message = f"the configuration has no nested configuration `{'.'.join(above[: index + 1])}`"
+            yield Problem(message, (*path, key), did_you_mean(part, known), at_key=True)
+            return
+        level = level.setdefault(part, {})
+        defaults = defaults.get(part) or {}
+    if not above:  # GPT-2, for example, calls `hidden_size` `n_embd`
+        last = config_class.attribute_map.get(last, last)
+    if last not in level and last not in defaults:
+        hint = did_you_mean(last, {**defaults, **level})
+        yield Problem(f"the configuration has no `{key}`", (*path, key), hint, at_key=True)
+    level[last] = copy.deepcopy(value)  # a later key may change a part of it
+
+
+def _read(name: str, inputs: Inputs) -> dict[str, Any]:
+    path: DocumentPath = (*PATH, "config")
+    file = inputs.find_data(name, path)
+    check_content(name, file, path)
+    try:
+        content = json_file.parse(regular_files.read(file, json_file.MAX_BYTES), _NOT_FINITE)
+    except (OSError, ValueError) as error:
+        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError.at(path, f"`{name}` is not a configuration: it is not a JSON object")
+    return {key: value for key, value in content.items() if key not in _OF_FILES}
+
+
+def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:
+    """The class of configurations for a class of models. Removes `model_type` from the values.
+
+    Raises:
+        InputError: `model_type` is unknown, missing, or not that of the class of models.
+    """
+    model_type = values.pop("model_type", None)
+    if not is_auto(cls):
+        own = cls.config_class.model_type
+        if model_type not in (None, own):
+            message = f"`{cls.__name__}` takes configurations of the `model_type` {own}, not {model_type}"
+            raise InputError.at(path, message, "remove `model_type`, or choose another class")
+        return cls.config_class
+    known = list(transformers.CONFIG_MAPPING.keys())
+    if model_type not in known:
+        message = f"`{cls.__name__}` needs a `model_type` of transformers; the configuration has {model_type or 'none'}"
+        raise InputError.at(path, message, nearest(str(model_type), known) if model_type else "such as llama")
+    return transformers.CONFIG_MAPPING[model_type]

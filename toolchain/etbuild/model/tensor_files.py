@@ -1,0 +1,195 @@
+"""Opens files with tensors. The tensors are read one by one, so that a checkpoint need not fit into memory twice."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.inputs.checkpoints import check_content
+
+_ENTRIES_SHOWN = 5
+
+
+class TensorFile(Protocol):
+    """A file with tensors."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors."""
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        """PyTorch's name of a tensor's dtype, and its shape."""
+
+    def take(self, name: str) -> torch.Tensor:
+        """A tensor. It can be taken once."""
+
+
+class _Safetensors:
+    """A safetensors file. Its tensors are views of the mapped file."""
+
+    def __init__(self, file: Path) -> None:
+        from safetensors import safe_open
+        from safetensors.torch import _TYPES
+
+        opened: Any = safe_open(file, framework="pt")
+        self._opened = opened
+        self._dtypes: dict[str, torch.dtype] = _TYPES
+        self.names: list[str] = opened.keys()
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        described = self._opened.get_slice(name)
+        code = described.get_dtype()
+        return str(self._dtypes.get(code, code)).removeprefix("torch."), described.get_shape()
+
+    def take(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._opened.get_tensor(name)
+        return tensor
+
+
+class _Loaded:
+    """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        tensor = self._tensors[name]
+        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+
+    def take(self, name: str) -> torch.Tensor:
+        return self._tensors.pop(name)
+
+
+def open_checkpoint(name: str, file: Path, place: DocumentPath, key: str | None = None) -> TensorFile:
+    """Opens one file of a checkpoint.
+
+    Args:
+        name: The file's name in the manifest.
+        file: The file.
+        place: The place in the manifest that names it.
+        key: The key of the state dict, if a file of torch.save holds several.
+
+    Raises:
+        InputError: The file cannot be read, or it is not clear what its state dict is.
+    """
+    check_content(name, file, place)
+    if name.endswith(".safetensors"):
+        if key is not None:
+            message = f"`key` goes with files of torch.save, and `{name}` is a safetensors file"
+            raise InputError.at((*place, "key"), message, "remove it")
+        with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+            return _Safetensors(file)
+    return _Loaded(_only_tensors(_state_dict(_load(name, file, place), name, place, key), name, place))
+
+
+def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
+    """Reads the tensors of a safetensors or torch.save file.
+
+    Args:
+        name: The file's name in the manifest.
+        file: The file.
+        place: The document path of that name.
+
+    Returns:
+        The tensors by name. If a torch.save file is a tensor and not a mapping, its name is "".
+
+    Raises:
+        InputError: The file cannot be read, or contains something other than tensors.
+    """
+    check_content(name, file, place)
+    if name.endswith(".safetensors"):
+        with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+            from safetensors.torch import load_file
+
+            return load_file(file)  # type: ignore[no-any-return]
+    loaded = _load(name, file, place)
+    return _only_tensors({"": loaded} if isinstance(loaded, torch.Tensor) else loaded, name, place)
+
+
+def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
+    """All tensors of a torch.save file by name, also those of state dicts in it, as `KEY/NAME`.
+
+    Args:
+        name: The file's name in the manifest.
+        file: The file.
+        place: The document path of that name.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    loaded = _load(name, file, place)
+    states = {f"{at}/": value for at, value in loaded.items() if _is_state(value)} if isinstance(loaded, dict) else {}
+    states[""] = {at: x for at, x in loaded.items() if isinstance(x, torch.Tensor)} if isinstance(loaded, dict) else {}
+    return {f"{at}{own}": tensor for at, state in states.items() for own, tensor in state.items()}
+
+
+def _load(name: str, file: Path, place: DocumentPath) -> Any:
+    """What a file of torch.save holds. Code in it does not run."""
+    with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+
+
+def _can_be_mapped(file: Path) -> bool:
+    """Whether the tensors of a file can be read from a mapping of it.
+
+    Raises:
+        ValueError: The file is damaged. PyTorch checks no sums of what it maps.
+    """
+    if not zipfile.is_zipfile(file):  # PyTorch wrote another format before 1.6
+        return False
+    with zipfile.ZipFile(file) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            return False
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"its part {damaged} is damaged")
+    return True
+
+
+def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) -> Any:
+    """The state dict in a checkpoint. Training code often saves it with other things, such as the optimizer's state.
+
+    Raises:
+        InputError: There is no state dict under `key`, or without a key there are several.
+    """
+    nested = {at: value for at, value in loaded.items() if _is_state(value)} if isinstance(loaded, Mapping) else {}
+    known = ", ".join(f"`{at}`" for at in list(nested)[:_ENTRIES_SHOWN])
+    if key is not None:
+        if key not in nested:
+            message = f"`{name}` has no state dict `{key}`"
+            raise InputError.at((*place, "key"), message, f"it has {known}" if known else "remove `key`")
+        return nested[key]
+    if isinstance(loaded, Mapping) and any(isinstance(value, torch.Tensor) for value in loaded.values()):
+        return loaded
+    if len(nested) > 1:
+        hint = f"choose one: `weights: {{file: {name}, key: {next(iter(nested))}}}`"
+        raise InputError.at(place, f"`{name}` holds several state dicts: {known}", hint)
+    return next(iter(nested.values()), loaded)
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(x, torch.Tensor) for x in value.values())
+
+
+def _only_tensors(loaded: Any, name: str, place: DocumentPath) -> dict[str, torch.Tensor]:
+    if not isinstance(loaded, Mapping):
+        raise InputError.at(place, f"`{name}` is not a mapping of names to tensors")
+    for key, value in loaded.items():
+        if not isinstance(value, torch.Tensor):
+            hint = "save only the state dict of the module"
+            raise InputError.at(place, f"`{key}` in `{name}` is not a tensor", hint)
+        if value.layout is not torch.strided:
+            raise InputError.at(place, f"`{key}` in `{name}` is a sparse tensor", "save it with `tensor.to_dense()`")
+        if not isinstance(key, str):
+            raise InputError.at(place, f"`{name}` is not a state dict: its key {key!r} is not a name")
+    return dict(loaded)
