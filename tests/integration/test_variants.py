@@ -92,14 +92,14 @@ def test_all_variants_share_one_export_where_their_graphs_are_equal(build: Any, 
 
 def test_a_variant_has_the_bytes_of_a_manifest_that_says_the_same(build: Any, tmp_path: Path) -> None:
     build("--variant", "plain")
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    shutil.copy(tmp_path / "model.py", alone)
+    own = tmp_path / "own"
+    own.mkdir()
+    shutil.copy(tmp_path / "model.py", own)
     text = MANIFEST.partition("variants:")[0].replace("[xnnpack]", "[portable]")
-    (alone / "net.yaml").write_text(text)
-    assert main.main(["build", str(alone / "net.yaml"), "--no-cache", "-o", str(alone)]) == 0
+    (own / "net.yaml").write_text(text)
+    assert main.main(["build", str(own / "net.yaml"), "--no-cache", "-o", str(own)]) == 0
     for suffix in ("pte", "weights.ptd"):
-        assert (alone / f"net.{suffix}").read_bytes() == (tmp_path / f"out/net.plain.{suffix}").read_bytes()
+        assert (own / f"net.{suffix}").read_bytes() == (tmp_path / f"out/net.plain.{suffix}").read_bytes()
 
 
 def test_a_parameter_changes_the_program(build: Any, tmp_path: Path) -> None:

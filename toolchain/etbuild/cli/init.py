@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.huggingface is not None:
         first = first_manifest.of_huggingface(options.huggingface, directory)
     else:
-        options.settle()
+        options.restart()
         first = first_manifest.of_factory(options.factory, options.kwargs, directory)
     if options.name is not None:
         first = first_manifest.renamed(first, options.name)
