@@ -101,7 +101,7 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capsys: pytest.CaptureFixtur
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     shutil.copy(EXAMPLES / "huggingface/bert.safetensors", folder / "model.safetensors")
     assert main.main(["init", "--huggingface", str(folder), "-o", str(tmp_path / "out")]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+    [last] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     command = last.removeprefix("next: etbuild ").split()
     command[command.index("-o") + 1] = str(tmp_path / "out")
     assert main.main([*command, "--no-cache"]) == 0

@@ -219,6 +219,27 @@ def test_the_text_runner_says_what_transformers_says(name: str, kind: str, progr
     assert text.replace("</s>", "") == tokenizer().decode(expected[:until], skip_special_tokens=False)
 
 
+def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path) -> None:
+    """The checkpoint is in bfloat16 and has several shards, and all files are links, as in the cache of a hub."""
+    module = model("qwen").to(torch.bfloat16)
+    module.config.eos_token_id, module.config.dtype = 1, torch.bfloat16
+    snapshot, blobs = tmp_path / "models--Us--Tiny/snapshots/1", tmp_path / "models--Us--Tiny/blobs"
+    module.save_pretrained(blobs, max_shard_size="20KB")
+    tokenizer().save(str(blobs / "tokenizer.json"))
+    snapshot.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert len(list(snapshot.glob("*.safetensors"))) > 1
+    started = commands.etbuild("init", "--huggingface", snapshot, "-o", tmp_path)
+    assert started.returncode == 0, started.stderr
+    done = commands.etbuild("generate", tmp_path / "tiny.yaml", PROMPT, "--tokens", 24, "-o", tmp_path, "--no-cache")
+    assert done.returncode == 0, done.stderr
+    ids = torch.tensor([tokenizer().encode(PROMPT).ids])
+    made = module.float().generate(ids, max_new_tokens=24, do_sample=False)
+    expected = tokenizer().decode(made[0, ids.shape[1] :].tolist(), skip_special_tokens=False)
+    assert done.stdout.strip() == expected.replace("</s>", "").strip()
+
+
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
     """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
     path, prompt = program("qwen", "custom"), PROMPT[:11]

@@ -40,7 +40,6 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("config", "inputs"),
     [
-        pytest.param(LLAMA, [[1, 8], [1]], id="decoder"),
         pytest.param({"architectures": ["BertModel"], "vocab_size": 9}, [[1, 16]], id="encoder"),
         pytest.param(
             {"architectures": ["ViTModel"], "num_channels": 1, "image_size": [32, 48]}, [[1, 1, 32, 48]], id="image"
@@ -65,14 +64,33 @@ def test_the_class_decides_the_methods(
     assert f"--root '{source}'" in said
 
 
-def test_a_decoder_has_a_cache_of_its_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder(tmp_path / "llama", {**LLAMA, "sliding_window": 48})
-    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
-    assert manifest["model"]["huggingface"]["cache"] == {"max_length": 48}
-    assert manifest["methods"].keys() == {"prefill", "decode"}
-    assert manifest["share_mutable_buffers"] is True
-    assert "weights" not in manifest["model"]
-    assert "those of the program are random" in (tmp_path / "out/llama.yaml").read_text()
+def test_a_decoder_is_for_the_runner_of_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {**LLAMA, "sliding_window": 48, "dtype": "bfloat16", "eos_token_id": 1}
+    source = folder(tmp_path / "llama", config, "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+    (source / "generation_config.json").write_text("{}")
+    manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)
+    huggingface = manifest["model"]["huggingface"]
+    assert huggingface["task"] == "text-generation"
+    assert huggingface["cache"] == {"max_length": 64, "max_seq_length": 64, "kind": "custom"}
+    assert huggingface["generation_config"] == "generation_config.json"
+    assert manifest["model"]["dtype"] == "float32"
+    assert manifest["runner"] == "executorch-llm/v1"
+    assert manifest["tokenizer"] == ["tokenizer.json", "tokenizer_config.json"]
+    assert "methods" not in manifest
+    target = (tmp_path / "out/BUILD").read_text()
+    assert '    data = [\n        "config.json",\n        "generation_config.json",\n    ],\n' in target
+    assert '    tokenizer = [\n        "tokenizer.json",\n        "tokenizer_config.json",\n    ],\n' in target
+    assert said.splitlines()[-1].startswith("then: etbuild generate ")
+
+
+def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "bloom", {**LLAMA, "model_type": "bloom", "torch_dtype": "float32"})
+    manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)
+    assert manifest["model"]["huggingface"]["cache"]["kind"] == "static"
+    assert not manifest.keys() & {"runner", "tokenizer"}
+    assert not manifest["model"].keys() & {"weights", "dtype"}
+    assert "those of the program are random" in (tmp_path / "out/bloom.yaml").read_text()
+    assert "generate" not in said
 
 
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,11 +99,12 @@ def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pyt
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     manifest, said = written(capsys, tmp_path, "--huggingface", source, "--name", "tiny")
     assert manifest["model"]["huggingface"]["config"] == "checkpoints/llama/config.json"
-    assert manifest["model"]["weights"] == [f"checkpoints/llama/model-{number}.safetensors" for number in (1, 2)]
+    assert manifest["model"]["weights"] == "checkpoints/llama/model.safetensors.index.json"
     assert "--root" not in said
     target = (tmp_path / "BUILD").read_text()
     assert '    name = "tiny",\n    data = ["checkpoints/llama/config.json"],\n    manifest = "tiny.yaml",\n' in target
     assert '        "checkpoints/llama/model-1.safetensors",\n' in target
+    assert '        "checkpoints/llama/model.safetensors.index.json",\n' in target
 
 
 def test_a_snapshot_of_a_hub_has_the_name_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,9 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` wr
 _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
+_LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+_OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
 _TRIES = 60  # this many combinations of inputs are tried on a module
 
 _QUANTIZE = """\
@@ -52,10 +55,12 @@ class First:
         methods: The lines of `methods`, without their indentation.
         hint: The comment about quantization.
         remark: What the user should know, a comment of one line. Empty if there is nothing.
-        share_buffers: Whether the methods share the buffers that they write to.
+        runner: Whether ExecuTorch's runner for language models can run the program.
         srcs: The Python sources.
         data: The files that the export reads.
+        checkpoint: What `model.weights` names; None if the weights are random.
         weights: The files that only lowering reads.
+        tokenizer: The files of the tokenizer.
     """
 
     name: str
@@ -63,24 +68,28 @@ class First:
     methods: list[str]
     hint: str
     remark: str = ""
-    share_buffers: bool = False
+    runner: bool = False
     srcs: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
+    checkpoint: str | None = None
     weights: list[str] = field(default_factory=list)
+    tokenizer: list[str] = field(default_factory=list)
 
     @property
     def manifest(self) -> str:
         """The text of the manifest."""
         remark = [f"# {self.remark}"] if self.remark else []
         model = [f"  {line}" for line in self.model]
-        if self.weights:
-            names = [json.dumps(name) for name in self.weights]
-            model.append(f"  weights: {names[0]}" if len(names) == 1 else f"  weights: [{', '.join(names)}]")
+        if self.checkpoint is not None:
+            model.append(f"  weights: {json.dumps(self.checkpoint)}")
+        head = ["runner: executorch-llm/v1   # ExecuTorch's runner for language models runs the program"] * self.runner
+        head += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         return "\n".join(
             [
                 *remark,
                 "schema: executorch-model/v1",
                 f"name: {self.name}",
+                *head,
                 "",
                 "model:",
                 *model,
@@ -88,17 +97,16 @@ class First:
                 "defaults:",
                 "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others",
                 self.hint,
-                *(["share_mutable_buffers: true   # `decode` continues where `prefill` stopped"] * self.share_buffers),
-                "methods:",
+                *(["methods:"] if self.methods else []),
                 *(f"  {line}" for line in self.methods),
-                "",
+                *([""] if self.methods else []),
             ]
         )
 
     @property
     def target(self) -> str:
         """The text of the BUILD target, with its `load` line."""
-        lists = {"srcs": self.srcs, "data": self.data, "weights": self.weights}
+        lists = {"srcs": self.srcs, "data": self.data, "tokenizer": self.tokenizer, "weights": self.weights}
         shown = {name: [f"    {name} = {_starlark(files)},"] if files else [] for name, files in lists.items()}
         lines = [
             'load("@rules_executorch//rules:defs.bzl", "executorch_program")',
@@ -108,6 +116,7 @@ class First:
             *shown["srcs"],
             *shown["data"],
             f'    manifest = "{self.name}.yaml",',
+            *shown["tokenizer"],
             *shown["weights"],
             ")",
             "",
@@ -138,25 +147,41 @@ def of_huggingface(folder: Path, beside: Path) -> First:
     if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", kind):
         hint = 'add for example `"architectures": ["LlamaForCausalLM"]`: the class of the model in transformers'
         raise InputError.of(f"{folder / 'config.json'}: `architectures` names no class", hint)
-    methods = next((task.methods(config) for task in _TASKS if task.fits(kind, config)), None)
-    if methods is None:
+    task = next((task for task in _TASKS if task.fits(kind, config)), None)
+    if task is None:
         hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
-    names = _named(["config.json", *_weights(folder)], folder, beside)
-    model = ["huggingface:", f"  class: {kind}", f"  config: {json.dumps(names[0])}", *methods.model]
-    remark = "" if len(names) > 1 else "The folder has no weights: those of the program are random."
+    files = _Files(folder, beside)
+    methods = task.methods(config, files)
+    checkpoint = _checkpoint(folder)
+    remark = "" if checkpoint else "The folder has no weights: those of the program are random."
     if "auto_map" in config:
         remark = "The folder has code of its own. It does not run: the class is that of transformers."
+    config_file = files.named("config.json")
     return First(
         name=_program_name(_folder_name(folder)),
-        model=model,
+        model=[
+            "huggingface:",
+            f"  class: {kind}",
+            f"  config: {json.dumps(config_file)}",
+            *methods.model,
+            *_dtype(config),
+        ],
         methods=methods.lines,
         hint=methods.hint,
         remark=remark,
-        share_buffers=methods.share_buffers,
-        data=names[:1],
-        weights=names[1:],
+        runner=methods.runner,
+        data=[config_file, *methods.data],
+        checkpoint=files.named(checkpoint[0]) if checkpoint else None,
+        weights=[files.named(name) for name in checkpoint],
+        tokenizer=methods.tokenizer,
     )
+
+
+def _dtype(config: dict[str, Any]) -> list[str]:
+    """The line of `model` that converts a checkpoint in 16 bits, in a list."""
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    return [f"dtype: float32   # the checkpoint has {dtype}"] if dtype in ("bfloat16", "float16") else []
 
 
 def _read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
@@ -172,8 +197,8 @@ def _read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
     return content
 
 
-def _weights(folder: Path) -> list[str]:
-    """The names of the files that hold the weights; empty if there are none."""
+def _checkpoint(folder: Path) -> list[str]:
+    """The file that `model.weights` names, and the shards that it lists. Empty if there are no weights."""
     for name in _WEIGHTS:
         if is_file(folder / name):
             return [name]
@@ -182,21 +207,44 @@ def _weights(folder: Path) -> list[str]:
             shards = _read_json(index, _INDEX_BYTES, "an index of weights").get("weight_map")
             if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
                 raise InputError.of(f"{index}: not an index of weights: `weight_map` does not name files")
-            return sorted(set(shards.values()))
+            return [index.name, *sorted(set(shards.values()))]
     return []
 
 
-def _named(files: Iterable[str], folder: Path, beside: Path) -> list[str]:
-    """The names of files of a folder, relative to the manifest's directory, or else to the folder."""
-    below = folder.resolve().is_relative_to(beside.resolve())
-    prefix = folder.resolve().relative_to(beside.resolve()) if below else Path()
-    found = []
-    for file in files:
+@dataclass(frozen=True)
+class _Files:
+    """The files of a folder, as a manifest names them.
+
+    Attributes:
+        folder: The folder.
+        beside: The directory of the manifest.
+    """
+
+    folder: Path
+    beside: Path
+
+    def has(self, file: str) -> bool:
+        """Whether the folder has a file."""
+        return is_file(self.folder / file)
+
+    def json(self, file: str) -> dict[str, Any]:
+        """The content of a JSON file; empty if there is none."""
+        return _read_json(self.folder / file, _CONFIG_BYTES, "a JSON file of transformers") if self.has(file) else {}
+
+    def named(self, file: str) -> str:
+        """The name of a file, relative to the manifest's directory if the folder is below it, or else to the folder.
+
+        Raises:
+            InputError: A manifest cannot name it.
+        """
+        below = self.folder.resolve().is_relative_to(self.beside.resolve())
+        prefix = self.folder.resolve().relative_to(self.beside.resolve()) if below else Path()
         name = (prefix / file).as_posix()
         if not file or not re.fullmatch(r"(?!/)[A-Za-z0-9_./+@ -]+", name) or ".." in name.split("/"):
-            raise InputError.of(f"{folder}: {json.dumps(file)[:100]} is not a name for a manifest", "rename the file")
-        found.append(name)
-    return found
+            raise InputError.of(
+                f"{self.folder}: {json.dumps(file)[:100]} is not a name for a manifest", "rename the file"
+            )
+        return name
 
 
 def _folder_name(folder: Path) -> str:
@@ -219,7 +267,9 @@ class _Methods:
     lines: list[str]
     model: list[str] = field(default_factory=list)
     hint: str = _QUANTIZE
-    share_buffers: bool = False
+    runner: bool = False
+    data: list[str] = field(default_factory=list)
+    tokenizer: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -228,11 +278,11 @@ class _Task:
 
     Attributes:
         fits: Whether a class with its configuration is of this kind.
-        methods: Makes its methods from the configuration.
+        methods: Makes its methods from the configuration and the other files.
     """
 
     fits: Callable[[str, dict[str, Any]], bool]
-    methods: Callable[[dict[str, Any]], _Methods]
+    methods: Callable[[dict[str, Any], _Files], _Methods]
 
 
 def _number(config: dict[str, Any], default: int, *keys: str) -> int:
@@ -241,25 +291,22 @@ def _number(config: dict[str, Any], default: int, *keys: str) -> int:
     return next((each for each in values if type(each) is int and 0 < each < 1 << 31), default)
 
 
-def _decoder(config: dict[str, Any]) -> _Methods:
-    limits = [_LONGEST_CACHE, _number(config, _LONGEST_CACHE, "max_position_embeddings", "n_positions")]
-    length = min(*limits, _number(config, _LONGEST_CACHE, "sliding_window"))
-    prompt = min(8, length)
-    return _Methods(
-        [
-            "# (input_ids, the position of the first of them) -> the scores of every token",
-            "prefill:",
-            f"  example_inputs: [{{shape: [1, {prompt}], dtype: int64}}, {{shape: [1], dtype: int64}}]",
-            f"  dynamic_shapes: [[null, {{dim: seq, min: 1, max: {length}}}], null]",
-            "decode:",
-            "  example_inputs: [{shape: [1, 1], dtype: int64}, {shape: [1], dtype: int64}]",
-        ],
-        [f"  cache: {{max_length: {length}}}   # the number of tokens that are read and written"],
-        share_buffers=True,
-    )
+def _decoder(config: dict[str, Any], files: _Files) -> _Methods:
+    """A language model for ExecuTorch's runner, if the files say which tokens end a text. It has one method."""
+    length = min(_LONGEST_CACHE, _number(config, _LONGEST_CACHE, "max_position_embeddings", "n_positions"))
+    kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
+    cache = f"{{max_length: {length}, max_seq_length: {min(_LONGEST_CALL, length)}, kind: {kind}}}"
+    settings = "generation_config.json"
+    data = [files.named(settings)] if files.has(settings) else []
+    generation = [f"  generation_config: {json.dumps(name)}" for name in data]
+    model = ["  task: text-generation", *generation, f"  cache: {cache}   # tokens in all, and in one call"]
+    ends = {**config, **files.json(settings)}.get("eos_token_id")
+    tokenizer = [files.named(name) for name in _TOKENIZER if files.has(name)]
+    return _Methods([], model, runner=ends is not None, data=data, tokenizer=tokenizer)
 
 
-def _encoder(config: dict[str, Any]) -> _Methods:
+def _encoder(config: dict[str, Any], files: _Files) -> _Methods:
+    del files
     length = _number(config, 512, "max_position_embeddings")
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
         length -= 2  # their positions begin after that of the padding
@@ -272,7 +319,8 @@ def _encoder(config: dict[str, Any]) -> _Methods:
     )
 
 
-def _image(config: dict[str, Any]) -> _Methods:
+def _image(config: dict[str, Any], files: _Files) -> _Methods:
+    del files
     size = config.get("image_size")
     height, width = size if isinstance(size, list) and len(size) == 2 else (_number(config, 224, "image_size"),) * 2
     channels = _number(config, 3, "num_channels")
@@ -281,8 +329,8 @@ def _image(config: dict[str, Any]) -> _Methods:
     return _Methods(["forward:", f"  example_inputs: [{example}]   # pixel_values"], hint=_CALIBRATE)
 
 
-def _speech(config: dict[str, Any]) -> _Methods:
-    del config
+def _speech(config: dict[str, Any], files: _Files) -> _Methods:
+    del config, files
     lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz"]
     return _Methods(lines, hint=_CALIBRATE)
 

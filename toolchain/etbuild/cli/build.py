@@ -101,29 +101,38 @@ def run(options: argparse.Namespace) -> int:
     """Builds a program, or one for each variant, and lists the artifacts."""
     from etbuild.manifest import validate
 
-    wanted = _wanted(options)
-    loaded = validate.load_each(options.manifest, None, wanted, settings(options))
+    names = wanted(options)
+    loaded = validate.load_each(options.manifest, None, names, settings(options))
     if options.stop_after is not None and len(loaded) > 1:
         raise InputError.of("--stop-after writes the stages of one program: name one variant")
-    done = [_build(options, each, len(loaded) > 1) for each in loaded]
+    done = [build_program(options, each, len(loaded) > 1) for each in loaded]
     built = [each for each in done if each is not None]
     if options.json and built:
         facts = [{"name": name, **_facts(each)} for name, each in built]
-        print(json.dumps(facts if wanted is None or len(wanted) > 1 else _facts(built[0][1]), indent=2))
+        print(json.dumps(facts if names is None or len(names) > 1 else _facts(built[0][1]), indent=2))
     elif built:
         print(_table(built))
     return 0
 
 
-def _wanted(options: argparse.Namespace) -> list[str | None] | None:
+def wanted(options: argparse.Namespace) -> list[str | None] | None:
     """The variants to build, or None for all of them. Without `--variant`, this is the manifest without one."""
     from etbuild.manifest.variants import ALL
 
     return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
 
 
-def _build(options: argparse.Namespace, loaded: Manifest, several: bool) -> tuple[str, BuildResult] | None:
-    """Builds one program. Returns its name and what was built; or None if it only showed stages."""
+def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) -> tuple[str, BuildResult] | None:
+    """Builds one program.
+
+    Args:
+        options: The options of the command.
+        loaded: The manifest, with a variant merged into it.
+        several: Whether the command builds several programs, so that errors must name this one.
+
+    Returns:
+        Its name and what was built; None if the command only showed stages.
+    """
     from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest

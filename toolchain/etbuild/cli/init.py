@@ -65,7 +65,9 @@ def run(options: argparse.Namespace) -> int:
     _write_target(directory, first)
     if first.remark:
         print(f"note: {first.remark}", file=sys.stderr)
-    print(f"next: {_build_command(manifest, options.huggingface)}")
+    print(f"next: {_command('build', manifest, options.huggingface)}")
+    if first.runner and first.tokenizer:
+        print(f"then: {_command('generate', manifest, options.huggingface, 'Once upon a time')}")
     return 0
 
 
@@ -95,7 +97,7 @@ def _write_target(directory: Path, first: First) -> None:
         _write(directory / "BUILD", first.target)
 
 
-def _build_command(manifest: Path, folder: Path | None) -> str:
+def _command(verb: str, manifest: Path, folder: Path | None, *arguments: str) -> str:
     outside = folder is not None and not folder.resolve().is_relative_to(manifest.parent.resolve())
     root = ["--root", str(folder)] if outside else []
-    return shlex.join(["etbuild", "build", str(manifest), *root, "-o", "out"])
+    return shlex.join(["etbuild", verb, str(manifest), *arguments, *root, "-o", "out"])

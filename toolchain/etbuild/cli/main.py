@@ -22,6 +22,7 @@ _VERBS = (
     "plan",
     "build",
     "watch",
+    "generate",
     "explain",
     "inspect",
     "diff",
