@@ -24,7 +24,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-quick test-soak coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
+.PHONY: build toolchain test test-quick test-soak test-gallery gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
 build: venv
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -48,6 +48,14 @@ test-quick: venv
 # Long forms of tests that `make test` runs with fewer repetitions.
 test-soak: venv
 	$(VENV)/bin/python -m pytest -m soak
+
+# The whole gallery. `make test` builds a fifth of it, another one each day.
+test-gallery: venv
+	GALLERY=all $(VENV)/bin/python -m pytest --numprocesses 2 --dist load tests/integration/test_gallery.py
+
+# docs/gallery.md, from the whole gallery.
+gallery: venv
+	$(VENV)/bin/python -m tests.gallery
 
 # The driver's lines and branches that tests reach in their own processes. coverage.py would add code that runs when Python
 # starts, which is in every key: so it is no package of .venv.

@@ -111,13 +111,13 @@ def _use_plan(whole: Plan) -> None:
 def _use_export_plan(exporting: ExportPlan) -> None:
     assert type(exporting).from_json(exporting.to_json()) == exporting
     assert exporting.callables == sorted(set(exporting.callables))
-    assert exporting.data_names.keys() >= set(exporting.read_weights)
+    assert exporting.data_names.keys() >= {each.file for each in exporting.read_weights}
     assert exporting.carries_content in (True, False)
 
 
 def _use_lower_plan(lowering: MethodPlan) -> None:
     assert type(lowering).from_json(lowering.to_json()) == lowering
-    assert lowering.data_names.keys() >= set(lowering.weights)
+    assert lowering.data_names.keys() >= {each.file for each in lowering.weights}
     assert lowering.used_backends.keys() >= {entry.backend for entry in lowering.partitioners.values()}
     assert set(lowering.sharded_tags) <= set(lowering.tags)
     for name in lowering.methods:

@@ -1,0 +1,30 @@
+"""The gallery's programs compute what eager PyTorch computes. CI builds a fifth of them, another one each day."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import gallery
+
+pytest.importorskip("transformers")
+DAY = int(time.time() // 86400)
+CHOSEN = [name for index, name in enumerate(gallery.NAMES) if "GALLERY" in os.environ or index % 5 == DAY % 5]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_program_computes_what_eager_pytorch_computes(name: str, tmp_path: Path) -> None:
+    row = gallery.measure(name, tmp_path)
+    assert row.largest > gallery.LEAST_OUTPUT
+    assert row.difference < gallery.TOLERANCE
+
+
+def test_the_page_lists_every_manifest_and_none_is_wrong() -> None:
+    text = gallery.PAGE.read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| [")]
+    assert [row.split("]")[0].removeprefix("| [") for row in rows] == gallery.NAMES
+    assert all(row.endswith("| right |") for row in rows)
+    assert len(rows) >= 18
