@@ -10,6 +10,9 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
+from etbuild.errors import InputError
+from etbuild.quantize.calibration import Batches
+
 from .conftest import Build, Outcome
 
 MODEL = """\
@@ -230,3 +233,29 @@ methods: {forward: {example_inputs: [{shape: [32]}], dynamic_shapes: [[{dim: seq
     built = build(manifest, model=source)
     assert built.code == 1
     assert "the model fixes" in built.err
+
+
+def test_a_dimension_may_have_the_name_that_a_multiple_would_use(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward:
+    example_inputs: [{shape: [32]}, {shape: [5]}]
+    dynamic_shapes: [[{dim: seq, multiple_of: 8, max: 128}], [{dim: seq_by_8, max: 9}]]
+"""
+    built = build(manifest, model=DERIVED.replace("samples[1:] + differences", "differences + 1"))
+    assert built.code == 0, built.err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"), [(16, 34, "cannot be"), (16, 41, "another input has"), (13, 27, "cannot be")]
+)
+def test_calibration_keeps_to_multiples_and_derived_sizes(first: int, second: int, message: str) -> None:
+    seq = 8 * torch.export.Dim("part", min=1, max=8)
+    dims: list[tuple[Any, ...] | None] = [(seq,), (2 * seq + 1,)]
+    example = (torch.ones(16), torch.ones(33))
+    Batches([(torch.ones(24), torch.ones(49))], ("calibration",)).check(example, dims)
+    with pytest.raises(InputError, match=message):
+        Batches([(torch.ones(first), torch.ones(second))], ("calibration",)).check(example, dims)

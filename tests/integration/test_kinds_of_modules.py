@@ -27,6 +27,23 @@ class Net(nn.Module):
     def forward(self, x):
         return self.compute(self.linear(x), x)
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(8, 4)
+
+    def forward(self, x):
+        self.last = self.words(x.long())  # kept for debugging; there are words 0 to 7
+        return self.last
+
+class FloatAdd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.add = torch.ao.nn.quantized.FloatFunctional()
+
+    def forward(self, x):
+        return self.add.add(x, x)
+
 def with_buffer(value):
     net = Net(lambda scores, x: scores)
     net.register_buffer("value", value)
@@ -37,6 +54,8 @@ MADE = {
     "program": lambda: torch.export.export(Net().eval(), (torch.ones(2, 4),)),
     "two programs": lambda: {"a": MADE["program"](), "b": MADE["program"]()},
     "named tuple": lambda: Net(lambda scores, x: Pair(scores, [x, scores.topk(2)])),
+    "keeps a tensor": Words,
+    "float functional": lambda: FloatAdd(),
     "lstm": lambda: nn.LSTM(4, 4),
     "sparse": lambda: with_buffer(torch.eye(4).to_sparse()),
     "nested": lambda: with_buffer(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])),
@@ -93,6 +112,18 @@ def test_named_tuples_are_plain_tuples_in_a_program(build: Build) -> None:
 
 def test_no_note_is_printed_about_what_only_tracing_assigns(build: Build) -> None:
     assert made(build, "lstm").err == ""
+
+
+def test_a_method_that_keeps_a_tensor_runs_only_on_its_example_inputs(build: Build) -> None:
+    built = made(build, "keeps a tensor")
+    assert built.code == 0, built.err
+    assert "`forward` assigns to `last`: later calls do not see the value" in built.err
+
+
+def test_a_float_module_of_eager_quantization_is_a_float_module(build: Build) -> None:
+    built = made(build, "float functional")
+    assert built.code == 0, built.err
+    assert torch.equal(run(built)[0], 2 * X)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,12 @@ def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed["inputs"]["plan"]["name"] == "mlp"
 
 
+def test_only_a_line_feed_ends_an_argument_of_a_file(tmp_path: Path) -> None:
+    words = ["plan", "--set=t=x\r", "--set=u=\x0b\x85\u2028"]
+    (tmp_path / "params").write_bytes("".join(f"{word}\n" for word in words).encode())
+    assert main._expand([f"@{tmp_path / 'params'}"]) == words
+
+
 def test_arguments_may_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "params").write_text(f"--expect-name=other\n{MLP}\n")
     assert main.main(["plan", f"@{tmp_path / 'params'}"]) == 2
@@ -114,7 +120,19 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main.main(["--help"])
     listed = re.findall(r"^    (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
-    assert listed == ["init", "validate", "plan", "build", "watch", "explain", "inspect", "diff", "lock", "cache"]
+    assert listed == [
+        "init",
+        "validate",
+        "plan",
+        "build",
+        "watch",
+        "generate",
+        "explain",
+        "inspect",
+        "diff",
+        "lock",
+        "cache",
+    ]
 
 
 def test_every_argument_has_a_help_text() -> None:

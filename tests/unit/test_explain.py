@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from etbuild.analysis import explanation
+from etbuild.analysis.json_diff import changes
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.results import Index, Release
@@ -207,3 +208,9 @@ def test_a_directory_has_to_hold_one_index(tmp_path: Path, capsys: pytest.Captur
         write(tmp_path, BEFORE, name)
     assert "found: a.index.json, b.index.json" in run(capsys, tmp_path, expect=2)
     assert "its index net.index.json is not in the same directory" in run(capsys, tmp_path / "net.pte", expect=2)
+
+
+def test_equal_numbers_of_different_types_differ() -> None:
+    for before, after in (([1, 2], [1.0, 2.0]), ([1, 2], [True, 2]), (1, True), ({"a": [0]}, {"a": [False]})):
+        assert [change.before for change in changes(before, after)]
+    assert not list(changes([1, 2.0, True], [1, 2.0, True]))

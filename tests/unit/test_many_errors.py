@@ -33,6 +33,19 @@ CASES = {
     "shapes of unknown inputs": (HEAD + METHOD + "    dynamic_kwargs_shapes:\n", "      n{}: null\n"),
     "unknown types": (HEAD + "methods:\n  forward:\n    example_inputs:\n", "      - {{shape: [1], dtype: float{}}}\n"),
     "lists of several types": (HEAD + METHOD + "custom_ops:\n  modules:\n", "    - [{0}]\n    - a{0}\n"),
+    "references to unknown parameters": (
+        HEAD
+        + METHOD
+        + "parameters:\n"
+        + "".join(f"  p{n}: {{type: int, default: 1}}\n" for n in range(200))
+        + "checks:\n",
+        "  x{}: {{parameter: q}}\n",
+    ),
+    "keys that a variant cannot remove": (MANY_METHODS + "variants:\n  a:\n    methods:\n", "      n{}: null\n"),
+    "sizes derived from unknown ones": (
+        HEAD + "methods:\n  forward:\n    example_inputs: [{factory: 'm:x'}]\n    dynamic_shapes:\n      -\n",
+        "        - {{dim: 2*n{}}}\n",
+    ),
     "patterns of several tags": (HEAD + METHOD + "named_data:\n", "  t{}: {{parameters: [x]}}\n"),
 }
 
@@ -49,7 +62,7 @@ def work(path: Path, text: str) -> int:
     sys.setprofile(count)
     try:
         with pytest.raises(InputError):
-            validate.load(path)
+            validate.load_each(path)
     finally:
         sys.setprofile(None)
     return calls

@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 DocumentPath = tuple[str | int, ...]
 
-_COMPARED = 20  # this many unknown words are compared with the known ones
+COMPARED = 20  # this many unknown words are compared with the known ones
 _LISTED = 60  # this many known words are listed
 _LONG = 100  # this many characters of a key are shown
 
@@ -228,4 +228,4 @@ def unknown(given: Iterable[str], known: Iterable[str]) -> Iterator[tuple[str, s
     """The words that are not known, each with a hint. Only the first few get one, because both lists may be long."""
     words = set(known)
     for number, word in enumerate(word for word in given if word not in words):
-        yield word, did_you_mean(word, words) if number < _COMPARED else None
+        yield word, did_you_mean(word, words) if number < COMPARED else None

@@ -392,17 +392,21 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         lines, unknown = _methods_of(root)
     remark = f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried." if unknown else ""
     srcs = [each for each in used.sources if (beside / each).is_file()]
-    written = [f"{key}: {json.dumps(value)}" for key, value in model.items() if value]
+    written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
     return First(name, written, lines, _CALIBRATE, remark, srcs=srcs)
 
 
 def _arguments(text: str) -> dict[str, Any]:
+    from etbuild.manifest import parameters
+
     try:
         found = json_file.parse(text.encode())
     except ValueError as error:  # this includes text that UTF-8 cannot encode
         raise InputError.of(f"--kwargs {text}: not JSON: {error}", _KWARGS) from None
     if not isinstance(found, dict) or not all(key.isidentifier() for key in found):
         raise InputError.of(f"--kwargs {text}: not an object whose keys are names", _KWARGS)
+    if any(parameters.references(found)):
+        raise InputError.of(f"--kwargs {text}: in a manifest, this means a parameter", "write the manifest by hand")
     return found
 
 

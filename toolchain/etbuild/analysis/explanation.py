@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etbuild.analysis.json_diff import Change, changes, show
@@ -90,10 +90,13 @@ def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
     plan = Plan.from_json(inputs["plan"])
     export, lower = plan.export_plan, plan.lower_plan
-    data = [
-        {name: found for name, found in inputs["data"].items() if any(belongs_to(name, own) for own in part.data_names)}
-        for part in (export, lower)
-    ]
+
+    def of(names: Iterable[str]) -> dict[str, Any]:
+        return {name: each for name, each in inputs["data"].items() if any(belongs_to(name, own) for own in names)}
+
+    named = of(plan.data_names)
+    beside = {name: each for name, each in inputs["data"].items() if name not in named}  # every step may read it
+    data = [{**of(part.data_names), **beside} for part in (export, lower)]
     return (export, inputs["sources"], data[0]), (lower, data[1])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etbuild.errors import DocumentPath
+from etbuild.files.digests import canonical_json
 
 
 class Absent:
@@ -51,8 +52,8 @@ def changes(before: Any, after: Any, path: DocumentPath = ()) -> Iterator[Change
     elif _comparable_lists(before, after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from changes(old, new, (*path, index))
-    elif before != after or type(before) is not type(after):
-        yield Change(path, before, after)
+    elif before is ABSENT or after is ABSENT or canonical_json(before) != canonical_json(after):
+        yield Change(path, before, after)  # as JSON, 1 differs from 1.0 and from true, also in a list
 
 
 def _comparable_lists(before: Any, after: Any) -> bool:

@@ -170,7 +170,8 @@ def _expand(arguments: list[str]) -> list[str]:
         return arguments
     path = Path(arguments[-1][1:])
     try:
-        return [*arguments[:-1], *path.read_text("utf-8").splitlines()]
+        text = path.read_bytes().decode("utf-8")  # only a line feed ends an argument: others may be part of one
+        return [*arguments[:-1], *(text.removesuffix("\n").split("\n") if text else [])]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.of(f"{path}: cannot read the file of arguments: {error}") from None
 

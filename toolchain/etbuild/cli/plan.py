@@ -22,6 +22,8 @@ _EXPECTATIONS = {
 }
 
 _DERIVED = ("weights", "read_weights")  # keys of an export plan that follow from others
+_PLACES: dict[DocumentPath, DocumentPath] = {("runner", "said"): ("constant_methods",)}
+"""The places in a manifest of parts of an export plan that have other places there."""
 
 
 def add(verbs: Any) -> None:
@@ -114,9 +116,11 @@ def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
     paths = [change.path for change in changes(read_plan(file, ExportPlan).to_json(), plan.export_plan.to_json())]
     message = "the program and the target of `export` would not export the same"
     hint = 'remove `export` from the target; in `executorch_programs`, write `"export": None` for this variant'
-    problems = [Problem(message, _written(path, positions), hint) for path in paths if path[0] not in _DERIVED]
+    places = [_PLACES.get(path[:2], path) for path in paths if path[0] not in _DERIVED]
     if paths:
-        raise InputError(problems or [Problem(message, paths[0], hint)])
+        raise InputError(
+            [Problem(message, _written(path, positions), hint) for path in places or [("model", "weights")]]
+        )
 
 
 def _written(path: DocumentPath, positions: Positions) -> DocumentPath:

@@ -107,5 +107,7 @@ def _matters(name: str) -> bool:
     """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
     cache."""
     path = Path(name)
-    is_output = any(part == "__pycache__" or part.startswith(".etbuild-") for part in path.parts)
+    is_output = any(
+        part == "__pycache__" or part.startswith(".etbuild-") or part.endswith(".tokenizer") for part in path.parts
+    )
     return not is_output and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)

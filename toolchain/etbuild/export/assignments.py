@@ -66,7 +66,7 @@ class Assigned:
 
     def wants_run(self, program: ExportedProgram) -> bool:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
-        return self.unclear or bool(self.attributes) or bool(self._read(program))
+        return self.unclear or bool(self._read(program))
 
     def add(self, ran: Assigned) -> None:
         """Adds what a run of the method assigned, and removes what only tracing assigned.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -156,6 +156,7 @@ class DynamicShapes:
         """
         self._dims: dict[str, Any] = {}
         self._texts: dict[int, str] = {}
+        self._names = set(_names([method.dynamic_shapes, method.dynamic_kwargs_shapes]))
         self._leaves: dict[int, list[tuple[tuple[Any, ...] | None, DocumentPath]]] = {0: [], 1: []}
         place: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
@@ -218,11 +219,22 @@ class DynamicShapes:
 
     def _dim(self, dim: Dim) -> Any:
         """Torch's object for a dimension. Equal names get the same object."""
-        size = self._dims.setdefault(dim.dim, _named_dim(dim))
+        size = self._dims.setdefault(dim.dim, self._named_dim(dim))
         size = dim.times * size if dim.times != 1 else size
         size = size + dim.plus if dim.plus else size
         self._texts[id(size)] = dim.text  # `self` keeps the object
         return size
+
+    def _named_dim(self, dim: Dim) -> Any:
+        """Torch's object for a dimension that is not derived from another one of the manifest."""
+        step = dim.multiple_of
+        if step == 1:
+            return torch.export.Dim(dim.dim, min=dim.min, max=dim.max)
+        # torch knows multiples only as dimensions that are derived from one that no input has.
+        hidden = f"{dim.dim}_by_{step}"
+        while hidden in self._names:
+            hidden += "_"
+        return step * torch.export.Dim(hidden, min=dim.min // step, max=dim.max // step if dim.max else None)
 
     def text_of(self, dim: Any) -> str:
         """The size of a dimension as the manifest states it."""
@@ -233,15 +245,13 @@ class DynamicShapes:
         return InputError.at(path, message, "write dynamic shapes in the structure of the input")
 
 
-def _named_dim(dim: Dim) -> Any:
-    """Torch's object for a dimension that is not derived from another one of the manifest."""
-    step = dim.multiple_of
-    if step == 1:
-        return torch.export.Dim(dim.dim, min=dim.min, max=dim.max)
-    # torch knows multiples only as dimensions that are derived from one that no input has.
-    return step * torch.export.Dim(
-        f"{dim.dim}_by_{step}", min=dim.min // step, max=dim.max // step if dim.max else None
-    )
+def _names(shapes: Any) -> Iterator[str]:
+    """The names of the dimensions in dynamic shapes."""
+    if isinstance(shapes, Dim):
+        yield shapes.dim
+    elif isinstance(shapes, (list, tuple, dict)):
+        for part in shapes.values() if isinstance(shapes, dict) else shapes:
+            yield from _names(part)
 
 
 def with_batch(shapes: Shapes, value: Any) -> Shapes:

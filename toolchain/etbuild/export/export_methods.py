@@ -157,6 +157,10 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
+        elif assigned.attributes:  # a run only tells whether a note is due, so that its errors tell nothing
+            arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
+            with contextlib.suppress(Exception):
+                assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
     assigned.check(program, entry)
     method_results.check(program, entry)
     method_results.make_plain(program)

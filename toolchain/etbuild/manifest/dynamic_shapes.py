@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 
 CONTAINERS = ("list", "tuple", "dict")
 INPUTS = ("shape", "factory", "file", "value", *CONTAINERS)
@@ -83,7 +83,7 @@ class Check:
 
     def __init__(self) -> None:
         self._named: dict[str, _Named] = {}
-        self._derived: list[tuple[str, int | None, DocumentPath]] = []
+        self._derived: list[tuple[str, int | None, DocumentPath, list[str]]] = []
 
     def of_sequence(self, inputs: list[Any], shapes: list[Any], path: DocumentPath) -> Iterator[Problem]:
         """Checks the shapes of a list of inputs, in its order."""
@@ -107,14 +107,18 @@ class Check:
 
     def of_derived(self) -> Iterator[Problem]:
         """Checks the derived dimensions. All others must have been checked."""
-        for text, size, path in self._derived:
+        for number, (text, size, path, parts) in enumerate(self._derived):
             name, times, plus = _parsed(text)
             dim = self._named.get(name)
             if dim is None and text == name:
                 yield Problem("the key `max` is missing", path, "add `max: 128`")
             elif dim is None:
-                hint = did_you_mean(name, self._named) or f"write the range of `{name}` where it stands by itself"
+                near = did_you_mean(name, self._named) if number < COMPARED else None
+                hint = near or f"write the range of `{name}` where it stands by itself"
                 yield Problem(f"`{text}` needs a dimension `{name}`, and the method has none", (*path, "dim"), hint)
+            elif parts:
+                hint = "repeat the whole range with `max`, or leave it out"
+                yield Problem(f"`{parts[0]}` stands here without `max`", (*path, parts[0]), hint, at_key=True)
             elif times < 1 or times * dim.low + plus < 0:
                 yield Problem(f"`{text}` is {times * dim.low + plus} for {name} = {dim.low}", (*path, "dim"))
             elif size is not None and dim.size is not None and size != times * dim.size + plus:
@@ -184,11 +188,13 @@ class Check:
 
     def _of_derivation(self, dim: dict[str, Any], size: int | None, path: DocumentPath) -> Iterator[Problem]:
         """Keeps a derived dimension for later: the one that it is derived from may stand behind it."""
+        name, *change = _parsed(dim["dim"])
         for key in ("min", "max", "multiple_of"):
-            if key in dim and _parsed(dim["dim"]) != (dim["dim"], 1, 0):
-                message = f"`{dim['dim']}` has the range that follows from `{_parsed(dim['dim'])[0]}`"
+            if key in dim and change != [1, 0]:
+                message = f"`{dim['dim']}` has the range that follows from `{name}`"
                 yield Problem(message, (*path, key), f"remove `{key}`", at_key=True)
-        self._derived.append((dim["dim"], size, path))
+        parts: list[str] = [key for key in ("min", "multiple_of") if key in dim and change == [1, 0]]
+        self._derived.append((dim["dim"], size, path, parts))
 
     def _clashes(self, name: str, dim: _Named, path: DocumentPath) -> Iterator[Problem]:
         """Compares a dimension with an earlier one of the same name."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 from etbuild.files.value_limits import fits_64_bits, has_surrogate
 from etbuild.manifest.yaml_document import mapping
 
@@ -151,7 +151,8 @@ def substituted(data: Any, known: Mapping[str, Any], problems: list[Problem], pa
     name = referred(data)
     if name is not None:
         if name not in known:
-            hint = did_you_mean(name, known) or "declare it: `parameters: {NAME: {type: int, default: 2}}`"
+            near = did_you_mean(name, known) if len(problems) < COMPARED else None
+            hint = near or "declare it: `parameters: {NAME: {type: int, default: 2}}`"
             problems.append(Problem(f"there is no parameter `{name}`", path, hint))
         return known.get(name)
     if isinstance(data, dict):

@@ -91,13 +91,21 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
     problems = _located([*variants.check(data, wanted or ()), *parameters.check_unused(data)], document)
     everything = [None] if problems else [None, *variants.names(data)]
     manifests: list[Manifest] = []
+    of_base: set[tuple[object, ...]] = set()
     seen: set[tuple[object, ...]] = set()
     for variant in everything if wanted is None else [name for name in wanted if name in everything]:
         merged = variants.merge(document, variant)
         found = {(each.message, each.path, each.hint): each for each in _resolve(merged, settings)}
-        # What is wrong without the variant is wrong with it too.
-        new = [each for told, each in found.items() if told not in seen or merged.writes(each.path or ())]
+        # What is wrong without the variant is wrong with it too. Two variants may write the same wrong value.
+        own = {
+            told
+            for told, each in found.items()
+            if (merged.replaces if told in of_base else merged.writes)(each.path or ())
+        }
+        new = [each for told, each in found.items() if told in own or told not in seen]
         seen.update(found)
+        if variant is None:
+            of_base.update(found)
         problems += [merged.blamed(problem) for problem in _located(new, merged.document)]
         manifests.append(Manifest(_renamed(merged), merged.document.positions))
     if problems:

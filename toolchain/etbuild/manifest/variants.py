@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import DocumentPath, Position, Problem, did_you_mean, unknown
+from etbuild.errors import COMPARED, DocumentPath, Position, Problem, did_you_mean, unknown
 from etbuild.manifest import parameters
 from etbuild.manifest.yaml_document import Document, mapping
 
@@ -44,6 +44,14 @@ class Merged:
             if path[:length] in self.document.positions:
                 return path[:length] in self.own
         return False
+
+    def replaces(self, path: DocumentPath) -> bool:
+        """Whether the variant writes the value at a place itself, and not only something inside it."""
+        value: Any = self.document.data
+        for key in path:
+            in_list = isinstance(value, list) and isinstance(key, int) and key < len(value)
+            value = value[key] if in_list or (isinstance(value, dict) and key in value) else None
+        return path in self.own and not isinstance(value, dict)
 
     def blamed(self, problem: Problem) -> Problem:
         """A located problem, with the place in the variant; or, if the value is not the variant's, with its name."""
@@ -110,7 +118,8 @@ def _merged(
     for key, value in patch.items():
         here = (*path, key)
         if value is None and key not in base:
-            hint = did_you_mean(key, base) or "here `null` removes a key: leave it out"
+            near = did_you_mean(key, base) if len(problems) < COMPARED else None
+            hint = near or "here `null` removes a key: leave it out"
             problems.append(Problem(f"there is no `{key}` to remove", here, hint, at_key=True))
         elif value is None:
             replaced.add(here)

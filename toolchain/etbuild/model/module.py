@@ -84,7 +84,7 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
         hint = "return the original module: torch.export does not accept TorchScript"
         raise BuildError.at(path, f"`{reference}` returned a module {child} TorchScript", hint)
-    eager = [name for name, child in module.named_modules() if _QUANTIZED.match(type(child).__module__)]
+    eager = [name for name, child in module.named_modules() if _is_quantized_eagerly(child)]
     if eager:
         hint = "quantize with `quantize` in the manifest, or with PT2E in the factory"
         raise BuildError.at(path, f"`{eager[0]}` is quantized in eager mode, which torch.export does not accept", hint)
@@ -93,6 +93,11 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
         hint = "run the module once in the factory, or give its layers their sizes"
         raise BuildError.at(path, f"`{lazy[0]}` has no shape yet", hint)
     return module
+
+
+def _is_quantized_eagerly(module: torch.nn.Module) -> bool:
+    """Whether a module is quantized in eager mode. `FloatFunctional` stands among such modules and computes floats."""
+    return bool(_QUANTIZED.match(type(module).__module__)) and type(module).__name__ != "FloatFunctional"
 
 
 def _as_module(value: Any) -> Any:

@@ -67,9 +67,14 @@ class Batches:
             InputError: A dimension has two sizes.
         """
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
-            if isinstance(dim, Dim) and known.setdefault(dim.__name__, size) != size:
-                message = f"{what} has {size} for `{dim.__name__}`, but another input has {known[dim.__name__]}"
-                hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
+            if not isinstance(dim, Dim):
+                continue
+            name, root = _root_size(dim, size)
+            hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
+            if root is None:
+                raise InputError.at(self.path, f"{what} has a size of {size}, which `{dim.__name__}` cannot be", hint)
+            if known.setdefault(name, root) != root:
+                message = f"{what} has {size} for `{dim.__name__}`, but another input has {known[name]} for `{name}`"
                 raise InputError.at(self.path, message, hint)
 
     def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
@@ -131,6 +136,15 @@ def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
         dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
         for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
     )
+
+
+def _root_size(dim: Any, size: int) -> tuple[str, int | None]:
+    """The dimension that another one is derived from, and its size; None if no size of it gives this one."""
+    if not hasattr(dim, "root"):
+        return dim.__name__, size
+    plus = int(dim.fn(0))
+    times = int(dim.fn(1)) - plus
+    return dim.root.__name__, (size - plus) // times if (size - plus) % times == 0 else None
 
 
 def as_batch(made: Any) -> tuple[Any, ...]:
