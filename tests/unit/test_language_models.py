@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from etbuild.build import BuildOptions, build
+from etbuild.cli.generate import Text, preferred
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
@@ -114,3 +115,27 @@ def test_a_failed_download_of_a_tokenizer_is_an_error_before_the_build(tmp_path:
     (tmp_path / "tokenizer.model").write_text("<!DOCTYPE html><html></html>")
     with pytest.raises(InputError, match=r"`tokenizer\.model` is an HTML page"):
         build(plan, Inputs(roots=[tmp_path]), tmp_path / "out", BuildOptions(lambda _: nullcontext()))
+
+
+def test_a_character_is_printed_when_its_last_byte_is_there() -> None:
+    text = Text(terminal=False)
+    pieces = [bytes([byte]).decode("utf-8", "surrogateescape") for byte in "é\x1b".encode()]
+    assert [text.add(piece) for piece in [*pieces, "\udcc3"]] == ["", "é", "\x1b", ""]
+    assert text.add("", last=True) == "\ufffd"
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    assert Text(terminal=True).add("a\n\t\x1b[2J\x9b") == "a\n\t\\x1b[2J\\x9b"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["merges.txt", "tokenizer.model", "tokenizer.json"], "tokenizer.json"),
+        (["added_tokens.json", "tokenizer.model"], "tokenizer.model"),
+        (["tokenizer_config.json", "tiny.bin"], "tiny.bin"),
+        (["tokenizer_config.json"], None),
+    ],
+)
+def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str], expected: str | None) -> None:
+    assert preferred([f"net.tokenizer/{name}" for name in names]) == (expected and f"net.tokenizer/{expected}")
