@@ -207,6 +207,22 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build:
         ),
         (
             {
+                "task": "text-generation",
+                "config": {"model_type": "t5", "d_model": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 32},
+                "cache": {"max_length": 8, "kind": "custom"},
+            },
+            "Unrecognized configuration class",
+        ),
+        (
+            {
+                "class": "LlamaForCausalLM",
+                "config": {**TINY, "dtype": "bfloat16"},
+                "cache": {"max_length": 8, "kind": "quantized"},
+            },
+            "cache.kind: a quantized cache needs a model in float32; this one is in bfloat16\n    write `dtype: f",
+        ),
+        (
+            {
                 "class": "DeepseekV3ForCausalLM",
                 "config": {**TINY, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4},
                 "cache": {"max_length": 8, "kind": "custom"},

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
 VOCABULARY = 64
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567"
+BYTES = LETTERS[:26] + "WÃÄÅÆ" + "".join(map(chr, range(0x122, 0x122 + 29)))  # bytes of characters, as GPT-2 names them
 SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -91,8 +92,8 @@ def model(name: str) -> Any:
     return made
 
 
-def tokenizer() -> Any:
-    words = {"<unk>": 0, "</s>": 1, "<s>": 2, "Ġ": 3, **{letter: 4 + i for i, letter in enumerate(LETTERS)}}
+def tokenizer(letters: str = LETTERS) -> Any:
+    words = {"<unk>": 0, "</s>": 1, "<s>": 2, "Ġ": 3, **{letter: 4 + i for i, letter in enumerate(letters)}}
     made = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -226,6 +227,7 @@ def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path
     snapshot, blobs = tmp_path / "models--Us--Tiny/snapshots/1", tmp_path / "models--Us--Tiny/blobs"
     module.save_pretrained(blobs, max_shard_size="20KB")
     tokenizer().save(str(blobs / "tokenizer.json"))
+    (blobs / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))  # as transformers writes
     snapshot.mkdir(parents=True)
     for file in blobs.iterdir():
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
@@ -238,6 +240,30 @@ def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path
     made = module.float().generate(ids, max_new_tokens=24, do_sample=False)
     expected = tokenizer().decode(made[0, ids.shape[1] :].tolist(), skip_special_tokens=False)
     assert done.stdout.strip() == expected.replace("</s>", "").strip()
+
+
+def test_generate_begins_a_text_as_transformers_does_and_prints_characters_of_several_tokens(tmp_path: Path) -> None:
+    path, made = project(tmp_path, "qwen", CACHES["custom"]), tokenizer(BYTES)
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    done = commands.etbuild("generate", path, PROMPT, "--tokens", 24, "-o", tmp_path / "out", "--no-cache")
+    assert done.returncode == 0, done.stderr
+    ids = made.encode(PROMPT).ids
+    assert ids[0] == 2
+    found = model("qwen").generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False, eos_token_id=1)
+    expected = made.decode(found[0, len(ids) :].tolist(), skip_special_tokens=False)
+    assert not expected.isascii()
+    assert done.stdout.strip() == expected.replace("</s>", "").strip()
+
+
+def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> None:
+    quantize = {"torchao": [{"config": "8da4w", "group_size": 32}, {"config": "int8", "layers": ["embedding"]}]}
+    defaults = {"partitioners": ["xnnpack"], "quantize": quantize}
+    path = project(tmp_path, "qwen", CACHES["custom"], defaults=defaults)
+    arguments = ("generate", path, PROMPT, "--tokens", 4, "-o", tmp_path / "out", "--cache-dir", tmp_path / "cache")
+    built, cached = commands.etbuild(*arguments), commands.etbuild(*arguments)
+    assert built.returncode == cached.returncode == 0, built.stderr + cached.stderr
+    assert cached.stdout == built.stdout
 
 
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:

@@ -48,6 +48,13 @@ def test_constants_of_the_manifest_are_left_out() -> None:
     assert not found.keys() & constants.keys()
 
 
+def test_a_download_that_failed_is_no_generation_config(tmp_path: Path) -> None:
+    (tmp_path / "generation.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    data = {"generation.json": tmp_path / "generation.json"}
+    with pytest.raises(InputError, match=r"`generation\.json` is a pointer of git-lfs"):
+        contract({"eos_token_id": 3}, data, huggingface={"generation_config": "generation.json"})
+
+
 @pytest.mark.parametrize(
     ("config", "keys", "message"),
     [
@@ -69,6 +76,18 @@ def test_constants_of_the_manifest_are_left_out() -> None:
                 }
             },
             "the runner decodes one token in each call, and `forward` takes 4 or more",
+        ),
+        (
+            {"eos_token_id": 3},
+            {
+                "methods": {
+                    "forward": {
+                        "example_inputs": [{"shape": [1, 4], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}],
+                        "dynamic_shapes": [[None, {"dim": "seq", "min": 0, "max": 8, "multiple_of": 2}], None],
+                    }
+                }
+            },
+            "the runner gives any number of tokens to `forward`, which takes multiples of 2",
         ),
     ],
 )

@@ -120,19 +120,8 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main.main(["--help"])
     listed = re.findall(r"^    (\w+)  +\w", capsys.readouterr().out, re.MULTILINE)
-    assert listed == [
-        "init",
-        "validate",
-        "plan",
-        "build",
-        "watch",
-        "generate",
-        "explain",
-        "inspect",
-        "diff",
-        "lock",
-        "cache",
-    ]
+    verbs = ["init", "validate", "plan", "build", "watch", "generate", "explain", "inspect", "diff", "lock", "cache"]
+    assert listed == verbs
 
 
 def test_every_argument_has_a_help_text() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etbuild.build import BuildOptions, build
+from etbuild.cli.generate import Text, preferred
 from etbuild.cli.main import main
+from etbuild.errors import InputError
+from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.plan.plan import Plan, from_manifest, read_plan
+from etbuild.report.tokenizer import unknown_tokens
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
 
@@ -81,3 +87,55 @@ def test_the_plans_of_a_language_model_can_be_read_again(tmp_path: Path) -> None
     assert main(["plan", str(tmp_path / "model.yaml"), *plans]) == 0
     for part, expected in (("plan", plan), ("export-plan", plan.export_plan), ("lower-plan", plan.lower_plan)):
         assert read_plan(tmp_path / part, type(expected)) == expected
+
+
+def test_a_word_outside_of_the_vocabulary_is_an_error() -> None:
+    content = json.dumps({"model": {"vocab": {"a": 0, "b": 4}}}).encode()
+    [problem], notes = unknown_tokens("tokenizer.json", content, 4, ("tokenizer", 0))
+    assert "has a token with the id 4, and the vocabulary of the model has 4" in problem.message
+    assert notes == []
+
+
+def test_an_added_token_outside_of_the_vocabulary_is_a_note() -> None:
+    """The words may be halves of surrogate pairs, and numbers may be large."""
+    content = json.dumps({"added_tokens": [{"id": 4}], "model": {"vocab": {"\ud83d": 0}, "max": 10**30}}).encode()
+    problems, [note] = unknown_tokens("tokenizer.json", content, 4, ("tokenizer", 0))
+    assert problems == []
+    assert "adds a token with the id 4, and the vocabulary of the model has 4" in note
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
+def test_a_tokenizer_that_is_not_json_is_an_error(content: bytes) -> None:
+    [problem], _ = unknown_tokens("tokenizer.json", content, 4, ("tokenizer", 0))
+    assert "is not JSON" in problem.message
+
+
+def test_a_failed_download_of_a_tokenizer_is_an_error_before_the_build(tmp_path: Path) -> None:
+    plan = planned(tmp_path, wanted(), tokenizer="tokenizer.model")
+    (tmp_path / "tokenizer.model").write_text("<!DOCTYPE html><html></html>")
+    with pytest.raises(InputError, match=r"`tokenizer\.model` is an HTML page"):
+        build(plan, Inputs(roots=[tmp_path]), tmp_path / "out", BuildOptions(lambda _: nullcontext()))
+
+
+def test_a_character_is_printed_when_its_last_byte_is_there() -> None:
+    text = Text(terminal=False)
+    pieces = [bytes([byte]).decode("utf-8", "surrogateescape") for byte in "é\x1b".encode()]
+    assert [text.add(piece) for piece in [*pieces, "\udcc3"]] == ["", "é", "\x1b", ""]
+    assert text.add("", last=True) == "\ufffd"
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    assert Text(terminal=True).add("a\n\t\x1b[2J\x9b") == "a\n\t\\x1b[2J\\x9b"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["merges.txt", "tokenizer.model", "tokenizer.json"], "tokenizer.json"),
+        (["added_tokens.json", "tokenizer.model"], "tokenizer.model"),
+        (["tokenizer_config.json", "tiny.bin"], "tiny.bin"),
+        (["tokenizer_config.json"], None),
+    ],
+)
+def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str], expected: str | None) -> None:
+    assert preferred([f"net.tokenizer/{name}" for name in names]) == (expected and f"net.tokenizer/{expected}")

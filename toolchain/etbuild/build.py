@@ -20,6 +20,7 @@ from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import LowerPlan, Plan
+from etbuild.report import tokenizer
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cache = options.cache
     plan.check_backends()
     with options.stage("read the inputs"):
+        tokenizer.check_files(plan, inputs)
         used = used_sources(inputs, plan.export_plan)
         request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
     # A caller who changes how lowering runs wants lowering to run.

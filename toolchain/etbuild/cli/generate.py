@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli import build
@@ -18,6 +20,9 @@ from etbuild.processes.process_state import stream_to
 
 if TYPE_CHECKING:
     from etbuild.files.artifacts import Artifact
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
+_PREFERRED = ("tokenizer.json", "tokenizer.model")
 
 
 def add(verbs: Any) -> None:
@@ -79,17 +84,67 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
     tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
     if len(data) > 1:
         raise InputError.of("the runner takes one file of named data", "use one tag in `named_data`, without shards")
-    tokenizer = next((each for each in tokenizers if not each.endswith("config.json")), None)
+    tokenizer = preferred(tokenizers)
     if tokenizer is None:
         raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
     with _only_tokens() as write:
-        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - registers kernels
+        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
         from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
 
-        how = GenerationConfig(echo=False, max_new_tokens=options.tokens, temperature=options.temperature)
+        # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
+        how = GenerationConfig(echo=False, max_new_tokens=options.tokens, temperature=options.temperature, num_bos=1)
         runner = TextLLMRunner(program, tokenizer, *data)
-        runner.generate(options.prompt, how, write)
+        with _bytes_as_text():
+            runner.generate(options.prompt, how, write)
     print()
+
+
+def preferred(tokenizers: list[str]) -> str | None:
+    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none.
+
+    Args:
+        tokenizers: The paths of all files of the tokenizer.
+    """
+    named = [each for name in _PREFERRED for each in tokenizers if PurePath(each).name == name]
+    others = [each for each in tokenizers if not each.endswith("config.json")]
+    return next(iter([*named, *others]), None)
+
+
+class Text:
+    """Turns the tokens of a text into whole characters. A token may be a part of a character.
+
+    Attributes:
+        terminal: Whether a terminal shows the text. Control characters are then escaped.
+    """
+
+    def __init__(self, terminal: bool) -> None:
+        self.terminal = terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: str, last: bool = False) -> str:
+        """Returns the characters that are complete with this token.
+
+        Args:
+            token: The token. A surrogate stands for each byte that is no UTF-8.
+            last: Whether the text ends here.
+        """
+        text = self._decoder.decode(token.encode("utf-8", "surrogateescape"), last)
+        return _CONTROL.sub(lambda found: printable(found[0]), text) if self.terminal else text
+
+
+@contextmanager
+def _bytes_as_text() -> Iterator[None]:
+    """Within this context, native code may turn bytes that are no UTF-8 into text: they become surrogates.
+
+    The runner's binding decodes each token strictly, and a token may be a part of a character.
+    """
+    strict = codecs.lookup_error("strict")
+    codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
+    try:
+        yield
+    finally:
+        codecs.register_error("strict", strict)
 
 
 @contextmanager
@@ -103,14 +158,16 @@ def _only_tokens() -> Iterator[Callable[[str], None]]:
 
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") as results, tempfile.TemporaryFile() as log:
+        text = Text(results.isatty())
 
-        def write(token: str) -> None:
-            results.write(token)
+        def write(token: str, last: bool = False) -> None:
+            results.write(text.add(token, last))
             results.flush()
 
         try:
             with stream_to(1, log.fileno()), stream_to(2, log.fileno()):
                 yield write
+            write("", last=True)
         except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
             log.seek(0)
             said = [

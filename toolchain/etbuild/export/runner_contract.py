@@ -10,6 +10,7 @@ from typing import Any
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
+from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
 from etbuild.plan.plan import ExportPlan
@@ -51,10 +52,13 @@ def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
     """What the runner has to know about the lengths of prompts.
 
     Raises:
-        InputError: The method takes calls of a fixed length of several tokens, or none of one token.
+        InputError: The method takes calls of a fixed length of several tokens, none of one token, or only multiples.
     """
     path: DocumentPath = ("methods", "forward", "dynamic_shapes")
-    longest, least = _range(forward)
+    longest, least, step = _range(forward)
+    if step > 1:
+        message = f"the runner gives any number of tokens to `forward`, which takes multiples of {step}"
+        raise InputError.at(path, message, "leave out `multiple_of`")
     if least > 1:
         message = f"the runner decodes one token in each call, and `forward` takes {least} or more"
         raise InputError.at(path, message, f"write {{dim: seq, min: 1, max: {max(longest, cache.longest_call)}}}")
@@ -65,12 +69,13 @@ def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
     }
 
 
-def _range(forward: ExportMethod) -> tuple[int, int]:
-    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]."""
+def _range(forward: ExportMethod) -> tuple[int, int, int]:
+    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]; and the
+    number that divides all of them."""
     method = forward.to_json()
     shapes, length = method["dynamic_shapes"][0], method["example_inputs"][0]["shape"][1]
     dim = shapes[1] if isinstance(shapes, list) else None
-    return (length, length) if dim is None else (dim["max"], dim["min"])
+    return (length, length, 1) if dim is None else (dim["max"], dim["min"], dim.get("multiple_of", 1))
 
 
 def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
@@ -110,8 +115,10 @@ def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
     if not isinstance(name, str):
         _check_keys(name or {}, path)
         return name or {}
+    file = inputs.find_data(name, path)
+    check_content(name, file, path)
     try:
-        content = json_file.parse(regular_files.read(inputs.find_data(name, path), json_file.MAX_BYTES))
+        content = json_file.parse(regular_files.read(file, json_file.MAX_BYTES))
     except (OSError, ValueError) as error:
         raise InputError.at(path, f"cannot read `{name}`: {error}") from None
     if not isinstance(content, dict):

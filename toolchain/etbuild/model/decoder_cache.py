@@ -124,12 +124,21 @@ def _is_sliding(layer: Any) -> bool:
 
 
 def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ExecuTorch's modules for caches."""
+    """Adds ExecuTorch's modules for caches.
+
+    Raises:
+        InputError: The kind of the cache does not fit the model.
+    """
     from transformers import StaticCache
     from transformers.configuration_utils import get_head_shapes
 
     from etbuild.model import custom_attention
 
+    if wanted.kind == "quantized" and model.dtype != torch.float32:
+        message = (
+            f"a quantized cache needs a model in float32; this one is in {str(model.dtype).removeprefix('torch.')}"
+        )
+        raise InputError.at((*_CACHE, "kind"), message, "write `dtype: float32` in `model`")
     layers = [_is_sliding(layer) for layer in StaticCache(config=config, max_cache_len=wanted.max_length).layers]
     heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
     ring = _ring(config, wanted, any(layers)) if wanted.kind == "ring" else None

@@ -5,6 +5,7 @@ It downloads nothing. The module's inputs and results are tensors, so that only 
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import os
@@ -64,6 +65,7 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
 
     Raises:
         BuildError: The model cannot have ExecuTorch's attention.
+        KeyError, ValueError: transformers cannot make a model of this configuration.
     """
     make = functools.partial(cls.from_config, trust_remote_code=False) if is_auto(cls) else cls._from_config
     if dtype is not None:
@@ -73,10 +75,23 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
     from etbuild.model import custom_attention
 
     custom_attention.register()
+    original = copy.deepcopy(config)  # transformers writes the attention into the configuration
     try:
         return make(config, attn_implementation=custom_attention.NAME)
-    except (KeyError, ValueError) as error:  # classes with an attention that no other one computes
+    except (KeyError, ValueError) as error:
+        if not _can_be_made(make, original):
+            raise  # the attention is not the cause
         raise custom_attention.unsupported("transformers allows it no other attention") from error
+
+
+def _can_be_made(make: Callable[..., Any], config: Any) -> bool:
+    """Whether transformers makes the model with an attention that it chooses itself. It needs no memory for weights."""
+    try:
+        with torch.device("meta"):
+            make(config)
+    except Exception:  # noqa: BLE001 - the caller tells the error of its own attempt
+        return False
+    return True
 
 
 def _import() -> ModuleType:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from etbuild.errors import CheckError, DocumentPath, InputError, Problem
-from etbuild.files import artifacts, json_file, regular_files
+from etbuild.files import artifacts, regular_files
+from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.results import LoweringFacts
@@ -16,7 +17,23 @@ from etbuild.results import LoweringFacts
 _MAX_BYTES = 1 << 30
 
 
-def copy(plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path) -> list[artifacts.Artifact]:
+def check_files(plan: Plan, inputs: Inputs) -> None:
+    """Fails if a file of the tokenizer is missing, or if it is what downloads often leave in place of the real content.
+
+    Args:
+        plan: The plan.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: A file is not declared, cannot be read, or has other content.
+    """
+    for name, path in plan.tokenizer_names.items():
+        check_content(name, inputs.find_data(name, path), path)
+
+
+def copy(
+    plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path
+) -> tuple[list[artifacts.Artifact], list[str]]:
     """Copies the files of the tokenizer, and checks that they fit the program.
 
     Args:
@@ -25,56 +42,71 @@ def copy(plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path) -
         lowering: The facts of the lowering.
         directory: The directory for the copies.
 
+    Returns:
+        The copies, and notes about them.
+
     Raises:
         InputError: A file is not declared or cannot be read.
-        CheckError: The tokenizer has tokens that the model does not know.
+        CheckError: The tokenizer has words that the model does not know.
         BuildError: A copy cannot be written.
     """
-    made, problems = [], list[Problem]()
+    check_files(plan, inputs)
+    made, problems, notes = [], list[Problem](), list[str]()
     vocabulary = lowering["constant_methods"].get("get_vocab_size")
     for name, path in plan.tokenizer_names.items():
         try:
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
-        if plan.runner is not None and isinstance(vocabulary, int):
-            problems += _unknown_tokens(name, content, vocabulary, path)
-        file = f"{plan.name}.tokenizer/{PurePosixPath(name).name}"
-        made.append(artifacts.write(directory, file, "tokenizer", partial(_write, content)))
+        base = PurePosixPath(name).name
+        if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
+            wrong, noted = unknown_tokens(name, content, vocabulary, path)
+            problems += wrong
+            notes += noted
+        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", partial(_write, content)))
     if problems:
         raise CheckError(problems)
-    return made
+    return made, notes
 
 
 def _write(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
-def _unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> Iterator[Problem]:
-    """Yields a problem if a file of Hugging Face's tokenizers has a token whose id is not in the model's vocabulary."""
-    if not name.endswith(".json"):
-        return
+def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:
+    """Compares the ids in a `tokenizer.json` with the model's vocabulary.
+
+    Args:
+        name: The file's name in the manifest.
+        content: The file's bytes.
+        vocabulary: The number of tokens that the model knows.
+        path: The place in the manifest that names the file.
+
+    Returns:
+        A problem if a word is outside of the vocabulary, and a note if an added token is. Official checkpoints have
+        such added tokens, for instance for the images of a larger model.
+    """
     try:
-        parsed = json_file.parse(content)
-    except ValueError as error:
-        yield Problem(f"`{name}` is not JSON: {error}", path)
-        return
-    largest = max(_ids(parsed), default=-1)
-    if largest >= vocabulary:
-        message = f"`{name}` has a token with the id {largest}, and the vocabulary of the model has {vocabulary}"
-        yield Problem(message, path, "name the tokenizer of this model")
+        tokenizer = json.loads(content)  # without the limits of a manifest: words may be halves of surrogate pairs
+    except (ValueError, RecursionError) as error:
+        return [Problem(f"`{name}` is not JSON: {error}", path)], []
+    words, added = _largest_ids(tokenizer)
+    has = f"and the vocabulary of the model has {vocabulary}"
+    if words >= vocabulary:
+        message = f"`{name}` has a token with the id {words}, {has}"
+        return [Problem(message, path, "name the tokenizer of this model")], []
+    if added >= vocabulary:
+        return [], [f"`{name}` adds a token with the id {added}, {has}; no prompt may contain this token"]
+    return [], []
 
 
-def _ids(tokenizer: Any) -> Iterator[int]:
-    """The ids of the tokens in the content of a `tokenizer.json`. Empty for other files."""
+def _largest_ids(tokenizer: Any) -> tuple[int, int]:
+    """The largest id of the words in the content of a `tokenizer.json`, and that of its added tokens. -1 if there are
+    none."""
     if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("model"), dict):
-        return
-    words = tokenizer["model"].get("vocab")
-    if isinstance(words, dict):
-        yield from (number for number in words.values() if isinstance(number, int))
-    elif isinstance(words, list):
-        yield len(words) - 1
-    added = tokenizer.get("added_tokens")
-    for token in added if isinstance(added, list) else []:
-        if isinstance(token, dict) and isinstance(token.get("id"), int):
-            yield token["id"]
+        return -1, -1
+    words, added = tokenizer["model"].get("vocab"), tokenizer.get("added_tokens")
+    ids = [len(words) - 1] if isinstance(words, list) else words.values() if isinstance(words, dict) else []
+    tokens = [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    largest, of_added = (max((each for each in some if isinstance(each, int)), default=-1) for some in (ids, tokens))
+    return largest, of_added

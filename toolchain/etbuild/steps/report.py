@@ -43,10 +43,11 @@ def check_and_report(
         CheckError: The program does not pass a check of the manifest.
         BuildError: The program would not compute what the model computes, or a file cannot be written.
     """
-    measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
+    measured = checks.measure(plan, lowering)
+    copies, noted = tokenizer.copy(plan, inputs, lowering, directory)
+    notes = [*checks.notes(plan, lowering), *noted]
     for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
-    copies = tokenizer.copy(plan, inputs, lowering, directory)
     reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
 
