@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.plan.plan import Plan
+from etbuild.report import checks
+from etbuild.results import CheckResult, LoweringFacts
 
 from .conftest import MANIFEST, MODEL
 
@@ -95,6 +98,25 @@ def test_a_build_that_fails_is_not_kept(project: Project) -> None:
     project.write("model.yaml", WITH_WEIGHTS + "checks: {max_program_bytes: 1}\n")
     project.build(expect=3)
     assert project.cache.info().records == before
+
+
+def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export and lowering come from the cache, so only the report reads a file that the plan names."""
+    project.write("model.yaml", WITH_WEIGHTS + "tokenizer: tokenizer.json\n")
+    project.write("tokenizer.json", "old")
+    measure = checks.measure
+
+    def changed(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
+        project.write("tokenizer.json", "new")
+        return measure(plan, lowering)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "measure", changed)
+        project.build(expect=1)
+    assert "`tokenizer.json` changed during the build" in project.capsys.readouterr().err
+    project.write("tokenizer.json", "old")
+    assert project.build() == REPORT
+    assert (project.root / "out/net.tokenizer/tokenizer.json").read_text() == "old"
 
 
 def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_not(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from etbuild.errors import CheckError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import artifacts, json_file, regular_files
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.plan import Plan
@@ -16,19 +17,22 @@ from etbuild.results import LoweringFacts
 _MAX_BYTES = 1 << 30
 
 
-def copy(plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path) -> list[artifacts.Artifact]:
+def copy(
+    plan: Plan, inputs: Inputs, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
+) -> list[artifacts.Artifact]:
     """Copies the files of the tokenizer, and checks that they fit the program.
 
     Args:
         plan: The plan.
         inputs: The declared inputs.
+        digests: The digests of the data in the key of the program, by name.
         lowering: The facts of the lowering.
         directory: The directory for the copies.
 
     Raises:
         InputError: A file is not declared or cannot be read.
         CheckError: The tokenizer has tokens that the model does not know.
-        BuildError: A copy cannot be written.
+        BuildError: A file has changed since its digest was made, or a copy cannot be written.
     """
     made, problems = [], list[Problem]()
     vocabulary = lowering["constant_methods"].get("get_vocab_size")
@@ -37,6 +41,8 @@ def copy(plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path) -
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != digests[name]:
+            raise BuildError.of(f"`{name}` changed during the build", "build again")
         if plan.runner is not None and isinstance(vocabulary, int):
             problems += _unknown_tokens(name, content, vocabulary, path)
         file = f"{plan.name}.tokenizer/{PurePosixPath(name).name}"

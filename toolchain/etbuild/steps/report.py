@@ -41,12 +41,13 @@ def check_and_report(
     Raises:
         InputError: A file of the tokenizer cannot be read.
         CheckError: The program does not pass a check of the manifest.
-        BuildError: The program would not compute what the model computes, or a file cannot be written.
+        BuildError: The program would not compute what the model computes, a file of the tokenizer has changed, or a
+            file cannot be written.
     """
     measured, notes = checks.measure(plan, lowering), checks.notes(plan, lowering)
     for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
-    copies = tokenizer.copy(plan, inputs, lowering, directory)
+    copies = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
     reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
 
