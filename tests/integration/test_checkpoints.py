@@ -94,6 +94,16 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
     assert "the folder `net` has no checkpoint" in refusal(tmp_path, "net")
 
 
+@pytest.mark.parametrize("name", ["model.v2", "gemma.it", "Qwen2.5-0.5B"])
+def test_the_name_of_a_folder_may_have_a_dot(build: Build, tmp_path: Path, name: str) -> None:
+    outcome = build(manifest(weights=name))
+    assert f"model.weights: `{name}` is not a declared input" in outcome.err
+    write_shards(tmp_path / name)
+    assert_plain(read(tmp_path, name))
+    (tmp_path / "net.it").write_text("x")
+    assert "`net.it` has an unknown file type" in refusal(tmp_path, "net.it")
+
+
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/x.bin", "a/b.bin", "x.txt", "", "a.bin\n", "..", 7])
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, shard: Any) -> None:
     write_shards(tmp_path, **{"linear.bias": shard})
