@@ -101,7 +101,7 @@ def _class(transformers: ModuleType, name: str) -> Any:
         found = getattr(transformers, name, None) if name in known else None
     except (ImportError, RuntimeError) as error:  # transformers imports what it finds, such as a broken torchvision
         cause = error.__cause__ or error
-        hint = "the cause may be a package that transformers uses if it is installed: mend or remove that package"
+        hint = "the cause may be a package that transformers uses if it is installed: repair or remove that package"
         raise from_exception(
             cause, BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
         ) from error
