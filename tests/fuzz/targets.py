@@ -305,6 +305,7 @@ def fuzz_torch_file(data: bytes) -> None:
     path = _file("net.pt", data)
     with _only_our_errors():
         opened = tensor_files.open_checkpoint("net.pt", path, ())
+        opened.check(opened.names)
         for name in opened.names:
             opened.form(name)
             opened.take(name).sum()

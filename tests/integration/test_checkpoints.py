@@ -94,6 +94,16 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
     assert "the folder `net` has no checkpoint" in refusal(tmp_path, "net")
 
 
+@pytest.mark.parametrize("name", ["model.v2", "gemma.it", "Qwen2.5-0.5B"])
+def test_the_name_of_a_folder_may_have_a_dot(build: Build, tmp_path: Path, name: str) -> None:
+    outcome = build(manifest(weights=name))
+    assert f"model.weights: `{name}` is not a declared input" in outcome.err
+    write_shards(tmp_path / name)
+    assert_plain(read(tmp_path, name))
+    (tmp_path / "net.it").write_text("x")
+    assert "`net.it` has an unknown file type" in refusal(tmp_path, "net.it")
+
+
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/etc/x.bin", "a/b.bin", "x.txt", "", "a.bin\n", "..", 7])
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, shard: Any) -> None:
     write_shards(tmp_path, **{"linear.bias": shard})
@@ -213,6 +223,29 @@ def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
     assert "it has `model`, `ema`" in refusal(tmp_path, {"file": "net.pt", "key": "emma"})
 
 
+EXTRA = {**PLAIN, "_extra_state": None}
+
+
+@pytest.mark.parametrize("other", [EXTRA, {"backbone": PLAIN}, {"layers": [PLAIN]}])
+def test_a_state_dict_with_more_than_tensors_is_not_passed_over(tmp_path: Path, other: dict[str, Any]) -> None:
+    torch.save({"model": other, "ema": PLAIN}, tmp_path / "net.pt")
+    assert "`net.pt` holds several state dicts: `model`, `ema`" in refusal(tmp_path, "net.pt")
+    message = refusal(tmp_path, {"file": "net.pt", "key": "model"})
+    assert f"`{list(other)[-1]}` in `net.pt` is not a tensor" in message
+    assert "list it under `ignore`" in message
+
+
+def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
+    own: dict[Any, Any] = {}
+    own["itself"] = own
+    state = {**EXTRA, "sparse": BIAS.to_sparse(), "step": 3}
+    torch.save({"state_dict": state, "epoch": torch.tensor(3), "hooks": own}, tmp_path / "net.pt")
+    entry = {"file": "net.pt", "ignore": ["_extra_state", "s*"]}
+    assert_plain(read(tmp_path, entry))
+    assert_plain(read(tmp_path, {**entry, "key": "state_dict"}))
+    assert "`sparse` in `net.pt` is a sparse tensor" in refusal(tmp_path, {**entry, "ignore": ["_*", "step"]})
+
+
 def test_files_of_old_and_of_compressed_kinds_are_read(tmp_path: Path) -> None:
     torch.save(PLAIN, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_plain(read(tmp_path, "old.pt"))
@@ -262,6 +295,16 @@ def test_names_of_a_tied_parameter_must_agree(tmp_path: Path) -> None:
     assert content["head.weight"] is content["linear.weight"]
     save_file({**PLAIN, "head.weight": WEIGHT + 1}, tmp_path / "net.safetensors")
     assert "but they differ in `net.safetensors`" in refusal(tmp_path, "net.safetensors", net=Net(tied=True))
+
+
+def test_names_of_a_tied_parameter_are_compared_bit_by_bit(tmp_path: Path) -> None:
+    odd = torch.full((4, 8), float("nan"))
+    save_file({"linear.bias": BIAS, "linear.weight": odd}, tmp_path / "a.safetensors")
+    save_file({"head.weight": odd}, tmp_path / "b.safetensors")
+    files = ("a.safetensors", "b.safetensors")
+    assert read(tmp_path, *files, net=Net(tied=True))["head.weight"].isnan().all()
+    save_file({"head.weight": WEIGHT}, tmp_path / "b.safetensors")
+    assert "differ in `a.safetensors` and `b.safetensors`" in refusal(tmp_path, *files, net=Net(tied=True))
 
 
 def test_an_absurd_header_of_safetensors_is_refused(tmp_path: Path) -> None:

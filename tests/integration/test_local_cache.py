@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.plan.plan import Plan
+from etbuild.report import checks
+from etbuild.results import CheckResult, LoweringFacts
+from etbuild.steps import export
 
 from .conftest import MANIFEST, MODEL
 
@@ -95,6 +100,43 @@ def test_a_build_that_fails_is_not_kept(project: Project) -> None:
     project.write("model.yaml", WITH_WEIGHTS + "checks: {max_program_bytes: 1}\n")
     project.build(expect=3)
     assert project.cache.info().records == before
+
+
+def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export and lowering come from the cache, so only the report reads a file that the plan names."""
+    project.write("model.yaml", WITH_WEIGHTS + "tokenizer: tokenizer.json\n")
+    project.write("tokenizer.json", "old")
+    measure = checks.measure
+
+    def changed(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
+        project.write("tokenizer.json", "new")
+        return measure(plan, lowering)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "measure", changed)
+        project.build(expect=1)
+    assert "`tokenizer.json` changed during the build" in project.capsys.readouterr().err
+    project.write("tokenizer.json", "old")
+    assert project.build() == REPORT
+    assert (project.root / "out/net.tokenizer/tokenizer.json").read_text() == "old"
+
+
+def test_a_download_that_ends_during_a_build_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that arrives wins over the one that the key holds."""
+    (project.root / "net").mkdir()
+    torch.save(load_file(project.root / "w.safetensors"), project.root / "net/pytorch_model.bin")
+    project.write("model.yaml", WITH_WEIGHTS.replace("w.safetensors", "net"))
+    project.write("model.py", MODEL + "# again\n")
+    run = export.export
+
+    def arriving(*arguments: Any) -> None:
+        run(*arguments)
+        (project.root / "w.safetensors").rename(project.root / "net/model.safetensors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "export", arriving)
+        project.build(expect=1)
+    assert "the files of `net` changed during the build" in project.capsys.readouterr().err
 
 
 def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_not(

@@ -24,3 +24,10 @@ def test_safetensors_and_torch_files_give_the_same_digests(tmp_path: Path) -> No
     made = [tensor_digests(name, tmp_path / name) for name in ("w.safetensors", "w.pt")]
     assert made[0] == made[1]
     assert len(set(made[0].values())) == len(tensors)
+
+
+def test_tensors_that_no_module_can_have_are_left_out(tmp_path: Path) -> None:
+    state = {"weight": torch.ones(2), "extra": None}
+    other = {"sparse": torch.eye(2).to_sparse(), "meta": torch.empty(2, device="meta")}
+    torch.save({"model": state, "other": other, "step": torch.tensor(1)}, tmp_path / "w.pt")
+    assert sorted(tensor_digests("w.pt", tmp_path / "w.pt")) == ["model/weight", "step"]

@@ -116,6 +116,12 @@ def test_a_snapshot_of_a_hub_has_the_name_of_its_model(tmp_path: Path, capsys: p
     assert manifest["name"] == "llama_3_2"
 
 
+def test_a_link_to_itself_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").symlink_to("config.json")
+    message = failure(capsys, "--huggingface", tmp_path, "-o", tmp_path / "out")
+    assert f"{tmp_path}/config.json: cannot be read: Too many levels of symbolic links" in message
+
+
 def test_no_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "llama", LLAMA)
     (tmp_path / "BUILD").write_text("# mine\n")

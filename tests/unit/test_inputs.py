@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import options
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files import digests
 from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
@@ -222,6 +222,16 @@ def test_a_link_that_leads_to_no_file_is_named(tmp_path: Path, target: str) -> N
     (tmp_path / "w.pt").symlink_to(target)
     with pytest.raises(InputError, match=r"is a link to .*, which is not a file"):
         Inputs(roots=[tmp_path]).find_data("w.pt", ("model", "weights"))
+
+
+def test_a_folder_stands_for_a_checkpoint_only_in_weights(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/model.safetensors").write_text("")
+    found, file = Inputs(roots=[tmp_path]), "net/model.safetensors"
+    weights: DocumentPath = ("model", "weights")
+    assert checkpoints.with_shards({"net": weights}, found) == {file: weights}
+    with pytest.raises(InputError, match=r"tokenizer\[0\]: `net` is a folder, and this needs a file"):
+        found.only(checkpoints.with_shards({"net": ("tokenizer", 0)}, found))
 
 
 def refusal(found: Inputs, **arguments: Any) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath
+from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.layout import ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs.checkpoints import with_shards
+from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources, used_sources
-from etbuild.inputs.key import check_unchanged, data_in_key, describe_inputs
+from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import LowerPlan, Plan
@@ -68,12 +68,33 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class _Request:
-    """What to build, and everything that it depends on."""
+    """What to build, and everything that it depends on.
+
+    Attributes:
+        plan: The plan.
+        inputs: The declared inputs.
+        used: The sources.
+        files: For each name in the plan, the names of its files when the build began. A download may add files later.
+        described: What the key is made from.
+    """
 
     plan: Plan
     inputs: Inputs
     used: UsedSources
+    files: Mapping[str, tuple[str, ...]]
     described: KeyInputs
+
+    @staticmethod
+    def read(plan: Plan, inputs: Inputs, used: UsedSources) -> _Request:
+        """Finds and digests the files.
+
+        Raises:
+            InputError: A file is missing or cannot be read, or the version of a package is unknown.
+        """
+        files = each_with_shards(plan.data_names, inputs)
+        data = {file: place for name, place in plan.data_names.items() for file in files[name]}
+        read = describe_files(inputs, used, {**dict.fromkeys(inputs.data, ("model",)), **data})
+        return _Request(plan, inputs, used, files, describe(plan, read))
 
     @property
     def key(self) -> str:
@@ -82,16 +103,32 @@ class _Request:
     @property
     def beside(self) -> dict[str, DocumentPath]:
         """The declared data that the plan does not name, by name. Every step may read it."""
-        named = with_shards(self.plan.data_names, self.inputs)
-        return {name: path for name, path in data_in_key(self.inputs, self.plan).items() if name not in named}
+        named = self.data(self.plan.data_names)
+        return {name: ("model",) for name in self.inputs.data if name not in named}
+
+    def data(self, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
+        """The files that some names of the plan stand for, each with the place in the manifest."""
+        return {file: place for name, place in names.items() for file in self.files[name]}
+
+    @property
+    def all_data(self) -> dict[str, DocumentPath]:
+        """All data in the key."""
+        return {**self.beside, **self.data(self.plan.data_names)}
 
     def check_unchanged(self) -> None:
         """Checks that no source and no data file has changed since the build began.
 
         Raises:
-            BuildError: A file has changed.
+            BuildError: A file has changed, or a checkpoint has other files.
         """
-        check_unchanged(self.described, self.inputs, self.used, data_in_key(self.inputs, self.plan))
+        check_unchanged(self.described, self.inputs, self.used, self.all_data)
+        for name, place in self.plan.data_names.items():
+            try:
+                now = each_with_shards({name: place}, self.inputs)[name]
+            except InputError:
+                now = ()
+            if now != self.files[name]:
+                raise BuildError.of(f"the files of `{name}` changed during the build", "build again")
 
 
 def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) -> BuildResult:
@@ -114,7 +151,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     with options.stage("read the inputs"):
         tokenizer.check_files(plan, inputs)
         used = used_sources(inputs, plan.export_plan)
-        request = _Request(plan, inputs, used, describe_inputs(plan, inputs, used))
+        request = _Request.read(plan, inputs, used)
     # A caller who changes how lowering runs wants lowering to run.
     if cache is None or options.verify_reproducible or not options.effort.accelerate:
         options.restart()
@@ -269,14 +306,14 @@ def _files_below(directory: Path) -> list[str]:
 
 def _export_data(request: _Request) -> dict[str, DocumentPath]:
     """The data that the export reads."""
-    return {**request.beside, **with_shards(request.plan.export_plan.data_names, request.inputs)}
+    return {**request.beside, **request.data(request.plan.export_plan.data_names)}
 
 
 def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     """The data that lowering reads. This is all data if lowering also exports."""
     if ExportFiles.below(exported).together:
-        return data_in_key(request.inputs, request.plan)
-    return {**request.beside, **with_shards(request.plan.lower_plan.data_names, request.inputs)}
+        return request.all_data
+    return {**request.beside, **request.data(request.plan.lower_plan.data_names)}
 
 
 def _export_key(request: _Request) -> str:

@@ -187,7 +187,7 @@ def _dtype(config: dict[str, Any]) -> list[str]:
 def _read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
     names = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}  # transformers writes these
     try:
-        content = json_file.parse(regular_files.read(path.resolve(), limit), names)
+        content = json_file.parse(regular_files.read(path, limit), names)
     except OSError as error:
         raise InputError.of(f"{path}: cannot be read: {error.strerror}", f"it should be {what}") from None
     except ValueError as error:

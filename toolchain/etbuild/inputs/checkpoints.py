@@ -11,10 +11,11 @@ from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, printable
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs, is_file
-from etbuild.manifest.validate import INDEX_SUFFIXES
+from etbuild.manifest.validate import INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 
 _IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """The files of a folder that may hold its weights. The first one that exists counts, as in transformers."""
+_WEIGHTS: DocumentPath = ("model", "weights")
 _LFS = b"version https://git-lfs"
 _HTML = re.compile(rb"\s*(<!--.{0,200}?-->\s*)?<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 _BEGINNING = 512  # bytes
@@ -48,6 +49,8 @@ def find(name: str, place: DocumentPath, inputs: Inputs) -> CheckpointFiles:
     """
     name = _in_folder(name, place, inputs)
     if not name.endswith(INDEX_SUFFIXES):
+        if not name.endswith(WEIGHTS_SUFFIXES) and inputs.find(name) is not None:
+            raise InputError.at(place, f"`{name}` has an unknown file type", f"known: {', '.join(WEIGHTS_SUFFIXES)}")
         return CheckpointFiles({name: inputs.find_data(name, place)})
     listed = _read_index(name, place, inputs)
     return CheckpointFiles(
@@ -62,14 +65,27 @@ def with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, 
     Raises:
         InputError: An index cannot be read, or one of its shards is missing.
     """
-    found: dict[str, DocumentPath] = {}
+    return {file: names[name] for name, files in each_with_shards(names, inputs).items() for file in files}
+
+
+def each_with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, tuple[str, ...]]:
+    """For each name of a declared input, the names of its files. Only a checkpoint has several.
+
+    Args:
+        names: The names, each with the place in the manifest that names it. A folder counts as a checkpoint only if
+            `weights` names it.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: An index cannot be read, one of its shards is missing, or a folder has no checkpoint.
+    """
+    found: dict[str, tuple[str, ...]] = {}
     for name, place in names.items():
-        if name.endswith(INDEX_SUFFIXES) or (inputs.find(name) is None and inputs.is_folder(name)):
+        if place[:2] == _WEIGHTS or name.endswith(INDEX_SUFFIXES):
             checkpoint = find(name, place, inputs)
-            named = [*checkpoint.files, *([checkpoint.index] if checkpoint.index is not None else [])]
-            found.update(dict.fromkeys(named, place))
+            found[name] = (*checkpoint.files, *([checkpoint.index] if checkpoint.index is not None else []))
         else:
-            found[name] = place
+            found[name] = (name,)
     return found
 
 

@@ -67,6 +67,9 @@ class Inputs:
                 hint = f"{broken} is a link to {os.readlink(broken)}, which is not a file"  # noqa: PTH115
             if "=" in name:
                 hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
+            if self.is_folder(name):
+                message = f"`{name}` is a folder, and this needs a file"
+                raise InputError.at(path, message, hint if broken is not None else "name the file")
             raise InputError.at(path, f"`{name}` is not a declared input", hint)
         return file
 

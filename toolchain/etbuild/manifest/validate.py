@@ -26,7 +26,11 @@ from etbuild.manifest.yaml_document import Document, mapping
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
-_FILE_TYPE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,8}\Z")  # `Qwen2.5-0.5B` has none: it is a folder
+_OTHER_SUFFIXES = (
+    *(".ckpt", ".gguf", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
+    *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
+)
+"""Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
 TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
 
@@ -220,7 +224,7 @@ def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
     if not isinstance(entry, str) or not entry:
         return
     yield from _check_input_name(entry, path)
-    if not entry.endswith((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES)) and _FILE_TYPE.search(entry):
+    if not entry.endswith(INDEX_SUFFIXES) and entry.lower().endswith(_OTHER_SUFFIXES):
         known = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))}, and folders"
         gguf = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
         hint = gguf if entry.endswith(".gguf") else known
@@ -309,6 +313,8 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
             path,
             "declare the file as an input, and name it relative to the repository's root",
         )
+    elif name == ".":
+        yield Problem("`.` is no name of an input", path, "write the name of a file, or of a folder with weights")
     elif str(PurePosixPath(name)) != name:
         yield Problem(f"`{name}` is not the shortest form of the path", path, f"write `{PurePosixPath(name)}`")
 

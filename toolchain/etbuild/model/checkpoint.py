@@ -15,7 +15,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
-from etbuild.model.weights_files import TensorFacts, dtype_name, first_name
+from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.plan import weights_names, weights_place
 
@@ -90,9 +90,9 @@ class Checkpoint:
                 yield Problem(message, place, "download both again, from the same revision")
         names = names_in_module(entry, sorted(set().union(*held.values())), place)
         for file, one in opened.items():
-            for name in one.names:
-                if name not in names:
-                    continue
+            wanted = [name for name in one.names if name in names]
+            one.check(wanted)
+            for name in wanted:
                 stored = _Stored(one, file, name)
                 before = self._stored.setdefault(names[name], stored)
                 if before is not stored and before.name != name:
@@ -132,15 +132,17 @@ class Checkpoint:
         Raises:
             InputError: Names of one tied parameter have different content, or a number does not fit the dtype.
         """
-        kept: dict[str, torch.Tensor] = {}  # tied parameters that the files hold several times
+        kept: dict[str, tuple[torch.Tensor, str]] = {}  # tied parameters that the files hold several times, and where
         for name in list(self._stored):
             wanted, stored = self._expected[name], self._stored.pop(name)
             tensor = _converted(stored.opened.take(stored.name), wanted, stored)
             first = first_name(wanted)
-            if self._times[first] > 1 and not torch.equal(kept.setdefault(first, tensor), tensor):
+            other, file = kept.setdefault(first, (tensor, stored.file)) if self._times[first] > 1 else (tensor, "")
+            if not equal(other, tensor):
                 message = f"`{self._given[first]}` and `{name}` are one tied parameter of the module"
+                files = f"`{file}`" if file == stored.file else f"`{file}` and `{stored.file}`"
                 hint = "keep one of the two in the file, or list one under `ignore`"
-                raise InputError.at(_PATH, f"{message}, but they differ in `{stored.file}`", hint)
+                raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
             if name == self._given[first]:
                 yield first, tensor
 

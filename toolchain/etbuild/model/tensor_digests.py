@@ -108,7 +108,9 @@ def _of_torch_file(name: str, file: Path) -> dict[str, str]:
     found = {}
     for key, tensor in sorted(all_tensors(name, file, ("model", "weights")).items()):
         state = _state(names.get(tensor.dtype, str(tensor.dtype)), list(tensor.shape))
-        state.update(memoryview(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()))
+        state.update(
+            memoryview(tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
+        )
         found[key] = state.hexdigest()
     return found
 

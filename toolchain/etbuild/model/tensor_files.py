@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,13 @@ class TensorFile(Protocol):
     @property
     def names(self) -> list[str]:
         """The names of its tensors."""
+
+    def check(self, names: Iterable[str]) -> None:
+        """Checks that these names are those of tensors that can be read.
+
+        Raises:
+            InputError: One is something else.
+        """
 
     def form(self, name: str) -> tuple[str, list[int]]:
         """PyTorch's name of a tensor's dtype, and its shape."""
@@ -42,6 +49,9 @@ class _Safetensors:
         self._dtypes: dict[str, torch.dtype] = _TYPES
         self.names: list[str] = opened.keys()
 
+    def check(self, names: Iterable[str]) -> None:
+        """A safetensors file has nothing else."""
+
     def form(self, name: str) -> tuple[str, list[int]]:
         described = self._opened.get_slice(name)
         code = described.get_dtype()
@@ -55,19 +65,27 @@ class _Safetensors:
 class _Loaded:
     """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, loaded: Any, name: str, place: DocumentPath) -> None:
+        self._tensors = _named(loaded, name, place)
+        self._file, self._place = name, place
 
     @property
     def names(self) -> list[str]:
         return list(self._tensors)
 
+    def check(self, names: Iterable[str]) -> None:
+        """Checks that these names are those of tensors with a place for each number."""
+        hint = "list it under `ignore` of `weights`, or save only the state dict of the module"
+        for name in names:
+            _check_tensor(self._tensors[name], name, self._file, self._place, hint)
+
     def form(self, name: str) -> tuple[str, list[int]]:
-        tensor = self._tensors[name]
+        tensor: torch.Tensor = self._tensors[name]
         return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
-        return self._tensors.pop(name)
+        tensor: torch.Tensor = self._tensors.pop(name)
+        return tensor
 
 
 def open_checkpoint(name: str, file: Path, place: DocumentPath, key: str | None = None) -> TensorFile:
@@ -89,7 +107,7 @@ def open_checkpoint(name: str, file: Path, place: DocumentPath, key: str | None 
             raise InputError.at((*place, "key"), message, "remove it")
         with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
             return _Safetensors(file)
-    return _Loaded(_only_tensors(_state_dict(_load(name, file, place), name, place, key), name, place))
+    return _Loaded(_state_dict(_load(name, file, place), name, place, key), name, place)
 
 
 def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
@@ -117,7 +135,8 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
 
 
 def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
-    """All tensors of a torch.save file by name, also those of state dicts in it, as `KEY/NAME`.
+    """All tensors of a torch.save file by name, also those of state dicts in it, as `KEY/NAME`. Tensors without a place
+    for each number, such as sparse ones, are left out: no module can have them as weights.
 
     Args:
         name: The file's name in the manifest.
@@ -128,9 +147,11 @@ def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.T
         InputError: The file cannot be read.
     """
     loaded = _load(name, file, place)
-    states = {f"{at}/": value for at, value in loaded.items() if _is_state(value)} if isinstance(loaded, dict) else {}
-    states[""] = {at: x for at, x in loaded.items() if isinstance(x, torch.Tensor)} if isinstance(loaded, dict) else {}
-    return {f"{at}{own}": tensor for at, state in states.items() for own, tensor in state.items()}
+    if not isinstance(loaded, Mapping):
+        return {}
+    states = {**{f"{at}/": value for at, value in loaded.items() if isinstance(value, Mapping)}, "": loaded}
+    found = {f"{at}{own}": value for at, state in states.items() for own, value in state.items()}
+    return {at: value for at, value in found.items() if isinstance(value, torch.Tensor) and _is_plain(value)}
 
 
 def _load(name: str, file: Path, place: DocumentPath) -> Any:
@@ -162,14 +183,16 @@ def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) ->
     Raises:
         InputError: There is no state dict under `key`, or without a key there are several.
     """
-    nested = {at: value for at, value in loaded.items() if _is_state(value)} if isinstance(loaded, Mapping) else {}
+    nested = _states(loaded) if isinstance(loaded, Mapping) else {}
     known = ", ".join(f"`{at}`" for at in list(nested)[:_ENTRIES_SHOWN])
     if key is not None:
         if key not in nested:
             message = f"`{name}` has no state dict `{key}`"
             raise InputError.at((*place, "key"), message, f"it has {known}" if known else "remove `key`")
         return nested[key]
-    if isinstance(loaded, Mapping) and any(isinstance(value, torch.Tensor) for value in loaded.values()):
+    # Training code also saves single numbers as tensors, such as the number of the epoch.
+    own = loaded.values() if isinstance(loaded, Mapping) else ()
+    if any(isinstance(value, torch.Tensor) and value.dim() > 0 for value in own):
         return loaded
     if len(nested) > 1:
         hint = f"choose one: `weights: {{file: {name}, key: {next(iter(nested))}}}`"
@@ -177,19 +200,50 @@ def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) ->
     return next(iter(nested.values()), loaded)
 
 
-def _is_state(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(x, torch.Tensor) for x in value.values())
+def _states(loaded: Mapping[Any, Any]) -> dict[Any, Mapping[Any, Any]]:
+    """The mappings in a checkpoint that may be the wanted state dict: those that hold a tensor, at any depth."""
+    return {at: value for at, value in loaded.items() if isinstance(value, Mapping) and _holds_tensor(value)}
+
+
+def _holds_tensor(value: Any) -> bool:
+    """Whether there is a tensor in a value, at any depth. The state of an optimizer does not count."""
+    rest, seen = [value], set[int]()
+    while rest:
+        one = rest.pop()
+        if isinstance(one, torch.Tensor):
+            return True
+        if id(one) in seen or (isinstance(one, Mapping) and one.keys() == {"state", "param_groups"}):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            rest += one.values()
+        elif isinstance(one, (list, tuple)):
+            rest += one
+    return False
 
 
 def _only_tensors(loaded: Any, name: str, place: DocumentPath) -> dict[str, torch.Tensor]:
+    found = _named(loaded, name, place)
+    for key, value in found.items():
+        _check_tensor(value, key, name, place, "save only tensors")
+    return found
+
+
+def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, Any]:
     if not isinstance(loaded, Mapping):
         raise InputError.at(place, f"`{name}` is not a mapping of names to tensors")
-    for key, value in loaded.items():
-        if not isinstance(value, torch.Tensor):
-            hint = "save only the state dict of the module"
-            raise InputError.at(place, f"`{key}` in `{name}` is not a tensor", hint)
-        if value.layout is not torch.strided:
-            raise InputError.at(place, f"`{key}` in `{name}` is a sparse tensor", "save it with `tensor.to_dense()`")
+    for key in loaded:
         if not isinstance(key, str):
             raise InputError.at(place, f"`{name}` is not a state dict: its key {key!r} is not a name")
     return dict(loaded)
+
+
+def _check_tensor(value: Any, key: str, name: str, place: DocumentPath, hint: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise InputError.at(place, f"`{key}` in `{name}` is not a tensor", hint)
+    if value.layout is not torch.strided:
+        raise InputError.at(place, f"`{key}` in `{name}` is a sparse tensor", "save it with `tensor.to_dense()`")
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta

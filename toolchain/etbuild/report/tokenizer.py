@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from etbuild.errors import CheckError, DocumentPath, InputError, Problem
+from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import artifacts, regular_files
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.declared import Inputs
@@ -32,13 +34,14 @@ def check_files(plan: Plan, inputs: Inputs) -> None:
 
 
 def copy(
-    plan: Plan, inputs: Inputs, lowering: LoweringFacts, directory: Path
+    plan: Plan, inputs: Inputs, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
 ) -> tuple[list[artifacts.Artifact], list[str]]:
     """Copies the files of the tokenizer, and checks that they fit the program.
 
     Args:
         plan: The plan.
         inputs: The declared inputs.
+        digests: The digests of the data in the key of the program, by name.
         lowering: The facts of the lowering.
         directory: The directory for the copies.
 
@@ -48,7 +51,7 @@ def copy(
     Raises:
         InputError: A file is not declared or cannot be read.
         CheckError: The tokenizer has words that the model does not know.
-        BuildError: A copy cannot be written.
+        BuildError: A file has changed since its digest was made, or a copy cannot be written.
     """
     check_files(plan, inputs)
     made, problems, notes = [], list[Problem](), list[str]()
@@ -58,6 +61,8 @@ def copy(
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != digests[name]:
+            raise BuildError.of(f"`{name}` changed during the build", "build again")
         base = PurePosixPath(name).name
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)

@@ -41,10 +41,11 @@ def check_and_report(
     Raises:
         InputError: A file of the tokenizer cannot be read.
         CheckError: The program does not pass a check of the manifest.
-        BuildError: The program would not compute what the model computes, or a file cannot be written.
+        BuildError: The program would not compute what the model computes, a file of the tokenizer has changed, or a
+            file cannot be written.
     """
     measured = checks.measure(plan, lowering)
-    copies, noted = tokenizer.copy(plan, inputs, lowering, directory)
+    copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
     notes = [*checks.notes(plan, lowering), *noted]
     for note in folded([Problem(each) for each in notes]):
         print(f"note: {note}", file=sys.stderr)
