@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from etbuild.errors import DocumentPath
-from etbuild.files.digests import canonical_json
 
 
 class Absent:
@@ -52,8 +51,15 @@ def changes(before: Any, after: Any, path: DocumentPath = ()) -> Iterator[Change
     elif _comparable_lists(before, after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from changes(old, new, (*path, index))
-    elif before is ABSENT or after is ABSENT or canonical_json(before) != canonical_json(after):
-        yield Change(path, before, after)  # as JSON, 1 differs from 1.0 and from true, also in a list
+    elif _differ(before, after):
+        yield Change(path, before, after)
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """Whether two plain values, or lists of them, differ. 1 differs from 1.0 and from true."""
+    if before != after or type(before) is not type(after):
+        return True
+    return isinstance(before, list) and list(map(type, before)) != list(map(type, after))
 
 
 def _comparable_lists(before: Any, after: Any) -> bool:
