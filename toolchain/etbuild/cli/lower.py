@@ -73,7 +73,7 @@ def _lower_method(options: argparse.Namespace) -> None:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError.of(message, did_you_mean(options.method, plan.methods))
     with whole_directory(options.directory) as staged:
-        lower.lower_method(_what(options, plan), options.method, staged)
+        lower.lower_one_of_several(_what(options, plan), options.method, staged)
 
 
 def _lower(options: argparse.Namespace) -> None:

@@ -1,35 +1,48 @@
-"""Emits lowered methods as a `.pte` and the `.ptd` files of each tag, and checks that these files fit together."""
+"""Writes emitted methods as a `.pte` and the `.ptd` files of each tag, and checks that these files fit together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
-from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
-from torch.export import ExportedProgram
-from torch.export.graph_signature import TensorArgument
+from executorch.exir._serialize._serialize import serialize_for_executorch
+from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
 
-from etbuild import backends
 from etbuild.emit import mutable_buffers, runtime_limits
+from etbuild.emit.emit_methods import Emitted, MethodFacts
+from etbuild.emit.merge import merge
 from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import program_file
 from etbuild.files.artifacts import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
-from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, named_data, passes
+from etbuild.inputs.user_code import SourceFinder
+from etbuild.lower import named_data
 from etbuild.lower.executorch_config import backend_config
+from etbuild.lower.named_data import Claims
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
 from etbuild.results import ProgramFacts
 
 
 @dataclass(frozen=True)
+class ProgramInputs:
+    """What a program consists of besides its emitted methods.
+
+    Attributes:
+        shards: The shard of each parameter that has a tag, by name.
+        written: The buffers that methods write to, according to their exports.
+    """
+
+    shards: dict[str, str]
+    written: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Emission:
-    """The result of `emit`.
+    """The result of `write_program`.
 
     Attributes:
         artifacts: The program, then the named data in the order of the tags and their shards.
@@ -44,50 +57,81 @@ class Emission:
     limits: list[Limit]
 
 
-def emit(
-    lower_plan: LowerPlan, edge: EdgeProgramManager, shards: dict[str, str], finder: SourceFinder, directory: Path
+def write_program(
+    lower_plan: LowerPlan, parts: Sequence[Emitted], facts: ProgramInputs, finder: SourceFinder, directory: Path
 ) -> Emission:
-    """Writes the program and its named data, and reads them back.
+    """Writes the program of emitted methods and its named data, and reads them back.
 
     Args:
         lower_plan: The lower plan.
-        edge: The lowered methods.
-        shards: The shard of each parameter that has a tag, by name.
-        finder: Finds declared sources, which may contain passes and planning algorithms.
+        parts: The methods, in the order of their names.
+        facts: What else the program consists of.
+        finder: Finds declared sources, which may contain a recipe.
         directory: The directory to write to.
 
     Raises:
-        InputError: The plan names an operator or a callable that does not exist.
-        BuildError: ExecuTorch cannot emit the program, a file cannot be written, or the files do not fit together.
+        BuildError: The methods do not fit together, a file cannot be written, or the files do not fit together.
     """
-    if lower_plan.share_mutable_buffers:
-        mutable_buffers.share(edge, lower_plan.backends)
-    if lower_plan.executorch.external_mutable_weights:
-        mutable_buffers.check_trained_weights(edge, shards)
-    _check_names(edge)
-    _check_outputs(edge)
-    initialized = mutable_buffers.initialized(edge)
-    early = passes.executorch(lower_plan, finder)
-    early += [InitializedMutableBufferPass(initialized)] if initialized else []
-    config = backend_config(lower_plan, early, named_data.shard_of if shards else False, finder)
-    segments = named_data.program_alignment(edge, config.segment_alignment)
-    dequantize.register_kernels(edge)
-    expected = {shard: named_data.portable_weights(edge, shard) for shard in sorted(set(shards.values()))}
-    with wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)):
-        manager = edge.to_executorch(replace(config, segment_alignment=segments))
-    if lower_plan.share_mutable_buffers:
-        mutable_buffers.check_shared(manager)
-    program = write(directory, f"{lower_plan.name}.pte", "program", manager.write_to_file)
-    data = _write_named_data(lower_plan, named_data.files_by_shard(edge, manager, config.segment_alignment), directory)
+    methods = {name: of_method for part in parts for name, of_method in part.facts.items()}
+    _check_methods(lower_plan, methods, facts)
+    claims: Claims = {}
+    for part in parts:
+        for key, wanted in part.claims.items():
+            claims.setdefault(key, set()).update(wanted)
+    store = named_data.arrange([request for part in parts for request in part.requests], claims)
+    config = backend_config(lower_plan, [], False, finder)
+    alignment = config.segment_alignment
+    segments = named_data.program_alignment(store, alignment)
+    serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))
+    output = merge(parts, lower_plan.constant_methods)
+    with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
+        content, shards = serialize_for_executorch(
+            output, replace(config, segment_alignment=segments), serializer, store.get_named_data_store_output()
+        )
+    program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
+    data = _write_named_data(lower_plan, named_data.files_by_shard(store, shards, alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
-    _check_keys(edge, program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
-    _check_tags(expected, blobs)
+    _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
+    _check_tags(methods, blobs)
     by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
-    facts = program_file.program_facts(parsed)
-    return Emission([program, *data.values()], facts, by_tag, runtime_limits.find(parsed))
+    found = program_file.program_facts(parsed)
+    return Emission([program, *data.values()], found, by_tag, runtime_limits.find(parsed))
+
+
+def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], facts: ProgramInputs) -> None:
+    """Checks that methods fit into one program."""
+    buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
+    mutable_buffers.check(buffers, facts.written, lower_plan.backends)
+    if lower_plan.executorch.external_mutable_weights:
+        _check_trained_weights({name for each in methods.values() for name in each.trained}, facts.shards)
+    _check_names(methods)
+
+
+def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
+    """Checks that all weights that methods train go to named data, as `external_mutable_weights` requires.
+
+    ExecuTorch's own pass is not used: it would put the weights into a file with a fixed name and remove their tags.
+
+    Raises:
+        BuildError: A trained weight has no tag, or no method trains a weight.
+    """
+    path: DocumentPath = ("executorch", "external_mutable_weights")
+    if not trained:
+        hint = "add a pass to `passes.aten` that calls `_export_forward_backward`"
+        raise BuildError.at(path, "no method trains a weight", hint)
+    problems = [
+        Problem(
+            f"`{name}` is trained but has no tag, so it would stay in the program",
+            path,
+            f"give it a tag, as in `named_data: {{weights: {{parameters: [{name}]}}}}`",
+        )
+        for name in sorted(trained - shards.keys())
+    ]
+    if problems:
+        raise BuildError(problems)
 
 
 def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
@@ -131,20 +175,16 @@ def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact
     return named
 
 
-def _check_names(edge: EdgeProgramManager) -> None:
+def _check_names(methods: dict[str, MethodFacts]) -> None:
     """Fails if methods have different weights in named data under one name.
 
     Portable operators find weights by name, so that one method would read the weight of the other.
     """
-    seen: dict[str, tuple[str, torch.Tensor]] = {}
-    for method in sorted(edge.methods):
-        program = edge.exported_program(method)
-        for node, name in named_data.weights(program):
-            if named_data.shard_of(node) is None:
-                continue
-            tensor = named_data.tensor(program, name)
-            first, known = seen.setdefault(name, (method, tensor))
-            if known is not tensor and not (known.shape == tensor.shape and torch.equal(known, tensor)):
+    seen: dict[str, tuple[str, str]] = {}
+    for method, facts in sorted(methods.items()):
+        for name, weight in sorted(facts.tagged.items()):
+            first, known = seen.setdefault(name, (method, weight.identity))
+            if known != weight.identity:
                 raise BuildError.at(
                     ("methods", method),
                     f"`{name}` has different values in `{first}` and `{method}`",
@@ -152,25 +192,8 @@ def _check_names(edge: EdgeProgramManager) -> None:
                 )
 
 
-def _check_outputs(edge: EdgeProgramManager) -> None:
-    """Fails if a method returns no tensor: ExecuTorch cannot plan its memory, and does not name the method."""
-    problems = [
-        Problem(
-            "the method returns no tensor",
-            ("methods", method, "entry"),
-            "return a number as torch.tensor(number); move numbers that never change to `constant_methods`",
-        )
-        for method in sorted(edge.methods)
-        if not any(
-            isinstance(spec.arg, TensorArgument) for spec in edge.exported_program(method).graph_signature.output_specs
-        )
-    ]
-    if problems:
-        raise BuildError(problems)
-
-
 def _check_keys(
-    edge: EdgeProgramManager, external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
+    wanted: set[str], external: list[str], inside: dict[str, int], blobs: dict[str, dict[str, int]]
 ) -> None:
     """Fails if a key of named data that the program needs is missing or is in several files.
 
@@ -180,13 +203,9 @@ def _check_keys(
     for shard, keys in blobs.items():
         for key in keys:
             places.setdefault(key, []).append(f".{shard}.ptd")
-    wanted = set(external)
-    for method in edge.methods:
-        for delegate in named_data.delegates(edge.exported_program(method).graph_module):
-            wanted.update(named_data.keys(delegate))
     problems = [
         Problem(f"the program needs the named data `{key}`, but no file has it")
-        for key in sorted(wanted - places.keys())
+        for key in sorted({*wanted, *external} - places.keys())
     ]
     problems += [
         Problem(f"the named data `{key}` is in {' and in '.join(found)}, but the runtime accepts each key only once")
@@ -197,69 +216,22 @@ def _check_keys(
         raise BuildError(problems)
 
 
-def _check_tags(expected: dict[str, set[str]], blobs: dict[str, dict[str, int]]) -> None:
-    """Fails if a tagged weight that a portable operator reads is missing from its tag's file."""
+def _check_tags(methods: dict[str, MethodFacts], blobs: dict[str, dict[str, int]]) -> None:
+    """Fails if a tagged weight that a portable operator reads is missing from its tag's file.
+
+    A buffer that a method writes to is not in a file.
+    """
+    missing = {
+        (weight.shard, name)
+        for facts in methods.values()
+        for name, weight in facts.tagged.items()
+        if not weight.written and name not in blobs.get(weight.shard, {})
+    }
     problems = [
-        Problem(f"`{name}` is missing from the file of its tag `{tag}`", ("named_data", tag))
-        for shard, names in expected.items()
-        for tag in [tag_of_shard(shard)]
-        for name in sorted(names - blobs.get(shard, {}).keys())
+        Problem(
+            f"`{name}` is missing from the file of its tag `{tag_of_shard(shard)}`", ("named_data", tag_of_shard(shard))
+        )
+        for shard, name in sorted(missing)
     ]
     if problems:
         raise BuildError(problems)
-
-
-def _emission_error(
-    error: BaseException, lower_plan: LowerPlan, edge: EdgeProgramManager, finder: SourceFinder
-) -> BuildError:
-    path, hint = _place_and_hint(str(error), lower_plan, edge)
-    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
-    return from_exception(error, BuildError, path, action, hint)
-
-
-def _place_and_hint(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
-    """The document path of the value that caused ExecuTorch's message, and a hint."""
-    if "Missing out variants" in text:
-        return _of_missing_kernels(text, lower_plan, edge)
-    if "without a name" in text:
-        hint = "buffers without planned memory need names: write `executorch: {emit_mutable_buffer_names: true}`"
-        return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
-    return ("methods",), None
-
-
-def _of_missing_kernels(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
-    if "torchao::" in text:
-        return _of_quantized_layers(lower_plan, edge)
-    if lower_plan.custom_ops.libraries or lower_plan.custom_ops.modules:
-        hint = (
-            "register an overload with `out` for each of these operators, such as "
-            "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
-        )
-        return ("custom_ops",), hint
-    return ("methods",), None
-
-
-def _of_quantized_layers(lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str]:
-    """The place and a hint for the first method that calls operators of torchao, which only backends take."""
-    for name in sorted(edge.methods):
-        layers = _layers_of_torchao(edge.exported_program(name))
-        if layers:
-            method = lower_plan.methods[name]
-            named = [entry.backend for entry in method.partitioners if backends.get(entry.backend).has_partitioner]
-            shown = ", ".join(f"`{backend}`" for backend in named)
-            left_out = f"{shown} did not take the quantized layer `{layers[0]}`: leave it out of `quantize`"
-            missing = (
-                "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
-            )
-            return ("methods", name, "quantize"), left_out if named else missing
-    return ("methods",), "leave the layers out of `quantize`"
-
-
-def _layers_of_torchao(program: ExportedProgram) -> list[str]:
-    """The names of layers that call operators of torchao, in the order of the graph. A name may be empty."""
-    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
-    calls = [node for module in modules for node in module.graph.nodes if "torchao." in str(node.target)]
-    # Weights are dequantized outside of their layer, which is that of the operator that reads them.
-    readers = [reader for node in calls for reader in [*node.users, node]]
-    stacks = [list(reader.meta.get("nn_module_stack", {}).values()) for reader in readers]
-    return sorted((stack[-1][0] for stack in stacks if stack), key=lambda name: not name) or [""] * bool(calls)

@@ -1,181 +1,210 @@
-"""Handles tensors that change at run time: buffers that methods write to, such as a KV cache, and trained weights."""
+"""Handles buffers that methods write to at run time, such as a KV cache.
+
+With `share_mutable_buffers`, such a buffer is one for all methods: it has the same place in the memory plan of each.
+ExecuTorch decides that place when it has planned all methods. Methods that are emitted one by one each get places of
+their own first, and `lay_out` then gives them the common ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
-import torch
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir import EdgeProgramManager
+from executorch.exir.schema import AllocationDetails, ExecutionPlan, Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
+from etbuild.lower.weight_storage import Digests
 from etbuild.model.method_tensors import original_name
-from etbuild.model.weights_files import equal, form
+from etbuild.model.weights_files import form
+
+_ARENA = 2  # ExecuTorch's memory for buffers that methods share
 
 
-def _written(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """The buffers that a method or delegate writes to, by the names that they have in all methods."""
-    return {original_name(name, methods) for name in program.graph_signature.buffers_to_mutate.values()}
+@dataclass(frozen=True)
+class Part:
+    """A method without its delegates, or one of its delegates.
 
-
-def _used(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """The parameters and buffers that a method or delegate uses, by the names that they have in all methods.
-
-    A program lists those of the whole module. A buffer that it overwrites is used, but no node reads it.
+    Attributes:
+        backend: ExecuTorch's name of the delegate's backend; empty for the method.
+        used: The buffers that it reads or writes to and that a method of the program writes to.
+        written: Those that it writes to itself.
     """
-    read = {original_name(name, methods) for node, name in named_data.weights(program) if node.users}
-    return read | _written(program, methods)
+
+    backend: str
+    used: list[str]
+    written: list[str]
 
 
-def initialized(edge: EdgeProgramManager) -> list[str]:
-    """Names of the placeholders of buffers that methods write to and whose initial content is not all zeros.
+@dataclass(frozen=True)
+class Planned:
+    """A buffer with a place in a method's own memory plan.
 
-    By default, ExecuTorch keeps only the shape of such a buffer and drops its content.
+    Attributes:
+        name: The name of the buffer.
+        offset: Its place in the memory for shared buffers, in bytes.
+        size: Its size in bytes.
+        written: Whether the method writes to it.
     """
-    names = set()
+
+    name: str
+    offset: int
+    size: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The buffers of a method that a method of the program writes to.
+
+    Attributes:
+        parts: The method, and its delegates in the order of the graph.
+        contents: The form and the digest of each buffer, by the name that it has in all methods.
+        planned: Those with a place in memory, in the order of the graph.
+    """
+
+    parts: list[Part]
+    contents: dict[str, tuple[str, str]]
+    planned: list[Planned]
+
+
+def untag(edge: EdgeProgramManager, written: Collection[str]) -> None:
+    """Removes the tags of buffers that methods write to: such a buffer is no constant in any method."""
+    for method in edge.methods:
+        for node, name in named_data.weights(edge.exported_program(method)):
+            if original_name(name, edge.methods) in written:
+                named_data.untag(node)
+
+
+def keep_initial_values(edge: EdgeProgramManager, also_written: Collection[str]) -> None:
+    """Makes ExecuTorch keep the initial content of buffers that methods write to, unless it is all zeros.
+
+    By default, ExecuTorch keeps only the shape of such a buffer.
+
+    Args:
+        edge: The lowered methods. The metadata of placeholders is changed in place.
+        also_written: Names of buffers that other methods write to and that these methods share.
+    """
     for method in edge.methods:
         program = edge.exported_program(method)
-        written = set(program.graph_signature.buffers_to_mutate.values())
+        written = {*program.graph_signature.buffers_to_mutate.values(), *also_written}
         for node, name in named_data.weights(program):
             if name in written and bool(named_data.tensor(program, name).count_nonzero()):
-                names.add(node.name)
-    return sorted(names)
+                node.meta["et_init_buffer"] = True  # the mark of ExecuTorch's InitializedMutableBufferPass
 
 
-def check_trained_weights(edge: EdgeProgramManager, shards: dict[str, str]) -> None:
-    """Checks that all weights that methods train go to named data, as `external_mutable_weights` requires.
-
-    ExecuTorch's own pass is not used: it would put the weights into a file with a fixed name and remove their tags.
+def describe(edge: EdgeProgramManager, method: str, written: Collection[str], digests: Digests) -> Buffers:
+    """Describes the buffers of a lowered method, before its memory is planned.
 
     Args:
         edge: The lowered methods.
-        shards: The shard of each parameter that has a tag, by name.
-
-    Raises:
-        BuildError: A trained weight has no tag, or no method trains a weight.
+        method: The name of the method.
+        written: The buffers that methods of the program write to.
+        digests: The digests of tensors.
     """
-    path: DocumentPath = ("executorch", "external_mutable_weights")
-    trained = {
-        spec.target
-        for method in edge.methods
-        for spec in edge.exported_program(method).graph_signature.output_specs
-        if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and spec.target is not None
-    }
-    if not trained:
-        hint = "add a pass to `passes.aten` that calls `_export_forward_backward`"
-        raise BuildError.at(path, "no method trains a weight", hint)
-    problems = [
-        Problem(
-            f"`{name}` is trained but has no tag, so it would stay in the program",
-            path,
-            f"give it a tag, as in `named_data: {{weights: {{parameters: [{name}]}}}}`",
-        )
-        for name in sorted(trained - shards.keys())
-    ]
-    if problems:
-        raise BuildError(problems)
+    program = edge.exported_program(method)
+    delegates = [(each.backend_id, each.original_module) for each in named_data.delegates(program.graph_module)]
+    parts = [_part(backend, part, edge.methods, written) for backend, part in [("", program), *delegates]]
+    contents = {}
+    for _, own in named_data.weights(program):
+        name = original_name(own, edge.methods)
+        if name in written:
+            tensor = named_data.tensor(program, own)
+            contents[name] = form(tensor), digests.content(tensor)
+    return Buffers(parts, contents, [])
 
 
-def share(edge: EdgeProgramManager, named: Collection[str]) -> None:
-    """Prepares methods for `share_mutable_buffers`.
+def _part(backend: str, program: ExportedProgram, methods: Collection[str], written: Collection[str]) -> Part:
+    """Describes a method without its delegates, or a delegate.
 
-    ExecuTorch shares buffers by name when it plans memory. If one method writes to a buffer, the buffer must not be a
-    constant in any other method, and must not be inside a delegate. This function removes the tags of such buffers.
+    A program lists the buffers of the whole module. A buffer that it overwrites is used, though no node reads it.
+    """
+    own = {original_name(name, methods) for name in program.graph_signature.buffers_to_mutate.values()}
+    read = {original_name(name, methods) for node, name in named_data.weights(program) if node.users}
+    return Part(backend, sorted((read | own) & {*written, *own}), sorted(own))
+
+
+def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
+    """Adds the buffers that have a place in the memory for shared buffers.
 
     Args:
-        edge: The lowered methods. The metadata of their placeholders is changed in place.
+        buffers: The buffers of a method.
+        program: The method with planned memory.
+    """
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    specs = [(name, node.meta["spec"]) for node, name in named_data.weights(program)]
+    places = [
+        Planned(name, spec.mem_offset, spec.allocated_memory, name in written)
+        for name, spec in specs
+        if spec.mem_id == _ARENA
+    ]
+    return replace(buffers, planned=places)
+
+
+def check(methods: dict[str, Buffers], written: Collection[str], named: Collection[str]) -> None:
+    """Checks that methods can share the buffers that they write to.
+
+    ExecuTorch shares buffers by name when it plans memory. If one method writes to a buffer, the buffer must not be a
+    constant in any other method, and must not be inside a delegate.
+
+    Args:
+        methods: The buffers of each method, by name.
+        written: The buffers that methods write to according to their exports.
         named: The backends that the plan names.
 
     Raises:
         BuildError: A delegate keeps a shared buffer as its own state or treats it as a constant, or two methods have
             different buffers of the same name.
     """
-    written = _writers(edge)
-    problems = [*_unequal(edge, written), *_taken(edge, written, named)]
-    for method in edge.methods:
-        for node, name in named_data.weights(edge.exported_program(method)):
-            if original_name(name, edge.methods) in written:
-                named_data.untag(node)
+    writers: dict[str, str] = {}
+    for method, buffers in sorted(methods.items()):
+        for name in [name for part in buffers.parts for name in part.written]:
+            writers.setdefault(name, method)
+    problems = [*_unequal(methods, writers), *_taken(methods, writers, named)]
     if problems:
         raise BuildError(problems)
+    unknown = sorted(writers.keys() - set(written))
+    if unknown:
+        raise AssertionError(f"methods write to {unknown}, which their exports do not show")
 
 
-class _Part(NamedTuple):
-    """A method without its delegates, or one of its delegates."""
-
-    method: str
-    delegate: LoweredBackendModule | None
-    program: ExportedProgram
-
-
-def _parts(edge: EdgeProgramManager) -> Iterator[_Part]:
-    for method in sorted(edge.methods):
-        program = edge.exported_program(method)
-        yield _Part(method, None, program)
-        for delegate in named_data.delegates(program.graph_module):
-            yield _Part(method, delegate, delegate.original_module)
-
-
-def _writers(edge: EdgeProgramManager) -> dict[str, str]:
-    """The buffers that methods or their delegates write to, each with the first method that writes to it."""
-    writers: dict[str, str] = {}
-    for part in _parts(edge):
-        for name in sorted(_written(part.program, edge.methods)):
-            writers.setdefault(name, part.method)
-    return writers
-
-
-def _taken(edge: EdgeProgramManager, written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
-    """Reports written buffers inside delegates: methods cannot share them.
-
-    Args:
-        edge: The lowered methods.
-        written: The buffers that methods write to, each with the first method that does.
-        named: The backends that the plan names.
-    """
+def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
+    """Reports written buffers inside delegates: methods cannot share them."""
     users: dict[str, set[str]] = {}
-    for part in _parts(edge):
-        for name in _used(part.program, edge.methods) & written.keys():
-            users.setdefault(name, set()).add(part.method)
-    for method, delegate, program in _parts(edge):
-        if delegate is None:
-            continue
-        own = _written(program, edge.methods)
-        for name in sorted(_used(program, edge.methods) & written.keys()):
-            path, others = ("methods", method, "partitioners"), sorted(users[name] - {method})
-            without = "remove the backend from this method, or remove `share_mutable_buffers`"
-            if name not in own:
-                message = f"{delegate.backend_id} treats `{name}` as a constant, but `{written[name]}` writes to it"
-                yield Problem(message, path, without)
-            elif others:
-                message = (
-                    f"{delegate.backend_id} keeps `{name}` inside its delegate, so {_listed(others)} cannot share it"
-                )
-                yield Problem(message, path, backends.mutable_buffers_hint(delegate.backend_id, named) or without)
+    for method, buffers in methods.items():
+        for name in [name for part in buffers.parts for name in part.used]:
+            users.setdefault(name, set()).add(method)
+    for method, buffers in sorted(methods.items()):
+        path = ("methods", method, "partitioners")
+        for part in [part for part in buffers.parts if part.backend]:
+            for name in [name for name in part.used if name in writers]:
+                others = sorted(users[name] - {method})
+                without = "remove the backend from this method, or remove `share_mutable_buffers`"
+                if name not in part.written:
+                    message = f"{part.backend} treats `{name}` as a constant, but `{writers[name]}` writes to it"
+                    yield Problem(message, path, without)
+                elif others:
+                    message = f"{part.backend} keeps `{name}` inside its delegate, so {_listed(others)} cannot share it"
+                    yield Problem(message, path, backends.mutable_buffers_hint(part.backend, named) or without)
 
 
 def _listed(methods: list[str]) -> str:
     return " and ".join(f"`{method}`" for method in methods)
 
 
-def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]:
+def _unequal(methods: dict[str, Buffers], shared: Collection[str]) -> list[Problem]:
     """Reports buffers of `shared` that have the same name in two methods but differ, so that they cannot be shared."""
-    first: dict[str, tuple[str, torch.Tensor]] = {}
+    first: dict[str, tuple[str, str, str]] = {}
     problems = []
-    for method in sorted(edge.methods):
-        program = edge.exported_program(method)
-        for own in sorted({name for _, name in named_data.weights(program)}):
-            name, tensor = original_name(own, edge.methods), named_data.tensor(program, own)
+    for method, buffers in sorted(methods.items()):
+        for name, (ours, digest) in sorted(buffers.contents.items()):
             if name not in shared:
                 continue
-            other, known = first.setdefault(name, (method, tensor))
-            if not equal(tensor, known):
-                ours, theirs = form(tensor), form(known)
+            other, theirs, known = first.setdefault(name, (method, ours, digest))
+            if (ours, digest) != (theirs, known):
                 if ours == theirs:
                     message = f"`{name}` has other initial values than in `{other}`"
                 else:
@@ -185,31 +214,49 @@ def _unequal(edge: EdgeProgramManager, shared: Collection[str]) -> list[Problem]
     return problems
 
 
-def check_shared(manager: ExecutorchProgramManager) -> None:
-    """Checks that each buffer that methods share has the same place in the memory plans of all of them.
+def lay_out(plans: dict[str, ExecutionPlan], methods: dict[str, Buffers]) -> None:
+    """Gives each shared buffer the same place in the memory plans of all methods.
+
+    Buffers get their places in the order in which the methods write to them, as in ExecuTorch's own plan.
 
     Args:
-        manager: The program, with planned memory.
+        plans: The execution plan of each method, by name. They are changed in place.
+        methods: The buffers of each method, by name.
 
     Raises:
-        BuildError: A buffer has different places, or no place.
+        BuildError: A buffer has no place in a method, or different sizes in two methods.
     """
-    programs = {method: manager.exported_program(method) for method in sorted(manager.methods)}
-    written = {name for program in programs.values() for name in program.graph_signature.buffers_to_mutate.values()}
-    places: dict[str, dict[str, tuple[int | None, int | None]]] = {}
-    for method, program in programs.items():
-        for node, name in named_data.weights(program):
-            if name in written:
-                spec = node.meta["spec"]
-                places.setdefault(name, {})[method] = spec.mem_id, spec.mem_offset
-    problems = [
-        Problem(
-            f"`{name}` is not one buffer of {_listed(list(of_methods))}: their memory plans give it different places",
-            ("share_mutable_buffers",),
-            "use the same memory planning for all methods, or remove `share_mutable_buffers`",
-        )
-        for name, of_methods in sorted(places.items())
-        if len(of_methods) > 1 and (len(set(of_methods.values())) > 1 or None in next(iter(of_methods.values())))
-    ]
-    if problems:
-        raise BuildError(problems)
+    places: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    end = 0
+    for _, buffers in sorted(methods.items()):
+        for buffer in buffers.planned:
+            if buffer.written and buffer.name not in places:
+                places[buffer.name], sizes[buffer.name] = end, buffer.size
+                end += buffer.size
+    for method, buffers in sorted(methods.items()):
+        wrong = [buffer.name for buffer in buffers.planned if sizes.get(buffer.name) != buffer.size]
+        wrong += [name for name in buffers.parts[0].written if name not in {each.name for each in buffers.planned}]
+        if wrong:
+            raise BuildError.at(
+                ("share_mutable_buffers",),
+                f"`{wrong[0]}` is not one buffer of all methods: it has no place in the memory plan of `{method}`",
+                "use the same memory planning for all methods, or remove `share_mutable_buffers`",
+            )
+        _move(plans[method], buffers.planned, places)
+        plans[method].non_const_buffer_sizes[_ARENA] = end
+
+
+def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> None:
+    """Moves the values of a plan that are in shared buffers, or are views of them."""
+    for value in plan.values:
+        tensor = value.val
+        if isinstance(tensor, Tensor) and tensor.allocation_info and tensor.allocation_info.memory_id == _ARENA:
+            offset = tensor.allocation_info.memory_offset
+            holders = [each for each in own if each.offset <= offset < each.offset + each.size]
+            holders = holders or [each for each in own if each.offset == offset]  # it has no elements
+            tensor.allocation_info = _allocation(places[holders[0].name] + offset - holders[0].offset)
+
+
+def _allocation(offset: int) -> AllocationDetails:
+    return AllocationDetails(memory_id=_ARENA, memory_offset_low=offset & 0xFFFFFFFF, memory_offset_high=offset >> 32)

@@ -1,6 +1,7 @@
 """Saves and reads an export as a directory: every method without its weights, and the facts that lowering needs.
 
-    module.json           names, shapes and origin of the parameters and buffers; modules to import before loading
+    module.json           names, shapes and origin of the parameters and buffers; modules to import before loading;
+                          the buffers that methods write to
     methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
     made.safetensors      tensors from the factory or the export that no weights file holds, except all zeros
     constants.safetensors tensors that constant methods from code return
@@ -30,6 +31,7 @@ from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
 from etbuild.export.layout import METHODS, PLAN, ExportFiles
+from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
@@ -40,7 +42,7 @@ from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.plan import ExportPlan, read_plan
 
-_SCHEMA = "executorch-export/v3"
+_SCHEMA = "executorch-export/v4"
 _MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
@@ -58,6 +60,7 @@ class SavedExport:
         zeros: Names of the tensors that are all zeros and that no weights file holds.
         constants: The values of the constant methods that come from code, by name.
         imports: Modules that must be imported before a method is loaded.
+        written: The buffers that methods write to.
         sources: The sources in the export: the file of each, by its import path.
         export_plan: The plan by which lowering must export the methods; None if the export contains them.
     """
@@ -67,6 +70,7 @@ class SavedExport:
     zeros: list[str]
     constants: dict[str, object]
     imports: list[str]
+    written: frozenset[str]
     sources: dict[str, Path]
     export_plan: ExportPlan | None
 
@@ -114,6 +118,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
+    written = sorted({name for program in programs.values() for name in written_buffers(program, programs.keys())})
     zeros = _save_made(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan.lowering_callables]
     roots += export_plan.model.modules if roots else []
@@ -121,7 +126,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
     facts["constants"] = _save_constants(directory, export.constants)
-    _write_module(directory, {**facts, "imports": [*libraries, *imports]})
+    _write_module(directory, {**facts, "imports": [*libraries, *imports], "written": written})
 
 
 def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:
@@ -139,7 +144,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     saved = _save_constants(directory, constants)
-    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "constants": saved})
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "written": [], "constants": saved})
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
@@ -308,6 +313,7 @@ def read(export: ExportFiles) -> SavedExport:
             content["zeros"],
             _read_constants(directory, content["constants"]),
             content["imports"],
+            frozenset(content["written"]),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             read_plan(directory / PLAN, ExportPlan) if export.together else None,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.parts import MemoryPlanning, Names
-from etbuild.plan.plan import LowerPlan, MethodPlan
+from etbuild.plan.plan import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -77,10 +77,11 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def backend_config(
-    lower_plan: LowerPlan,
+    lower_plan: MethodPlan,
     passes: list[Any],
     external_constants: Callable[[torch.fx.Node], str | None] | bool,
     finder: SourceFinder,
+    also_written: Collection[str] = (),
 ) -> ExecutorchBackendConfig:
     """The configuration of `to_executorch`.
 
@@ -89,6 +90,7 @@ def backend_config(
         passes: Passes that run before memory is planned, after those of the recipe.
         external_constants: ExecuTorch's option `external_constants`.
         finder: Finds declared sources, which may contain planning algorithms.
+        also_written: With `share_mutable_buffers`, the buffers that any method of the program writes to.
 
     Raises:
         InputError: The plan names an operator or a planning algorithm that does not exist.
@@ -97,7 +99,7 @@ def backend_config(
     inplace = _operators(settings.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
     fields = {
         **settings.fields(),
-        "memory_planning_pass": _memory_planning(lower_plan, finder),
+        "memory_planning_pass": _memory_planning(lower_plan, finder, also_written),
         "sym_shape_eval_pass": _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass](),
         "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass),
         "propagate_device_config": _propagate_device_config(lower_plan),
@@ -109,7 +111,7 @@ def backend_config(
 
 
 def _started_from_recipe(
-    lower_plan: LowerPlan, fields: dict[str, Any], finder: SourceFinder
+    lower_plan: MethodPlan, fields: dict[str, Any], finder: SourceFinder
 ) -> tuple[list[Any], dict[str, Any]]:
     """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
     recipe = lower_plan.recipe
@@ -129,7 +131,7 @@ def _started_from_recipe(
     return kept.pop("passes"), {**fields, **kept}
 
 
-def _propagate_device_config(lower_plan: LowerPlan) -> dict[str, PropagateDeviceConfig]:
+def _propagate_device_config(lower_plan: MethodPlan) -> dict[str, PropagateDeviceConfig]:
     setting = lower_plan.executorch.propagate_device_config
     return {
         method: PropagateDeviceConfig(
@@ -139,27 +141,51 @@ def _propagate_device_config(lower_plan: LowerPlan) -> dict[str, PropagateDevice
     }
 
 
-def _memory_planning(lower_plan: LowerPlan, finder: SourceFinder) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
+class SharedMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]
+    """Plans a buffer that only other methods write to in the same way as one that this method writes to.
+
+    Args:
+        written: The names of the buffers that methods of the program write to.
+        options: The arguments of ExecuTorch's pass.
+    """
+
+    def __init__(self, written: Collection[str], **options: Any) -> None:
+        super().__init__(**options, share_mutable_buffers=True)
+        self._written = frozenset(written)
+
+    def run_multimethod(self) -> None:
+        """Gives the buffers their places, after all methods were planned."""
+        for name in sorted(self.state.maybe_mutable_buffers.keys() & self._written):
+            self.state.mutable_buffers.setdefault(name, set())
+        super().run_multimethod()
+
+
+def _memory_planning(
+    lower_plan: MethodPlan, finder: SourceFinder, also_written: Collection[str]
+) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """Makes new passes, because passes keep state.
 
     If all methods have the same options, they get one pass: only one pass can plan shared buffers of all methods.
     """
     by_method = lower_plan.memory_planning
     passes_by_method = {
-        method: _memory_planning_pass(said, lower_plan.share_mutable_buffers, method, finder)
+        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method, finder)
         for method, said in sorted(by_method.items())
     }
     alike = len(set(by_method.values())) == 1
     return next(iter(passes_by_method.values())) if alike else passes_by_method
 
 
-def _memory_planning_pass(said: MemoryPlanning, share: bool, method: str, finder: SourceFinder) -> MemoryPlanningPass:
+def _memory_planning_pass(
+    said: MemoryPlanning, written: Collection[str] | None, method: str, finder: SourceFinder
+) -> MemoryPlanningPass:
     name = said.memory_planning_algo
     if name in _ALGORITHMS:
         algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
         algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
-    return MemoryPlanningPass(**{**said.fields(), "memory_planning_algo": algorithm, "share_mutable_buffers": share})
+    options = {**said.fields(), "memory_planning_algo": algorithm}
+    return MemoryPlanningPass(**options) if written is None else SharedMemoryPlanning(written, **options)
 
 
 def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:

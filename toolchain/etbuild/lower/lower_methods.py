@@ -38,8 +38,6 @@ def lower_programs(
 ) -> EdgeProgramManager:
     """Lowers methods together.
 
-    The caller must then arrange their named data with `named_data.arrange`.
-
     Args:
         lower_plan: The lower plan.
         programs: The exported program of each method, by name. They are changed in place.
@@ -78,7 +76,6 @@ def lower_programs(
             # ExecuTorch does not treat an empty mapping or an empty list as "no passes".
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
             partitioner={name: lists.lists[name] for name in methods},
-            constant_methods=dict(sorted(lower_plan.constant_methods.items())) or None,
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
         )
         lists.claims.check(edge)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import EdgeProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
@@ -254,8 +254,15 @@ def clashes_told_later() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """A blob that one delegate stores under a key."""
+class Request:
+    """A blob that one delegate stores under a key.
+
+    Attributes:
+        method: The name of the delegate's method.
+        backend: ExecuTorch's name of the delegate's backend.
+        data: The blob.
+        entry: ExecuTorch's entry for it: its alignment in bytes, and the layout of its tensor.
+    """
 
     method: str
     backend: str
@@ -271,36 +278,39 @@ class _Request:
         return f"{self.backend} of `{self.method}`"
 
 
-def arrange(edge: EdgeProgramManager, claims: Claims) -> None:
+def arrange(requests: Iterable[tuple[str, Request]], claims: Claims) -> NamedDataStore:
     """Decides for each blob of the delegates which file it goes to, independently of the order of the methods.
 
     A blob that a tagged and an untagged weight share goes to the tag. A blob that several shards of a tag share goes to
     the first of them. A blob that several delegates store gets an alignment that suits all of them.
 
     Args:
-        edge: The lowered methods. Their store of named data is replaced.
+        requests: What the delegates of all methods store, by key, in the order of the methods' names.
         claims: For each key of all methods, the shards that claim it.
+
+    Returns:
+        ExecuTorch's store of all blobs.
 
     Raises:
         BuildError: Two tags claim a blob, delegates store different blobs under one key, or the alignments in one file
             have no common multiple up to 2 MiB.
     """
-    asked: dict[str, list[_Request]] = {}
-    for key, request in _requests(edge):
+    asked: dict[str, list[Request]] = {}
+    for key, request in requests:
         asked.setdefault(key, []).append(request)
     _check_requests(asked)
     arranged = NamedDataStore()
-    for key, requests in sorted(asked.items()):
-        data, layout = requests[-1].data, requests[-1].entry.tensor_layout
-        alignment = math.lcm(*(request.alignment for request in requests))
+    for key, of_key in sorted(asked.items()):
+        data, layout = of_key[-1].data, of_key[-1].entry.tensor_layout
+        alignment = math.lcm(*(request.alignment for request in of_key))
         arranged.add_named_data(key, data, alignment, _only_shard(claims[key], len(data)), layout)
     for entries in (arranged.pte_data, *arranged.external_data.values()):
         _align_together(entries.values())
         _check_alignments({key: asked[key] for key in entries})
-    edge._named_data_store = arranged
+    return arranged
 
 
-def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
+def requests(edge: EdgeProgramManager) -> Iterator[tuple[str, Request]]:
     """Each blob that a delegate stores, with its key, in the order of the methods' names."""
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
@@ -308,10 +318,10 @@ def _requests(edge: EdgeProgramManager) -> Iterator[tuple[str, _Request]]:
             stores = (output.pte_data, *output.external_data.values()) if output is not None else ()
             for entries in stores:
                 for key, entry in entries.items():
-                    yield key, _Request(method, delegate.backend_id, output.buffers[entry.buffer_index], entry)
+                    yield key, Request(method, delegate.backend_id, output.buffers[entry.buffer_index], entry)
 
 
-def _check_requests(asked: dict[str, list[_Request]]) -> None:
+def _check_requests(asked: dict[str, list[Request]]) -> None:
     """Fails if delegates store different blobs under one key, or if an alignment is not a positive integer."""
     problems = []
     for key, requests in sorted(asked.items()):
@@ -346,7 +356,7 @@ def _align_together(entries: Iterable[DataEntry]) -> None:
             entry.alignment = alignment
 
 
-def _check_alignments(asked: dict[str, list[_Request]]) -> None:
+def _check_alignments(asked: dict[str, list[Request]]) -> None:
     """Fails if the common multiple of the alignments in one file is too large: each blob may add that much padding."""
     askers = {each.alignment: each for requests in asked.values() for each in requests}
     if math.lcm(*askers) > _MOST_ALIGNMENT:
@@ -387,7 +397,7 @@ def _claims_by_content(
         for key, entry in entries.items():
             blob = output.buffers[entry.buffer_index]
             for name, weight in by_size.get(len(blob), ()):
-                if blob_bytes(blob) == _tensor_content(weight):
+                if blob_bytes(blob) == tensor_content(weight):
                     yield key, shards[name]
 
 
@@ -396,7 +406,8 @@ def blob_bytes(blob: CordBuffer) -> bytes:
     return blob.to_bytes() if releases.is_file_backed(blob) else bytes(blob)
 
 
-def _tensor_content(weight: torch.Tensor) -> bytes:
+def tensor_content(weight: torch.Tensor) -> bytes:
+    """The bytes of a tensor's elements in their logical order."""
     return bytes(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
@@ -427,58 +438,32 @@ def _check_untagged(
         )
 
 
-def keys(delegate: LoweredBackendModule) -> set[str]:
-    """The keys of all blobs that a delegate reads at run time."""
-    output = delegate.named_data_store_output
-    return set() if output is None else set(output.pte_data).union(*output.external_data.values())
-
-
-def portable_weights(edge: EdgeProgramManager, shard: str) -> set[str]:
-    """Names of a shard's constants that no delegate took. A buffer that a method writes to is not a constant.
-
-    Args:
-        edge: The lowered methods.
-        shard: The name of the shard.
-    """
-    programs = [edge.exported_program(method) for method in edge.methods]
-    return {
-        name
-        for program in programs
-        for node, name in weights(program)
-        if shard_of(node) == shard and name not in program.graph_signature.buffers_to_mutate.values()
-    }
-
-
-def program_alignment(edge: EdgeProgramManager, alignment: int) -> int:
+def program_alignment(store: NamedDataStore, alignment: int) -> int:
     """The alignment that a program's segments need so that each blob of named data is aligned as its backend requires.
 
     ExecuTorch aligns each blob relative to the start of the segments, so that this start has to be aligned too.
 
     Args:
-        edge: The lowered methods, with arranged named data.
+        store: The arranged blobs.
         alignment: The least alignment of the segments, in bytes.
 
     Returns:
         An alignment in bytes, a multiple of `alignment`.
     """
-    return math.lcm(alignment, *(entry.alignment for entry in edge._named_data_store.pte_data.values()))
+    return math.lcm(alignment, *(entry.alignment for entry in store.pte_data.values()))
 
 
-def files_by_shard(edge: EdgeProgramManager, manager: ExecutorchProgramManager, alignment: int) -> dict[str, Cord]:
+def files_by_shard(store: NamedDataStore, written: dict[str, Cord], alignment: int) -> dict[str, Cord]:
     """The content of the named-data file of each shard. Its blobs are in the order of their keys, not of the graph.
 
     Args:
-        edge: The lowered methods, with arranged named data.
-        manager: The program that was made of them.
+        store: The arranged blobs.
+        written: ExecuTorch's content of the file of each shard.
         alignment: The least alignment of a blob in its file, in bytes.
     """
-    alignments = {
-        key: entry.alignment
-        for entries in edge._named_data_store.external_data.values()
-        for key, entry in entries.items()
-    }
+    alignments = {key: entry.alignment for entries in store.external_data.values() for key, entry in entries.items()}
     files = {}
-    for shard, file in sorted((manager._tensor_data or {}).items()):
+    for shard, file in sorted(written.items()):
         content, blobs = _pieces(file)
         entries = {
             named.key: DataEntry(named.segment_index, alignments.get(named.key, 1), named.tensor_layout)

@@ -16,7 +16,7 @@ from torch.fx.passes.infra.pass_manager import PassManager
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.parts import Names
-from etbuild.plan.plan import LowerPlan, MethodPlan
+from etbuild.plan.plan import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -77,7 +77,7 @@ def edge_manager(
     return lowered
 
 
-def executorch(lower_plan: LowerPlan, finder: SourceFinder) -> list[Any]:
+def executorch(lower_plan: MethodPlan, finder: SourceFinder) -> list[Any]:
     """The manifest's passes that run on each method before its memory is planned.
 
     Args:

@@ -38,6 +38,10 @@ class Digests:
         digest, uniform = self._tensor(tensor)
         return identity(digest, name if uniform else None)
 
+    def content(self, tensor: torch.Tensor) -> str:
+        """The digest of a tensor's elements in their logical order, in hex."""
+        return self._tensor(tensor)[0]
+
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
         """The digest of a tensor's elements in their logical order, and whether all elements are equal."""
         contiguous = tensor.detach().contiguous()

@@ -549,6 +549,21 @@ class Executorch(Part):
     to_out_var_pass: dict[str, bool]
     propagate_device_config: dict[str, bool | dict[str, bool]]
 
+    def of_method(self, name: str) -> Executorch:
+        """A copy without what is only read for other methods, or for the file of the whole program."""
+        devices = {
+            key: value.get(name, False) if isinstance(value, dict) else value
+            for key, value in self.propagate_device_config.items()
+        }
+        return self.replace(
+            propagate_device_config=devices,
+            extract_delegate_segments=True,
+            segment_alignment=1,
+            constant_tensor_alignment=None,
+            delegate_alignment=None,
+            external_mutable_weights=False,
+        )
+
 
 class MemoryPlanning(Part):
     """Arguments of ExecuTorch's `MemoryPlanningPass`, with its names."""

@@ -7,7 +7,7 @@ Each step has its own plan, which contains what the step may read:
     Plan          everything
     ExportPlan    what the export of all methods depends on
     MethodPlan    what lowering one method by itself depends on, in addition to the exported method
-    LowerPlan     what lowering all methods depends on: a `MethodPlan`, and what is read after they are lowered
+    LowerPlan     what lowering all methods depends on: a `MethodPlan` of all methods, and more
 
 The report's options and the checks are only in `Plan`: they are read at the end, so a change of them lowers nothing
 again.
@@ -118,7 +118,7 @@ def _read_constant(value: Any) -> object:
 
 
 class _LoweredMethod(Protocol):
-    """A method of a `Plan` or a `LowerPlan`."""
+    """A method of a `Plan` or a `MethodPlan`."""
 
     @property
     def partitioners(self) -> tuple[BackendEntry, ...]:
@@ -277,7 +277,9 @@ class MethodPlan(_Lowered):
         custom_ops: Operators that do not belong to PyTorch.
         edge_compile: The configuration of the edge dialect.
         passes: Callables that return passes.
-        constant_methods: The values of constant methods, by name.
+        executorch: The configuration of the program.
+        memory_planning: How the memory of each method is planned, by name.
+        share_mutable_buffers: Whether all methods that write to a buffer share it.
     """
 
     SCHEMA = "executorch-lower-plan/v1"
@@ -291,6 +293,8 @@ class MethodPlan(_Lowered):
         "custom_ops": CustomOps.from_json,
         "edge_compile": EdgeCompile.from_json,
         "passes": LowerPasses.from_json,
+        "executorch": Executorch.from_json,
+        "memory_planning": each_of(MemoryPlanning.from_json),
     }
 
     name: str
@@ -302,7 +306,9 @@ class MethodPlan(_Lowered):
     custom_ops: CustomOps
     edge_compile: EdgeCompile
     passes: LowerPasses
-    constant_methods: dict[str, object]
+    executorch: Executorch
+    memory_planning: dict[str, MemoryPlanning]
+    share_mutable_buffers: bool
 
     @property
     def _methods(self) -> Mapping[str, _LoweredMethod]:
@@ -319,40 +325,26 @@ class MethodPlan(_Lowered):
         return self.edge_compile.to_json() == EDGE_COMPILE
 
     def of_method(self, name: str) -> MethodPlan:
-        """The plan for lowering this method by itself. It leaves out what is read after all methods are lowered."""
-        return MethodPlan(
-            name=self.name,
-            weights=self.weights,
-            cast=self.cast,
-            methods={name: self.methods[name]},
-            recipe=self.recipe,
-            named_data=self.named_data,
-            custom_ops=self.custom_ops,
-            edge_compile=self.edge_compile,
-            passes=LowerPasses(self.passes.edge, self.passes.edge_manager, ()),
-            constant_methods={},
-        )
+        """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
+        fields = {field: value for field, value in self.fields().items() if field in MethodPlan._FIELDS}
+        alone = {
+            "methods": {name: self.methods[name]},
+            "memory_planning": {name: self.memory_planning[name]},
+            "executorch": self.executorch.of_method(name),
+        }
+        return MethodPlan(**{**fields, **alone})
 
 
 class LowerPlan(MethodPlan):
     """What lowering depends on, in addition to the exported methods: a `MethodPlan` of all methods, and more.
 
     Attributes:
-        executorch: The configuration of the program.
-        memory_planning: How the memory of each method is planned, by name.
-        share_mutable_buffers: Whether all methods that write to a buffer share it.
+        constant_methods: The values of constant methods, by name.
     """
 
     DEFINITION = "plan#lowerPlan"
-    _READERS: ClassVar[Readers] = {
-        **MethodPlan._READERS,
-        "executorch": Executorch.from_json,
-        "memory_planning": each_of(MemoryPlanning.from_json),
-    }
 
-    executorch: Executorch
-    memory_planning: dict[str, MemoryPlanning]
-    share_mutable_buffers: bool
+    constant_methods: dict[str, object]
 
 
 class Plan(_Lowered):

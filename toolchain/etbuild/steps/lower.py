@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
-from etbuild.lower.weight_sharing import Places
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, weights_names
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
@@ -34,11 +33,11 @@ from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
+    from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emit_program import ProgramInputs
     from etbuild.export.archive import SavedExport
-    from etbuild.lower.finite_weights import NonFinite
     from etbuild.model.weights_files import TensorFacts
 
 
@@ -64,41 +63,32 @@ class Lowering(Generic[PlanT_co]):
     effort: Effort
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """All methods, lowered.
-
-    Attributes:
-        edge: The methods.
-        shards: The shard of each parameter that has a tag, by name.
-        places: Where the weights of each method are stored.
-        non_finite: The weights with elements that are NaN or infinite.
-    """
-
-    edge: EdgeProgramManager
-    shards: dict[str, str]
-    places: Places
-    non_finite: NonFinite
+def separable(lower_plan: LowerPlan, export: ExportFiles) -> bool:
+    """Whether the methods of a program can be lowered one by one, which gives the same program."""
+    return _why_together(lower_plan, export, several=len(lower_plan.methods) > 1) is None
 
 
-def separable(lower_plan: MethodPlan, export: ExportFiles) -> bool:
-    """Whether there are several methods, and lowering them one by one gives the same program."""
-    return len(lower_plan.methods) > 1 and _why_together(lower_plan, export) is None
-
-
-def _why_together(lower_plan: MethodPlan, export: ExportFiles) -> str | None:
-    """The reason why methods must be lowered together; None if no reason is known before they are lowered."""
+def _why_together(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
+    """The reason why methods must be lowered together, for users; None if there is none."""
     if export.together:
         return "its export has no methods without their weights"
+    if not releases.fitting():
+        return "this version of torch or ExecuTorch is not known"
+    return _looks_at_others(lower_plan) if several else None
+
+
+def _looks_at_others(lower_plan: MethodPlan) -> str | None:
+    """What may look at several methods at once."""
+    passes = lower_plan.passes
     if not backends.separable(lower_plan.backends):
         return "one of its backends may look at several methods"
     if lower_plan.recipe is not None:
         return "its recipe may look at several methods"
-    if lower_plan.passes.edge or lower_plan.passes.edge_manager:
+    if passes.edge or passes.edge_manager or passes.executorch:
         return "its passes may look at several methods"
     if not lower_plan.has_default_edge_compile:
         return "its `edge_compile` is not ExecuTorch's own"
-    return None if releases.fitting() else "this version of torch or ExecuTorch is not known"
+    return None
 
 
 def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact]:
@@ -115,7 +105,8 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
         InputError: A declared input is missing or does not fit.
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
-    if what.effort.accelerate and what.effort.jobs > 1 and separable(what.plan, what.export):
+    one_by_one = what.effort.accelerate and what.effort.jobs > 1 and len(what.plan.methods) > 1
+    if one_by_one and separable(what.plan, what.export):
         with artifacts.staging(directory) as staged:
             methods = {name: staged / name for name in what.plan.methods}
             for path in methods.values():
@@ -156,40 +147,45 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
 
 
 def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
-    """Lowers one method by itself.
+    """Lowers and emits one method by itself.
 
     Args:
         what: The method. It may contain others; what its plan says about them is not read.
         name: The method's name.
-        directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty. If
-            the method has to be lowered with the others, the reason is written there.
+        directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
     with _lowering_with_operators(what) as (saved, context):
-        from etbuild.lower import method_archive, named_data
+        from etbuild.emit import method_archive
+        from etbuild.emit.emit_methods import Lowered, emit_methods
         from etbuild.lower.finite_weights import non_finite
         from etbuild.lower.lower_methods import lower_programs
 
         part = what.plan.of_method(name)
-        try:
-            reason = _why_together(part, what.export)
-            if reason is not None:
-                raise method_archive.CannotSave(reason)
-            with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
-                content, shards = _read_weights(part, saved, what.inputs)
-                programs = _load(saved, content, [name], context.finder)
-                method_archive.check(programs[name])
-                weights = non_finite(programs)
-                edge = lower_programs(part, programs, shards, context.finder)
-                claims = named_data.claims(edge, shards)
-                places = weight_places_of(edge, part)[name]
-                facts = method_archive.Facts(claims, places, weights)
-                method_archive.write(directory, name, edge.exported_program(name), facts, content)
-        except method_archive.CannotSave as error:
-            method_archive.write_reason(directory, name, str(error))
+        with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
+            content, shards = _read_weights(part, saved, what.inputs)
+            programs = _load(saved, content, [name], context.finder)
+            weights = non_finite(programs)
+            edge = lower_programs(part, programs, shards, context.finder)
+            emitted = emit_methods(part, Lowered(edge, shards, weights, saved.written), context.finder)
+            method_archive.write(directory, name, emitted, content)
+
+
+def lower_one_of_several(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
+    """Lowers and emits one method of a program with several; or writes the reason why they must be lowered together.
+
+    The arguments and errors are those of `lower_method`.
+    """
+    reason = _why_together(what.plan, what.export, several=True)
+    if reason is None:
+        lower_method(what, name, directory)
+    else:
+        from etbuild.emit import method_archive
+
+        method_archive.write_reason(directory, name, reason)
 
 
 def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
@@ -207,24 +203,30 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
         InputError: A declared input is missing or does not fit, or a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering_with_operators(what) as (saved, context):
-        from etbuild.lower import method_archive
+    with _lowering(what) as (saved, context):
+        from etbuild.emit import method_archive
+        from etbuild.export import custom_ops
 
         what = _with_constants(what, saved)
-        methods = {name: method_archive.read(path, name) for name, path in directories.items()}
+        methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
         for name, method in methods.items():
             if method.why_not is not None:
                 why_not = printable(method.why_not)
                 print(f"note: all methods are lowered together, because of `{name}`: {why_not}", file=sys.stderr)
+                custom_ops.load(what.plan.custom_ops, context)
                 return _lower_together(what, saved, context, directory)
-        with accelerated() if what.effort.accelerate else nullcontext():
-            with what.stage("merge the methods"):
-                _import_modules(saved, context.finder)
-                content, shards = _read_weights(what.plan, saved, what.inputs)
-                edge = method_archive.merge(methods, content, shards, what.plan.constant_methods)
-            weights = {weight: counted for method in methods.values() for weight, counted in method.non_finite.items()}
-            lowered = Lowered(edge, shards, {name: method.places for name, method in methods.items()}, weights)
-            return emit_program(what.plan, lowered, context, directory)
+        with what.stage("merge the methods"):
+            content: dict[str, torch.Tensor] = {}
+            if any(method.reads_weights for method in methods.values()):
+                content, _ = _read_weights(what.plan, saved, what.inputs)
+            parts = [method_archive.load(method, content) for method in methods.values()]
+        return write_program(what.plan, parts, _program_inputs(what.plan, saved), context, directory)
+
+
+def _program_inputs(lower_plan: LowerPlan, saved: SavedExport) -> ProgramInputs:
+    from etbuild.emit.emit_program import ProgramInputs
+
+    return ProgramInputs(_shards(lower_plan, saved.tensors), saved.written)
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
@@ -245,8 +247,8 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         saved = archive.read(what.export)
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
-            from etbuild.emit.emit_program import emit  # noqa: F401
-            from etbuild.lower import method_archive  # noqa: F401
+            from etbuild.emit import method_archive  # noqa: F401
+            from etbuild.emit.emit_program import write_program  # noqa: F401
             from etbuild.lower.lower_methods import lower_programs  # noqa: F401
             from etbuild.processes.random_seeds import seed
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
@@ -272,7 +274,7 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
         return
     from etbuild.accelerate.blobs_in_files import blobs_in_files
     from etbuild.accelerate.preprocess_in_parallel import preprocess_in_parallel
-    from etbuild.lower.method_archive import BLOBS
+    from etbuild.emit.method_archive import BLOBS
 
     (directory / BLOBS).mkdir(exist_ok=True)
     with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(effort.jobs):
@@ -282,7 +284,9 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 def _lower_together(
     what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
-    from etbuild.lower import named_data
+    from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.emit.emit_program import ProgramInputs
+    from etbuild.export.written_buffers import written_buffers
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
@@ -290,24 +294,18 @@ def _lower_together(
         with what.stage("read the export and the weights"):
             content, shards = _read_weights(what.plan, saved, what.inputs)
             programs = _load(saved, content, what.plan.methods, context.finder)
+            written = saved.written
     else:
         shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
+        found = [written_buffers(program, programs.keys()) for program in programs.values()]
+        written = frozenset().union(*found)
     weights = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(what.plan, programs, shards, context.finder)
-            named_data.arrange(edge, named_data.claims(edge, shards))
-        with what.stage("look for weights that are there twice"):
-            lowered = Lowered(edge, shards, weight_places_of(edge, what.plan), weights)
-        return emit_program(what.plan, lowered, context, directory)
-
-
-def weight_places_of(edge: EdgeProgramManager, lower_plan: MethodPlan) -> Places:
-    """Where the weights of each lowered method are stored."""
-    from etbuild.lower.weight_storage import Digests, weight_places
-
-    digests, named = Digests(), lower_plan.backends
-    return {name: weight_places(edge.exported_program(name), digests, named) for name in sorted(edge.methods)}
+        with what.stage("emit"):
+            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, written), context.finder)
+        return write_program(what.plan, [emitted], ProgramInputs(shards, written), context, directory)
 
 
 def _read_weights(
@@ -367,14 +365,15 @@ def shards_of(
     return _shards(lower_plan, facts)
 
 
-def emit_program(
-    lower_plan: LowerPlan, lowered: Lowered, context: StepContext, directory: Path
+def write_program(
+    lower_plan: LowerPlan, parts: Sequence[Emitted], inputs: ProgramInputs, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
-    """Makes the program of lowered methods and its named data, and writes the facts of both.
+    """Writes the program of emitted methods, its named data, and the facts of both.
 
     Args:
         lower_plan: What was lowered, and how.
-        lowered: The methods.
+        parts: The methods, in the order of their names.
+        inputs: What else the program consists of.
         context: What every step needs.
         directory: An existing directory for the files.
 
@@ -384,21 +383,20 @@ def emit_program(
     Raises:
         BuildError: The program cannot be written.
     """
-    from etbuild.emit.emit_program import emit
+    from etbuild.emit import emit_program
     from etbuild.export.constant_methods import described
-    from etbuild.lower.lower_methods import operator_counts
 
-    with context.stage("emit"):
-        operators = operator_counts(lowered.edge)
-        emission = emit(lower_plan, lowered.edge, lowered.shards, context.finder, directory)
+    with context.stage("write the program"):
+        emission = emit_program.write_program(lower_plan, parts, inputs, context.finder, directory)
+        methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
         facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
-            "operators": operators,
+            "operators": {name: of_method.operators for name, of_method in methods.items()},
             "named_data": emission.named_data,
-            "sharing": weight_sharing.measure(lowered.places),
-            "non_finite": lowered.non_finite,
+            "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),
+            "non_finite": {name: counted for part in parts for name, counted in part.non_finite.items()},
             "runtime_limits": [limit.facts() for limit in emission.limits],
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
             **_describe_weights(lower_plan, context.inputs),

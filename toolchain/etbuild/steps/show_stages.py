@@ -24,8 +24,8 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.user_code import SourceFinder, importable
-from etbuild.plan.plan import ExportPlan, LowerPlan, Plan
+from etbuild.inputs.user_code import importable
+from etbuild.plan.plan import ExportPlan, Plan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 from etbuild.steps.stages import STAGES, frozen_if_first
@@ -63,7 +63,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
-            from etbuild.emit.emit_program import emit  # noqa: F401
+            from etbuild.emit.emit_program import write_program  # noqa: F401
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
@@ -87,11 +87,14 @@ Write = Callable[[Path], None]
 def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when the caller asks for the next item."""
     from etbuild.analysis.inspection import text
+    from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.emit.emit_program import ProgramInputs
     from etbuild.export import constant_methods
+    from etbuild.export.written_buffers import written_buffers
     from etbuild.files.program_file import describe
     from etbuild.lower import lower_methods
     from etbuild.lower.finite_weights import non_finite
-    from etbuild.steps.lower import Lowered, emit_program, shards_of, weight_places_of
+    from etbuild.steps.lower import shards_of, write_program
 
     exporting, lowering, finder = plan.export_plan, plan.lower_plan, context.finder
     constants = {**lowering.constant_methods, **constant_methods.compute(exporting, finder)}
@@ -109,13 +112,15 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
     weights = non_finite(programs)
+    found = [written_buffers(program, programs.keys()) for program in programs.values()]
+    written = frozenset[str]().union(*found)
     with context.stage("lower"):
-        edge = _lower(lowering, programs, shards, finder)
+        edge = lower_methods.lower_programs(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
-    lowered = Lowered(edge, shards, weight_places_of(edge, lowering), weights)
 
     def emit(directory: Path) -> None:
-        artifacts = emit_program(lowering, lowered, context, directory)
+        emitted = emit_methods(lowering, Lowered(edge, shards, weights, written), finder)
+        artifacts = write_program(lowering, [emitted], ProgramInputs(shards, written), context, directory)
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 
@@ -124,16 +129,6 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
 
 def _quantized_graphs(prepared: dict[str, PreparedMethod]) -> dict[str, str]:
     return {name: _readable(one.quantized) for name, one in prepared.items() if one.quantized is not None}
-
-
-def _lower(
-    lowering: LowerPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
-) -> EdgeProgramManager:
-    from etbuild.lower import lower_methods, named_data
-
-    edge = lower_methods.lower_programs(lowering, programs, shards, finder)
-    named_data.arrange(edge, named_data.claims(edge, shards))
-    return edge
 
 
 def _write_modules(exporting: ExportPlan, modules: Modules, directory: Path) -> None:

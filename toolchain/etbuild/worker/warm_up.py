@@ -52,22 +52,11 @@ def _warm_lowering() -> None:
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.inputs.user_code import SourceFinder
         from etbuild.lower import lower_methods
-        from etbuild.manifest.executorch_options import EDGE_COMPILE
-        from etbuild.plan.parts import BackendEntry, CustomOps, EdgeCompile, LowerMethod, LowerPasses
-        from etbuild.plan.plan import MethodPlan
+        from etbuild.plan.plan import from_manifest
 
-        plan = MethodPlan(
-            name="tiny",
-            weights=(),
-            cast=False,
-            methods={"forward": LowerMethod((BackendEntry("xnnpack", {}),), from_recipe=False)},
-            recipe=None,
-            named_data={},
-            custom_ops=CustomOps((), ()),
-            edge_compile=EdgeCompile.from_json(EDGE_COMPILE),
-            passes=LowerPasses((), (), ()),
-            constant_methods={},
-        )
+        method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
+        manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
+        plan = from_manifest(manifest).lower_plan
         lower_methods.lower_programs(
             plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.UsedSources())
         ).to_executorch()

@@ -1,0 +1,332 @@
+"""Emits lowered methods: ExecuTorch plans their memory and writes down their instructions, constants and delegates.
+
+Methods that were lowered one by one are also emitted one by one. `merge` then puts them into one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir._serialize._cord import Cord
+from executorch.exir.emit import EmitterOutput
+from executorch.exir.program import _program
+from executorch.exir.schema import ExecutionPlan
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind, TensorArgument
+
+from etbuild import backends, releases
+from etbuild.emit import mutable_buffers
+from etbuild.emit.mutable_buffers import Buffers
+from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import SourceFinder, failed
+from etbuild.lower import dequantize, named_data, passes
+from etbuild.lower.executorch_config import backend_config
+from etbuild.lower.finite_weights import NonFinite
+from etbuild.lower.lower_methods import operator_counts
+from etbuild.lower.named_data import Claims, Request
+from etbuild.lower.weight_sharing import Place
+from etbuild.lower.weight_storage import Digests, weight_places
+from etbuild.patching import replaced
+from etbuild.plan.plan import MethodPlan
+from etbuild.results import OperatorCounts
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
+
+
+class Blob:
+    """The content of a constant, or what a backend compiled.
+
+    Args:
+        content: The content: in memory, or in a file.
+        sha256: Its digest in hex, if it is known.
+        weight: The name of the module's parameter or buffer that has this content; None if there is none.
+    """
+
+    def __init__(self, content: CordBuffer, sha256: str | None = None, weight: str | None = None) -> None:
+        self.content = content
+        self._sha256 = sha256
+        self.weight = weight
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the content, in hex."""
+        return releases.sha256_of(self.content).hex() if self._sha256 is None else self._sha256
+
+
+@dataclass(frozen=True)
+class TaggedWeight:
+    """A weight with a shard that portable operators read.
+
+    Attributes:
+        shard: The shard.
+        identity: Its content: see `weight_sharing.identity`. It includes the dtype and the shape.
+        written: Whether the method writes to it.
+    """
+
+    shard: str
+    identity: str
+    written: bool
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """Facts about an emitted method.
+
+    Attributes:
+        operators: The numbers of its operators.
+        places: Where it keeps the weights that it reads.
+        tagged: The weights with a shard that portable operators read, by name.
+        trained: The names of the weights that it trains.
+        buffers: Its buffers, if the program shares the buffers that methods write to; else None.
+    """
+
+    operators: OperatorCounts
+    places: list[Place]
+    tagged: dict[str, TaggedWeight]
+    trained: list[str]
+    buffers: Buffers | None
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Methods that were emitted together. Indices in `plans` count the blobs of each kind.
+
+    Attributes:
+        plans: The execution plan of each method, in the order of their names. Plans of constant methods that
+            ExecuTorch adds for training follow.
+        constants: Content of constants in the program. As in a program, index 0 is empty.
+        mutable: Initial content of buffers that methods write to. Index 0 is empty.
+        delegates: What backends compiled.
+        external: Content of constants in named data.
+        external_names: For each shard, the index of each constant in `external`, by name.
+        requests: The blobs of named data that delegates store, by key.
+        claims: For each key of the named data, the shards that claim it.
+        non_finite: The weights with elements that are NaN or infinite.
+        facts: The facts of each method, by name.
+    """
+
+    plans: list[ExecutionPlan]
+    constants: list[Blob]
+    mutable: list[Blob]
+    delegates: list[Blob]
+    external: list[Blob]
+    external_names: dict[str, dict[str, int]]
+    requests: list[tuple[str, Request]]
+    claims: Claims
+    non_finite: NonFinite
+    facts: dict[str, MethodFacts]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Methods that were lowered together.
+
+    Attributes:
+        edge: The methods.
+        shards: The shard of each parameter that has a tag, by name.
+        non_finite: The weights with elements that are NaN or infinite.
+        written: The buffers that methods of the program write to, also methods that are not among these.
+    """
+
+    edge: EdgeProgramManager
+    shards: dict[str, str]
+    non_finite: NonFinite
+    written: frozenset[str]
+
+
+def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
+    """Emits methods.
+
+    Args:
+        lower_plan: The lower plan.
+        lowered: The methods. They are changed in place.
+        finder: Finds declared sources, which may contain passes and planning algorithms.
+
+    Raises:
+        InputError: The plan names an operator or a callable that does not exist.
+        BuildError: ExecuTorch cannot emit a method.
+    """
+    edge, shards = lowered.edge, lowered.shards
+    _check_outputs(edge)
+    sharing = lower_plan.share_mutable_buffers
+    also_written = lowered.written if sharing else frozenset()
+    mutable_buffers.untag(edge, also_written)
+    mutable_buffers.keep_initial_values(edge, also_written)
+    digests = Digests()
+    places = {
+        name: weight_places(edge.exported_program(name), digests, lower_plan.backends) for name in sorted(edge.methods)
+    }
+    claims, requests = named_data.claims(edge, shards), list(named_data.requests(edge))
+    operators = operator_counts(edge)
+    tagged = {name: _tagged(edge.exported_program(name), digests) for name in edge.methods}
+    weights = _names_by_content(edge, digests)
+    buffers = {name: mutable_buffers.describe(edge, name, also_written, digests) for name in edge.methods if sharing}
+    manager, output = _to_executorch(lower_plan, edge, shards, finder, also_written)
+    facts = {
+        name: MethodFacts(
+            operators[name],
+            places[name],
+            tagged[name],
+            _trained(edge.exported_program(name)),
+            mutable_buffers.planned(buffers[name], manager.exported_program(name)) if sharing else None,
+        )
+        for name in sorted(edge.methods)
+    }
+    program = output.program
+    return Emitted(
+        plans=program.execution_plan,
+        constants=_blobs((buffer.storage for buffer in program.constant_buffer), weights),
+        mutable=_blobs((buffer.storage for buffer in output.mutable_data or program.constant_buffer[:1]), weights),
+        delegates=_blobs((data.data for data in program.backend_delegate_data), {}),
+        external=_blobs(output.external_constant_buffer, weights),
+        external_names=output.external_constant_map or {},
+        requests=requests,
+        claims=claims,
+        non_finite=lowered.non_finite,
+        facts=facts,
+    )
+
+
+def _blobs(contents: Iterable[CordBuffer], weights: dict[tuple[int, str], str]) -> list[Blob]:
+    blobs = []
+    for content in contents:
+        blob = Blob(content)
+        if weights:
+            blob.weight = weights.get((len(content), blob.sha256))
+        blobs.append(blob)
+    return blobs
+
+
+def _to_executorch(
+    lower_plan: MethodPlan,
+    edge: EdgeProgramManager,
+    shards: dict[str, str],
+    finder: SourceFinder,
+    also_written: frozenset[str],
+) -> tuple[ExecutorchProgramManager, EmitterOutput]:
+    """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
+    config = backend_config(
+        lower_plan,
+        passes.executorch(lower_plan, finder),
+        named_data.shard_of if shards else False,
+        finder,
+        also_written,
+    )
+    dequantize.register_kernels(edge)
+    with (
+        wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)),
+        replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
+    ):
+        manager = edge.to_executorch(config)
+    return manager, manager._emitter_output
+
+
+def _check_outputs(edge: EdgeProgramManager) -> None:
+    """Fails if a method returns no tensor: ExecuTorch cannot plan its memory, and does not name the method."""
+    problems = [
+        Problem(
+            "the method returns no tensor",
+            ("methods", method, "entry"),
+            "return a number as torch.tensor(number); move numbers that never change to `constant_methods`",
+        )
+        for method in sorted(edge.methods)
+        if not any(
+            isinstance(spec.arg, TensorArgument) for spec in edge.exported_program(method).graph_signature.output_specs
+        )
+    ]
+    if problems:
+        raise BuildError(problems)
+
+
+def _tagged(program: ExportedProgram, digests: Digests) -> dict[str, TaggedWeight]:
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    found = {}
+    for node, name in named_data.weights(program):
+        shard = named_data.shard_of(node)
+        if shard is not None:
+            tensor = named_data.tensor(program, name)
+            content = digests.weight(name, tensor)
+            found[name] = TaggedWeight(shard, f"{content} {tensor.dtype} {list(tensor.shape)}", name in written)
+    return found
+
+
+def _names_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[tuple[int, str], str]:
+    """The name of a weight with this size in bytes and digest, for the weights that portable operators read."""
+    names: dict[tuple[int, str], str] = {}
+    for method in sorted(edge.methods):
+        program = edge.exported_program(method)
+        for node, name in named_data.weights(program):
+            if node.users:
+                tensor = named_data.tensor(program, name)
+                names.setdefault((tensor.nbytes, digests.content(tensor)), name)
+    return names
+
+
+def _trained(program: ExportedProgram) -> list[str]:
+    specs = program.graph_signature.output_specs
+    return sorted(
+        {spec.target for spec in specs if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and spec.target is not None}
+    )
+
+
+def _emission_error(
+    error: BaseException, lower_plan: MethodPlan, edge: EdgeProgramManager, finder: SourceFinder
+) -> BuildError:
+    path, hint = _place_and_hint(str(error), lower_plan, edge)
+    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
+    return from_exception(error, BuildError, path, action, hint)
+
+
+def _place_and_hint(text: str, lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    """The document path of the value that caused ExecuTorch's message, and a hint."""
+    if "Missing out variants" in text:
+        return _of_missing_kernels(text, lower_plan, edge)
+    if "without a name" in text:
+        hint = "buffers without planned memory need names: write `executorch: {emit_mutable_buffer_names: true}`"
+        return ("executorch", "memory_planning", "alloc_mutable_buffers"), hint
+    return ("methods",), None
+
+
+def _of_missing_kernels(text: str, lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
+    if "torchao::" in text:
+        return _of_quantized_layers(lower_plan, edge)
+    if lower_plan.custom_ops.libraries or lower_plan.custom_ops.modules:
+        hint = (
+            "register an overload with `out` for each of these operators, such as "
+            "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
+        )
+        return ("custom_ops",), hint
+    return ("methods",), None
+
+
+def _of_quantized_layers(lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str]:
+    """The place and a hint for the first method that calls operators of torchao, which only backends take."""
+    for name in sorted(edge.methods):
+        layers = _layers_of_torchao(edge.exported_program(name))
+        if layers:
+            method = lower_plan.methods[name]
+            named = [entry.backend for entry in method.partitioners if backends.get(entry.backend).has_partitioner]
+            shown = ", ".join(f"`{backend}`" for backend in named)
+            left_out = f"{shown} did not take the quantized layer `{layers[0]}`: leave it out of `quantize`"
+            missing = (
+                "these quantized layers need a backend that takes them, such as `xnnpack`: add it to `partitioners`"
+            )
+            return ("methods", name, "quantize"), left_out if named else missing
+    return ("methods",), "leave the layers out of `quantize`"
+
+
+def _layers_of_torchao(program: ExportedProgram) -> list[str]:
+    """The names of layers that call operators of torchao, in the order of the graph. A name may be empty."""
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    calls = [node for module in modules for node in module.graph.nodes if "torchao." in str(node.target)]
+    # Weights are dequantized outside of their layer, which is that of the operator that reads them.
+    readers = [reader for node in calls for reader in [*node.users, node]]
+    stacks = [list(reader.meta.get("nn_module_stack", {}).values()) for reader in readers]
+    return sorted((stack[-1][0] for stack in stacks if stack), key=lambda name: not name) or [""] * bool(calls)

@@ -1,0 +1,143 @@
+"""Merges methods that were emitted one by one into one program, as if ExecuTorch had emitted them together.
+
+ExecuTorch emits methods in the order of their names. It numbers constants, initial values and delegates in the order in
+which it meets them, and writes equal content once. So the numbers of a joint emission follow from those of each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from executorch.exir.emit import EmitterOutput
+from executorch.exir.emit._emitter import _Emitter, _EmitterState, _ProgramState
+from executorch.exir.schema import (
+    BackendDelegateInlineData,
+    Buffer,
+    ExecutionPlan,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+    TensorDataLocation,
+)
+from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
+
+from etbuild.emit import mutable_buffers
+from etbuild.emit.emit_methods import Blob, Emitted
+
+
+def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> EmitterOutput:
+    """Merges emitted methods.
+
+    Args:
+        parts: The methods, in the order of their names. Their plans are changed in place.
+        constant_methods: The values of the program's constant methods, by name.
+
+    Raises:
+        BuildError: Methods that share buffers plan their memory differently.
+    """
+    buffers = {name: facts.buffers for part in parts for name, facts in part.facts.items() if facts.buffers is not None}
+    if buffers:
+        mutable_buffers.lay_out({plan.name: plan for part in parts for plan in part.plans}, buffers)
+    constants, mutable, delegates, external = _Pool(1), _Pool(1), _Pool(0), _Pool(0)
+    names: dict[str, dict[str, int]] = {}
+    added = _constant_methods(constant_methods)
+    for part in [*parts, added]:
+        numbers = _Numbers(
+            constants.add(part.constants),
+            mutable.add(part.mutable),
+            delegates.add(part.delegates),
+            external.add(part.external),
+        )
+        for plan in part.plans:
+            _number(plan, numbers)
+        for shard, of_shard in part.external_names.items():
+            names.setdefault(shard, {}).update({name: numbers.external[index] for name, index in of_shard.items()})
+    return EmitterOutput(
+        program=Program(
+            version=EXECUTORCH_SCHEMA_VERSION,
+            execution_plan=[*_in_order(parts), *added.plans],
+            constant_buffer=[Buffer(blob.content) for blob in constants.blobs],
+            backend_delegate_data=[BackendDelegateInlineData(blob.content) for blob in delegates.blobs],
+            segments=[],
+            constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
+            mutable_data_segments=None,
+        ),
+        debug_handle_map={},
+        method_to_delegate_debug_id_map={},
+        instruction_id_to_num_outs_map={},
+        mutable_data=[Buffer(blob.content) for blob in mutable.blobs] if len(mutable.blobs) > 1 else None,
+        external_constant_buffer=[blob.content for blob in external.blobs],
+        external_constant_map=names,
+    )
+
+
+def _in_order(parts: Iterable[Emitted]) -> list[ExecutionPlan]:
+    """The plans of all methods, then those that ExecuTorch adds for training."""
+    plans = [(plan.name not in part.facts, plan) for part in parts for plan in part.plans]
+    return [plan for added in (False, True) for also, plan in plans if also is added]
+
+
+class _Pool:
+    """The blobs of a kind. Equal blobs of different parts are one.
+
+    Args:
+        reserved: How many blobs at the beginning of each part stand for no content.
+    """
+
+    def __init__(self, reserved: int) -> None:
+        self.blobs: list[Blob] = []
+        self._reserved = reserved
+        self._numbers: dict[str, int] = {}
+
+    def add(self, blobs: Sequence[Blob]) -> list[int]:
+        """Adds the blobs of a part, and returns the number of each."""
+        if not self.blobs:  # a program with one part needs no digests
+            self.blobs = list(blobs)
+            return list(range(len(blobs)))
+        if len(blobs) > self._reserved and not self._numbers:
+            self._numbers = {blob.sha256: number for number, blob in list(enumerate(self.blobs))[self._reserved :]}
+        numbers = list(range(self._reserved))
+        for blob in blobs[self._reserved :]:
+            number = self._numbers.setdefault(blob.sha256, len(self.blobs))
+            if number == len(self.blobs):
+                self.blobs.append(blob)
+            numbers.append(number)
+        return numbers
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers in the program of a part's blobs."""
+
+    constants: list[int]
+    mutable: list[int]
+    delegates: list[int]
+    external: list[int]
+
+
+def _number(plan: ExecutionPlan, numbers: _Numbers) -> None:
+    """Gives the constants and delegates of a plan their numbers in the program."""
+    for delegate in plan.delegates:
+        delegate.processed.index = numbers.delegates[delegate.processed.index]
+    for value in plan.values:
+        tensor = value.val
+        if isinstance(tensor, Tensor):
+            info = tensor.extra_tensor_info
+            if info is not None and info.location == TensorDataLocation.EXTERNAL:
+                tensor.data_buffer_idx = numbers.external[tensor.data_buffer_idx]
+            elif tensor.data_buffer_idx > 0:
+                kind = numbers.constants if tensor.allocation_info is None else numbers.mutable
+                tensor.data_buffer_idx = kind[tensor.data_buffer_idx]
+
+
+def _constant_methods(values: Mapping[str, object]) -> Emitted:
+    """Emits constant methods. ExecuTorch emits them only beside another method."""
+    state = _ProgramState()
+    nothing = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    nothing.meta["non_const_buffer_sizes"] = [0]
+    emitter = _Emitter(nothing, _EmitterState([], [], [], {}, False, False), state)
+    plans = emitter._emit_prim_getters(dict(sorted(values.items())))
+    constants = [Blob(buffer.storage) for buffer in state.constant_buffer]
+    return Emitted(plans, constants, constants[:1], [], [], {}, [], {}, {}, {})

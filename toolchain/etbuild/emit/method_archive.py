@@ -1,0 +1,277 @@
+"""Saves and reads an emitted method as a directory, for the cache and for build rules.
+
+method.json     facts about the method, or why it cannot be lowered by itself
+plan.json       ExecuTorch's execution plan of the method
+blobs/SHA256    constants that are no weights of the module, and what backends compiled; equal content is stored once
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from executorch.exir import schema
+from executorch.exir._serialize.data_serializer import DataEntry
+from executorch.exir.tensor_layout import TensorLayout
+
+from etbuild import releases
+from etbuild.emit.emit_methods import Blob, Emitted, MethodFacts, TaggedWeight
+from etbuild.emit.mutable_buffers import Buffers, Part, Planned
+from etbuild.errors import InputError
+from etbuild.files import artifacts, json_file
+from etbuild.files.digests import canonical_json, file_digest
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.lower import named_data, weight_sharing
+from etbuild.lower.named_data import Request
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
+
+_SCHEMA = "executorch-lowered-method/v2"
+BLOBS = "blobs"
+_METHOD, _PLAN = "method.json", "plan.json"
+_KINDS = ("constants", "mutable", "delegates", "external")
+
+
+@dataclass(frozen=True)
+class SavedMethod:
+    """What `read` returns: the facts of a saved method. `load` reads its plan and its blobs.
+
+    Attributes:
+        directory: The directory that holds the method.
+        name: The method's name.
+        why_not: Why it could not be lowered by itself; else None.
+        facts: The facts as JSON data. They are empty if there is a reason in `why_not`.
+    """
+
+    directory: Path
+    name: str
+    why_not: str | None
+    facts: dict[str, Any]
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether `load` needs the content of parameters and buffers."""
+        return any("weight" in blob for kind in _KINDS for blob in self.facts[kind])
+
+
+def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch.Tensor]) -> None:
+    """Saves an emitted method.
+
+    Args:
+        directory: An existing directory that contains nothing except blobs.
+        name: The method's name.
+        emitted: The method alone.
+        content: The module's parameters and buffers by name. Their content is not saved.
+
+    Raises:
+        BuildError: A file cannot be written.
+    """
+    (directory / BLOBS).mkdir(exist_ok=True)
+    plan = _dumped(emitted.plans)
+    if _dumped(_from_json(json.loads(plan))) != plan:
+        raise AssertionError(f"the plan of `{name}` is something else when it is read")
+    facts = {
+        "plan": artifacts.write(directory, _PLAN, "lowered", lambda opened: opened.write(plan)).sha256,
+        **{kind: [_write_blob(directory, blob, content) for blob in getattr(emitted, kind)] for kind in _KINDS},
+        "external_names": emitted.external_names,
+        "requests": [_request_facts(directory, key, request) for key, request in emitted.requests],
+        "claims": {key: sorted(shards, key=str) for key, shards in emitted.claims.items()},
+        "non_finite": emitted.non_finite,
+        **_facts(emitted.facts[name]),
+    }
+    _write_facts(directory, {"name": name, "why_not": None, **facts})
+
+
+def _dumped(plans: list[schema.ExecutionPlan]) -> bytes:
+    return json.dumps(_to_json(plans), separators=(",", ":")).encode()
+
+
+def _facts(facts: MethodFacts) -> dict[str, Any]:
+    return {
+        "operators": facts.operators,
+        "places": [place.facts() for place in facts.places],
+        "tagged": {name: dataclasses.asdict(weight) for name, weight in facts.tagged.items()},
+        "trained": facts.trained,
+        "buffers": None if facts.buffers is None else dataclasses.asdict(facts.buffers),
+    }
+
+
+def _write_blob(directory: Path, blob: Blob, content: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Saves a blob unless the module has it, and returns its digest, and the weight's name if the module has it."""
+    if blob.weight in content:
+        return {"sha256": blob.sha256, "weight": str(blob.weight)}
+    _write(directory, blob.sha256, blob.content)
+    return {"sha256": blob.sha256}
+
+
+def _request_facts(directory: Path, key: str, request: Request) -> dict[str, Any]:
+    digest = releases.sha256_of(request.data).hex()
+    _write(directory, digest, request.data)
+    layout = request.entry.tensor_layout
+    return {
+        "key": key,
+        "method": request.method,
+        "backend": request.backend,
+        "sha256": digest,
+        "alignment": request.entry.alignment,
+        "layout": None if layout is None else _to_json(layout),
+    }
+
+
+def _write(directory: Path, digest: str, content: CordBuffer) -> None:
+    if not (directory / BLOBS / digest).exists():
+        data = named_data.blob_bytes(content)
+        artifacts.write(directory, f"{BLOBS}/{digest}", "lowered", lambda opened: opened.write(data))
+
+
+def write_reason(directory: Path, name: str, reason: str) -> None:
+    """Saves why a method must be lowered together with the others.
+
+    Args:
+        directory: An existing empty directory.
+        name: The method's name.
+        reason: The reason, for users.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _write_facts(directory, {"name": name, "why_not": reason})
+
+
+def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
+    data = canonical_json({"schema": _SCHEMA, **facts})
+    artifacts.write(directory, _METHOD, "lowered", lambda opened: opened.write(data))
+
+
+def read(directory: Path, name: str) -> SavedMethod:
+    """Reads the facts of a saved method. `load` reads the rest.
+
+    Args:
+        directory: The directory that `write` or `write_reason` filled.
+        name: The name that the method must have.
+
+    Raises:
+        InputError: The directory holds no lowered method or that of another name, or method.json is damaged.
+    """
+    try:
+        facts = json_file.read(directory / _METHOD, json_file.Format("the lowered method", "step#loweredMethod"))
+    except InputError as error:
+        raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
+    if facts["name"] != name:
+        raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
+    return SavedMethod(directory, name, facts["why_not"], facts)
+
+
+def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
+    """Reads the plan and the blobs of a method.
+
+    Args:
+        method: What `read` returned. `why_not` is None.
+        content: The module's parameters and buffers by name. They may be missing if not `reads_weights`.
+
+    Raises:
+        InputError: A file is damaged.
+    """
+    facts, where = method.facts, method.directory
+    with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
+        _check(where / _PLAN, facts["plan"])
+        plans = _from_json(json.loads((where / _PLAN).read_bytes()))
+        kinds = {kind: [_blob(where, blob, content) for blob in facts[kind]] for kind in _KINDS}
+        for blob in kinds["delegates"]:  # they may become a part of the program's flatbuffer
+            blob.content = named_data.blob_bytes(blob.content)
+        return Emitted(
+            plans=plans,
+            **kinds,
+            external_names=facts["external_names"],
+            requests=[_request(where, request) for request in facts["requests"]],
+            claims={key: set(shards) for key, shards in facts["claims"].items()},
+            non_finite=facts["non_finite"],
+            facts={method.name: _read_facts(facts)},
+        )
+
+
+def _read_facts(facts: dict[str, Any]) -> MethodFacts:
+    buffers = facts["buffers"]
+    return MethodFacts(
+        facts["operators"],
+        [weight_sharing.read(place) for place in facts["places"]],
+        {name: TaggedWeight(**weight) for name, weight in facts["tagged"].items()},
+        facts["trained"],
+        None
+        if buffers is None
+        else Buffers(
+            [Part(**part) for part in buffers["parts"]],
+            {name: (form, digest) for name, (form, digest) in buffers["contents"].items()},
+            [Planned(**each) for each in buffers["planned"]],
+        ),
+    )
+
+
+def _check(file: Path, digest: str) -> None:
+    if file_digest(file) != digest:
+        raise ValueError(f"{file.name} is damaged")
+
+
+def _blob(where: Path, blob: dict[str, str], content: dict[str, torch.Tensor]) -> Blob:
+    digest = blob["sha256"]
+    if "weight" in blob:
+        return Blob(named_data.tensor_content(content[blob["weight"]]), digest, blob["weight"])
+    return Blob(_content(where, digest), digest)
+
+
+def _content(where: Path, digest: str) -> CordBuffer:
+    file = where / BLOBS / digest
+    _check(file, digest)
+    return cast("CordBuffer", releases.file_backed(file, bytes.fromhex(digest)))
+
+
+def _request(where: Path, facts: dict[str, Any]) -> tuple[str, Request]:
+    layout = None if facts["layout"] is None else _from_json(facts["layout"])
+    entry = DataEntry(0, facts["alignment"], layout)
+    return facts["key"], Request(facts["method"], facts["backend"], _content(where, facts["sha256"]), entry)
+
+
+# The types of ExecuTorch's plans. Nothing else is made from the names in a file.
+_TYPES = {
+    name: kind
+    for name, kind in [*vars(schema).items(), (TensorLayout.__name__, TensorLayout)]
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum))
+}
+
+
+def _to_json(value: Any) -> Any:
+    """Converts a part of a plan to JSON data: an object names its type, and has an element for each field."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):  # ExecuTorch writes both in the same way
+        return [_to_json(each) for each in value]
+    name = type(value).__name__
+    if _TYPES.get(name) is not type(value) and type(value) is not bytes:
+        raise TypeError(f"a plan with {type(value)}")
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, enum.Enum):
+        return {name: value.value}
+    return {name: [_to_json(getattr(value, field.name)) for field in dataclasses.fields(value)]}
+
+
+def _from_json(data: Any) -> Any:
+    """Reverses `_to_json`."""
+    if isinstance(data, list):
+        return [_from_json(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    ((name, content),) = data.items()
+    if name == "bytes":
+        return bytes.fromhex(content)
+    kind = _TYPES[name]
+    return kind(content) if issubclass(kind, enum.Enum) else kind(*map(_from_json, content))
