@@ -1,10 +1,10 @@
-"""The debug handles that a backend returns stay with its delegates, for each way to lower methods."""
+"""The debug handles that a backend returns stay with its delegates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -57,34 +57,3 @@ def test_debug_handle_maps_are_kept(edge: EdgeProgramManager) -> None:
     }
     emitted = edge.to_executorch().delegate_map
     assert [entry["delegate_map"] for entry in emitted["a"].values()] == EXPECTED
-
-
-def test_debug_handle_maps_are_kept_by_a_method_that_is_saved(edge: EdgeProgramManager, tmp_path: Path) -> None:
-    from etbuild.lower import method_archive
-
-    (tmp_path / "saved").mkdir()
-    method_archive.write(tmp_path / "saved", "a", edge.exported_program("a"), method_archive.Facts({}, [], {}), {})
-    method = method_archive.read(tmp_path / "saved", "a")
-    assert handles(method_archive.load(method, {})) == EXPECTED
-
-
-@pytest.mark.parametrize("kept", [None, {}, {"layer/1": (3,)}])
-def test_other_maps_come_back_as_they_were(edge: EdgeProgramManager, tmp_path: Path, kept: Any) -> None:
-    from etbuild.lower import method_archive, named_data
-
-    program = edge.exported_program("a")
-    for delegate in named_data.delegates(program.graph_module):
-        delegate.meta["debug_handle_map"] = kept
-    method_archive.write(tmp_path, "a", program, method_archive.Facts({}, [], {}), {})
-    assert handles(method_archive.load(method_archive.read(tmp_path, "a"), {})) == [kept, kept]
-
-
-@pytest.mark.parametrize("meta", [{"debug_handle_map": {0: 1}}, {"debug_handle_map": {}, "_delegate_info_meta": "x"}])
-def test_facts_that_have_no_form_are_not_lost(edge: EdgeProgramManager, tmp_path: Path, meta: dict[str, Any]) -> None:
-    """Facts that cannot be stored are kept because such a method is lowered together with the others."""
-    from etbuild.lower import method_archive, named_data
-
-    program = edge.exported_program("a")
-    next(named_data.delegates(program.graph_module)).meta = meta
-    with pytest.raises(method_archive.CannotSave, match="SingleBackend keeps facts of its own with a delegate"):
-        method_archive.write(tmp_path, "a", program, method_archive.Facts({}, [], {}), {})

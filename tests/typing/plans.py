@@ -30,8 +30,7 @@ def a_step_reads_what_is_in_its_plan(whole: Plan, export: ExportPlan, method: Me
     print(whole["name"])  # type: ignore[index]
     print(export.named_data)  # type: ignore[attr-defined]
     print(export.model.weights)  # type: ignore[attr-defined]
-    print(method.executorch)  # type: ignore[attr-defined]
-    print(method.memory_planning)  # type: ignore[attr-defined]
+    print(method.constant_methods)  # type: ignore[attr-defined]
 
 
 def plans_do_not_change(lower: LowerPlan) -> None:

@@ -195,11 +195,16 @@ def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
             requests=[_request(where, request) for request in facts["requests"]],
             claims={key: set(shards) for key, shards in facts["claims"].items()},
             non_finite=facts["non_finite"],
-            facts={method.name: _read_facts(facts)},
+            facts={method.name: read_facts(facts)},
         )
 
 
-def _read_facts(facts: dict[str, Any]) -> MethodFacts:
+def read_facts(facts: dict[str, Any]) -> MethodFacts:
+    """Reads the facts that do not need the plan.
+
+    Args:
+        facts: The facts of a `SavedMethod` that could be lowered by itself.
+    """
     buffers = facts["buffers"]
     return MethodFacts(
         facts["operators"],
