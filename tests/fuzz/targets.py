@@ -228,7 +228,7 @@ def fuzz_lowered_method(data: bytes) -> None:
             facts = method_archive.read_facts(found.facts)
             weight_sharing.measure({"forward": facts.places})
             if facts.buffers is not None:
-                mutable_buffers.check({"forward": facts.buffers}, (), ())
+                mutable_buffers.check({"forward": facts.buffers}, ())
             method_archive.load(found, {})
 
 

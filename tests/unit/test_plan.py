@@ -92,17 +92,28 @@ def test_partitioners_by_method_leave_out_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "executorch: {segment_alignment: 64}",
-        "executorch: {memory_planning: {alignment: 64}}",
-        "share_mutable_buffers: true",
+        "executorch: {segment_alignment: 64, constant_tensor_alignment: 32, delegate_alignment: 64}",
+        "executorch: {propagate_device_config: {skip_h2d_for_method_inputs: {prefill: true}}}",
         "constant_methods: {get_max: 3}",
-        'passes: {executorch: ["passes:last"]}',
     ],
 )
-def test_what_is_read_after_lowering_lowers_no_method_again(tmp_path: Path, line: str) -> None:
+def test_what_is_read_when_methods_become_a_program_lowers_no_method_again(tmp_path: Path, line: str) -> None:
     before, after = (planned(tmp_path, text).lower_plan for text in (MANIFEST, MANIFEST + line))
     assert before != after
     assert before.of_method("decode") == after.of_method("decode")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "executorch: {memory_planning: {alignment: 64}}",
+        "share_mutable_buffers: true",
+        'passes: {executorch: ["passes:last"]}',
+    ],
+)
+def test_what_changes_the_memory_plan_of_a_method_lowers_it_again(tmp_path: Path, line: str) -> None:
+    before, after = (planned(tmp_path, text).lower_plan for text in (MANIFEST, MANIFEST + line))
+    assert before.of_method("decode") != after.of_method("decode")
 
 
 @pytest.mark.parametrize("line", ['edge_compile: {preserve_ops: ["aten::linear"]}', 'passes: {edge: ["passes:edge"]}'])

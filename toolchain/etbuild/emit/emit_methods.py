@@ -132,13 +132,13 @@ class Lowered:
         edge: The methods.
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
-        written: The buffers that methods of the program write to, also methods that are not among these.
+        written: The buffers that methods of the program write to, if it has methods that are not among these; else None.
     """
 
     edge: EdgeProgramManager
     shards: dict[str, str]
     non_finite: NonFinite
-    written: frozenset[str]
+    written: frozenset[str] | None
 
 
 def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
@@ -156,9 +156,10 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     edge, shards = lowered.edge, lowered.shards
     _check_outputs(edge)
     sharing = lower_plan.share_mutable_buffers
-    also_written = lowered.written if sharing else frozenset()
-    mutable_buffers.untag(edge, also_written)
-    mutable_buffers.keep_initial_values(edge, also_written)
+    also_written = lowered.written or frozenset() if sharing else frozenset()
+    written = mutable_buffers.written(edge) | also_written if sharing else frozenset()
+    mutable_buffers.untag(edge, written)
+    mutable_buffers.keep_initial_values(edge, written)
     digests = Digests()
     places = {
         name: weight_places(edge.exported_program(name), digests, lower_plan.backends) for name in sorted(edge.methods)
@@ -167,7 +168,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     operators = operator_counts(edge)
     tagged = {name: _tagged(edge.exported_program(name), digests) for name in edge.methods}
     weights = _names_by_content(edge, digests)
-    buffers = {name: mutable_buffers.describe(edge, name, also_written, digests) for name in edge.methods if sharing}
+    buffers = {name: mutable_buffers.describe(edge, name, written, digests) for name in edge.methods if sharing}
     manager, output = _to_executorch(lower_plan, edge, shards, finder, also_written)
     facts = {
         name: MethodFacts(

@@ -28,19 +28,6 @@ from etbuild.results import ProgramFacts
 
 
 @dataclass(frozen=True)
-class ProgramInputs:
-    """What a program consists of besides its emitted methods.
-
-    Attributes:
-        shards: The shard of each parameter that has a tag, by name.
-        written: The buffers that methods write to, according to their exports.
-    """
-
-    shards: dict[str, str]
-    written: frozenset[str]
-
-
-@dataclass(frozen=True)
 class Emission:
     """The result of `write_program`.
 
@@ -58,14 +45,14 @@ class Emission:
 
 
 def write_program(
-    lower_plan: LowerPlan, parts: Sequence[Emitted], facts: ProgramInputs, finder: SourceFinder, directory: Path
+    lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str], finder: SourceFinder, directory: Path
 ) -> Emission:
     """Writes the program of emitted methods and its named data, and reads them back.
 
     Args:
         lower_plan: The lower plan.
         parts: The methods, in the order of their names.
-        facts: What else the program consists of.
+        shards: The shard of each parameter that has a tag, by name.
         finder: Finds declared sources, which may contain a recipe.
         directory: The directory to write to.
 
@@ -73,7 +60,7 @@ def write_program(
         BuildError: The methods do not fit together, a file cannot be written, or the files do not fit together.
     """
     methods = {name: of_method for part in parts for name, of_method in part.facts.items()}
-    _check_methods(lower_plan, methods, facts)
+    _check_methods(lower_plan, methods, shards)
     claims: Claims = {}
     for part in parts:
         for key, wanted in part.claims.items():
@@ -85,11 +72,11 @@ def write_program(
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))
     output = merge(parts, lower_plan.constant_methods)
     with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
-        content, shards = serialize_for_executorch(
+        content, files = serialize_for_executorch(
             output, replace(config, segment_alignment=segments), serializer, store.get_named_data_store_output()
         )
     program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
-    data = _write_named_data(lower_plan, named_data.files_by_shard(store, shards, alignment), directory)
+    data = _write_named_data(lower_plan, named_data.files_by_shard(store, files, alignment), directory)
     parsed = program_file.read_program(program.path.read_bytes())
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
     _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
@@ -101,12 +88,12 @@ def write_program(
     return Emission([program, *data.values()], found, by_tag, runtime_limits.find(parsed))
 
 
-def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], facts: ProgramInputs) -> None:
+def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:
     """Checks that methods fit into one program."""
     buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
-    mutable_buffers.check(buffers, facts.written, lower_plan.backends)
+    mutable_buffers.check(buffers, lower_plan.backends)
     if lower_plan.executorch.external_mutable_weights:
-        _check_trained_weights({name for each in methods.values() for name in each.trained}, facts.shards)
+        _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
     _check_names(methods)
 
 

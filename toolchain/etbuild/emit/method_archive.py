@@ -217,6 +217,7 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
             [Part(**part) for part in buffers["parts"]],
             {name: (form, digest) for name, (form, digest) in buffers["contents"].items()},
             [Planned(**each) for each in buffers["planned"]],
+            buffers["unplanned"],
         ),
     )
 

@@ -64,11 +64,21 @@ class Buffers:
         parts: The method, and its delegates in the order of the graph.
         contents: The form and the digest of each buffer, by the name that it has in all methods.
         planned: Those with a place in memory, in the order of the graph.
+        unplanned: The names of those that the method writes to and that have no such place.
     """
 
     parts: list[Part]
     contents: dict[str, tuple[str, str]]
     planned: list[Planned]
+    unplanned: list[str]
+
+
+def written(edge: EdgeProgramManager) -> frozenset[str]:
+    """The buffers that lowered methods or their delegates write to, by the names that they have in all methods."""
+    programs = [edge.exported_program(method) for method in edge.methods]
+    programs += [each.original_module for program in programs for each in named_data.delegates(program.graph_module)]
+    names = {name for program in programs for name in program.graph_signature.buffers_to_mutate.values()}
+    return frozenset(original_name(name, edge.methods) for name in names)
 
 
 def untag(edge: EdgeProgramManager, written: Collection[str]) -> None:
@@ -79,18 +89,18 @@ def untag(edge: EdgeProgramManager, written: Collection[str]) -> None:
                 named_data.untag(node)
 
 
-def keep_initial_values(edge: EdgeProgramManager, also_written: Collection[str]) -> None:
+def keep_initial_values(edge: EdgeProgramManager, shared: Collection[str]) -> None:
     """Makes ExecuTorch keep the initial content of buffers that methods write to, unless it is all zeros.
 
     By default, ExecuTorch keeps only the shape of such a buffer.
 
     Args:
         edge: The lowered methods. The metadata of placeholders is changed in place.
-        also_written: Names of buffers that other methods write to and that these methods share.
+        shared: Names of the buffers that methods share because one of them writes to it.
     """
     for method in edge.methods:
         program = edge.exported_program(method)
-        written = {*program.graph_signature.buffers_to_mutate.values(), *also_written}
+        written = {*program.graph_signature.buffers_to_mutate.values(), *shared}
         for node, name in named_data.weights(program):
             if name in written and bool(named_data.tensor(program, name).count_nonzero()):
                 node.meta["et_init_buffer"] = True  # the mark of ExecuTorch's InitializedMutableBufferPass
@@ -114,7 +124,7 @@ def describe(edge: EdgeProgramManager, method: str, written: Collection[str], di
         if name in written:
             tensor = named_data.tensor(program, own)
             contents[name] = form(tensor), digests.content(tensor)
-    return Buffers(parts, contents, [])
+    return Buffers(parts, contents, [], [])
 
 
 def _part(backend: str, program: ExportedProgram, methods: Collection[str], written: Collection[str]) -> Part:
@@ -141,10 +151,11 @@ def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
         for name, spec in specs
         if spec.mem_id == _ARENA
     ]
-    return replace(buffers, planned=places)
+    unplanned = [name for name, spec in specs if name in written and spec.mem_id != _ARENA]
+    return replace(buffers, planned=places, unplanned=unplanned)
 
 
-def check(methods: dict[str, Buffers], written: Collection[str], named: Collection[str]) -> None:
+def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
     """Checks that methods can share the buffers that they write to.
 
     ExecuTorch shares buffers by name when it plans memory. If one method writes to a buffer, the buffer must not be a
@@ -152,7 +163,6 @@ def check(methods: dict[str, Buffers], written: Collection[str], named: Collecti
 
     Args:
         methods: The buffers of each method, by name.
-        written: The buffers that methods write to according to their exports.
         named: The backends that the plan names.
 
     Raises:
@@ -166,9 +176,6 @@ def check(methods: dict[str, Buffers], written: Collection[str], named: Collecti
     problems = [*_unequal(methods, writers), *_taken(methods, writers, named)]
     if problems:
         raise BuildError(problems)
-    unknown = sorted(writers.keys() - set(written))
-    if unknown:
-        raise AssertionError(f"methods write to {unknown}, which their exports do not show")
 
 
 def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
@@ -236,7 +243,7 @@ def lay_out(plans: dict[str, ExecutionPlan], methods: dict[str, Buffers]) -> Non
                 end += buffer.size
     for method, buffers in sorted(methods.items()):
         wrong = [buffer.name for buffer in buffers.planned if sizes.get(buffer.name) != buffer.size]
-        wrong += [name for name in buffers.parts[0].written if name not in {each.name for each in buffers.planned}]
+        wrong += [name for name in buffers.unplanned if name in places]
         if wrong:
             raise BuildError.at(
                 ("share_mutable_buffers",),

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
-    from etbuild.emit.emit_program import ProgramInputs
     from etbuild.export.archive import SavedExport
     from etbuild.model.weights_files import TensorFacts
 
@@ -220,13 +219,7 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
             if any(method.reads_weights for method in methods.values()):
                 content, _ = _read_weights(what.plan, saved, what.inputs)
             parts = [method_archive.load(method, content) for method in methods.values()]
-        return write_program(what.plan, parts, _program_inputs(what.plan, saved), context, directory)
-
-
-def _program_inputs(lower_plan: LowerPlan, saved: SavedExport) -> ProgramInputs:
-    from etbuild.emit.emit_program import ProgramInputs
-
-    return ProgramInputs(_shards(lower_plan, saved.tensors), saved.written)
+        return write_program(what.plan, parts, _shards(what.plan, saved.tensors), context, directory)
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
@@ -285,8 +278,6 @@ def _lower_together(
     what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
     from etbuild.emit.emit_methods import Lowered, emit_methods
-    from etbuild.emit.emit_program import ProgramInputs
-    from etbuild.export.written_buffers import written_buffers
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
@@ -294,18 +285,15 @@ def _lower_together(
         with what.stage("read the export and the weights"):
             content, shards = _read_weights(what.plan, saved, what.inputs)
             programs = _load(saved, content, what.plan.methods, context.finder)
-            written = saved.written
     else:
         shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
-        found = [written_buffers(program, programs.keys()) for program in programs.values()]
-        written = frozenset().union(*found)
     weights = non_finite(programs)
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(what.plan, programs, shards, context.finder)
         with what.stage("emit"):
-            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, written), context.finder)
-        return write_program(what.plan, [emitted], ProgramInputs(shards, written), context, directory)
+            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None), context.finder)
+        return write_program(what.plan, [emitted], shards, context, directory)
 
 
 def _read_weights(
@@ -366,14 +354,14 @@ def shards_of(
 
 
 def write_program(
-    lower_plan: LowerPlan, parts: Sequence[Emitted], inputs: ProgramInputs, context: StepContext, directory: Path
+    lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str], context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
     """Writes the program of emitted methods, its named data, and the facts of both.
 
     Args:
         lower_plan: What was lowered, and how.
         parts: The methods, in the order of their names.
-        inputs: What else the program consists of.
+        shards: The shard of each parameter that has a tag, by name.
         context: What every step needs.
         directory: An existing directory for the files.
 
@@ -387,7 +375,7 @@ def write_program(
     from etbuild.export.constant_methods import described
 
     with context.stage("write the program"):
-        emission = emit_program.write_program(lower_plan, parts, inputs, context.finder, directory)
+        emission = emit_program.write_program(lower_plan, parts, shards, context.finder, directory)
         methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
         facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,

@@ -88,9 +88,7 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     """The stages in their order. Each runs when the caller asks for the next item."""
     from etbuild.analysis.inspection import text
     from etbuild.emit.emit_methods import Lowered, emit_methods
-    from etbuild.emit.emit_program import ProgramInputs
     from etbuild.export import constant_methods
-    from etbuild.export.written_buffers import written_buffers
     from etbuild.files.program_file import describe
     from etbuild.lower import lower_methods
     from etbuild.lower.finite_weights import non_finite
@@ -112,15 +110,13 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
     weights = non_finite(programs)
-    found = [written_buffers(program, programs.keys()) for program in programs.values()]
-    written = frozenset[str]().union(*found)
     with context.stage("lower"):
         edge = lower_methods.lower_programs(lowering, programs, shards, finder)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
 
     def emit(directory: Path) -> None:
-        emitted = emit_methods(lowering, Lowered(edge, shards, weights, written), finder)
-        artifacts = write_program(lowering, [emitted], ProgramInputs(shards, written), context, directory)
+        emitted = emit_methods(lowering, Lowered(edge, shards, weights, None), finder)
+        artifacts = write_program(lowering, [emitted], shards, context, directory)
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 
