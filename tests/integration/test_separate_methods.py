@@ -83,7 +83,7 @@ constant_methods: {width: 8}
 CONTROL_FLOW = TWO.replace("score: {", "score: {partitioners: [], ") + (
     "  pick: {example_inputs: [{shape: [3]}], partitioners: []}\n"
 )
-# Two states that several methods write to, one of them with an initial value; and a method that only reads views of them.
+# States that several methods write to, some with initial values; and a method that only reads views of them.
 STATES = """\
 import torch
 

@@ -132,7 +132,7 @@ class Lowered:
         edge: The methods.
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
-        written: The buffers that methods of the program write to, if it has methods that are not among these; else None.
+        written: The buffers that methods of the program write to; None if it has no other methods.
     """
 
     edge: EdgeProgramManager

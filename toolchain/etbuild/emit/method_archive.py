@@ -67,7 +67,7 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
     Args:
         directory: An existing directory that contains nothing except blobs.
         name: The method's name.
-        emitted: The method alone.
+        emitted: Only this method.
         content: The module's parameters and buffers by name. Their content is not saved.
 
     Raises:

@@ -327,12 +327,12 @@ class MethodPlan(_Lowered):
     def of_method(self, name: str) -> MethodPlan:
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
         fields = {field: value for field, value in self.fields().items() if field in MethodPlan._FIELDS}
-        alone = {
+        of_method = {
             "methods": {name: self.methods[name]},
             "memory_planning": {name: self.memory_planning[name]},
             "executorch": self.executorch.of_method(name),
         }
-        return MethodPlan(**{**fields, **alone})
+        return MethodPlan(**{**fields, **of_method})
 
 
 class LowerPlan(MethodPlan):

@@ -87,6 +87,8 @@ def _looks_at_others(lower_plan: MethodPlan) -> str | None:
         return "its passes may look at several methods"
     if not lower_plan.has_default_edge_compile:
         return "its `edge_compile` is not ExecuTorch's own"
+    if any(":" in memory.memory_planning_algo for memory in lower_plan.memory_planning.values()):
+        return "its memory planning algorithm may look at several methods"
     return None
 
 
