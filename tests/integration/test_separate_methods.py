@@ -209,6 +209,16 @@ def test_an_edit_to_one_method_lowers_one(cached: Cached, name: str, text: str) 
     cached.check()
 
 
+@pytest.mark.parametrize("methods", [TWO, TWO[: TWO.index("  score")]], ids=["two", "one"])
+def test_what_only_the_file_depends_on_lowers_nothing(cached: Cached, methods: str) -> None:
+    (cached.root / "model.yaml").write_text(HEAD + methods)
+    assert set(cached.build().values()) == {"run"}
+    file = "constant_methods: {width: 8, steps: [1, 2]}\nexecutorch: {segment_alignment: 64}\n"
+    (cached.root / "model.yaml").write_text(HEAD + methods + file)
+    assert set(cached.build().values()) == {"cached"}
+    cached.check()
+
+
 def test_a_damaged_method_is_lowered_again(cached: Cached) -> None:
     cached.build()
     cache = Cache(cached.root / "cache")

@@ -56,9 +56,9 @@ class SavedMethod:
     facts: dict[str, Any]
 
     @property
-    def reads_weights(self) -> bool:
-        """Whether `load` needs the content of parameters and buffers."""
-        return any("weight" in blob for kind in _KINDS for blob in self.facts[kind])
+    def weights(self) -> set[str]:
+        """The names of the parameters and buffers whose content `load` needs."""
+        return {blob["weight"] for kind in _KINDS for blob in self.facts[kind] if "weight" in blob}
 
 
 def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch.Tensor]) -> None:
@@ -176,7 +176,7 @@ def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
 
     Args:
         method: What `read` returned. `why_not` is None.
-        content: The module's parameters and buffers by name. They may be missing if not `reads_weights`.
+        content: The parameters and buffers in the method's `weights`, by name.
 
     Raises:
         InputError: A file is damaged.

@@ -16,8 +16,8 @@ of torch 2.13.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -354,8 +354,10 @@ def load_methods(
     return programs
 
 
-def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Loads every parameter and buffer.
+def load_content(
+    saved: SavedExport, weights: dict[str, torch.Tensor], needed: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """Loads parameters and buffers.
 
     A tensor with several names is loaded once. Two tensors with equal content stay separate: ExecuTorch would otherwise
     treat two caches of zeros as one.
@@ -363,6 +365,7 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
     Args:
         saved: The export.
         weights: The tensors from weights files, by name.
+        needed: The names of the tensors to load. None: all.
 
     Returns:
         The tensors by name.
@@ -375,7 +378,9 @@ def load_content(saved: SavedExport, weights: dict[str, torch.Tensor]) -> dict[s
     path = saved.files.directory / _MADE
     with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
         made = load_file(path) if path.exists() else {}
-        return _content(saved, weights, made)
+        firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
+        wanted = [entry for entry in saved.tensors if needed is None or entry.name in {*needed, *firsts}]
+        return _content(replace(saved, tensors=wanted), weights, made)
 
 
 def _content(

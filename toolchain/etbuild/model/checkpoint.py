@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -124,10 +124,13 @@ class Checkpoint:
             other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
             yield Problem(message, _PATH, renamed or (nearest if len(extra) <= _FEW else other))
 
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _read(self, needed: set[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
 
         A file is closed after its last tensor, because the parts of it that were read count as memory of the process.
+
+        Args:
+            needed: The first names of the tensors to read. None: all.
 
         Raises:
             InputError: Names of one tied parameter have different content, or a number does not fit the dtype.
@@ -135,6 +138,8 @@ class Checkpoint:
         kept: dict[str, tuple[torch.Tensor, str]] = {}  # tied parameters that the files hold several times, and where
         for name in list(self._stored):
             wanted, stored = self._expected[name], self._stored.pop(name)
+            if needed is not None and first_name(wanted) not in needed:
+                continue
             tensor = _converted(stored.opened.take(stored.name), wanted, stored)
             first = first_name(wanted)
             other, file = kept.setdefault(first, (tensor, stored.file)) if self._times[first] > 1 else (tensor, "")
@@ -146,16 +151,21 @@ class Checkpoint:
             if name == self._given[first]:
                 yield first, tensor
 
-    def by_name(self) -> dict[str, torch.Tensor]:
-        """All content by name, in the order of the module. A tied tensor is listed under each of its names."""
-        content = dict(self)
+    def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+        """The content by name, in the order of the module. A tied tensor is listed under each of its names.
+
+        Args:
+            needed: The names of the tensors to read. None: all.
+        """
+        firsts = {first_name(entry) for name, entry in self._expected.items() if name in (needed or ())}
+        content = dict(self._read(None if needed is None else firsts))
         names = ((name, first_name(entry)) for name, entry in self._expected.items())
         return {name: content[first] for name, first in names if first in content}
 
     def load_into(self, module: torch.nn.Module) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs."""
         tensors = named_tensors(module)
-        for name, tensor in self:
+        for name, tensor in self._read():
             tensors[name].data = tensor
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,21 +130,29 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
         BuildError: A method cannot be lowered.
     """
     at_once = min(what.effort.jobs, len(directories))
-    each = replace(what, stage=silent, effort=replace(what.effort, jobs=what.effort.jobs // at_once))
-
-    def task(name: str) -> Callable[[], None]:
-        def run() -> None:
-            import torch
-
-            torch.set_num_threads(1)  # the threads of a pool from before the fork do not exist here
-            with wrap_system_errors():
-                lower_method(each, name, directories[name])
-
-        return run
-
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
-    with _lowering(what), what.stage(shown):
-        forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+    with _lowering(what) as (saved, context):
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a pool of threads would not exist after a fork
+        try:
+            with what.stage("read the weights"):  # once: the children share the memory
+                weights = _read_weights(what.plan, saved, what.inputs)
+            effort = replace(what.effort, jobs=what.effort.jobs // at_once)
+            export = _Export(saved, *weights, replace(context, stage=silent))
+
+            def task(name: str) -> Callable[[], None]:
+                def run() -> None:
+                    with wrap_system_errors():
+                        _lower_and_save(what.plan.of_method(name), effort, export, directories[name])
+
+                return run
+
+            with what.stage(shown):
+                forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
@@ -159,20 +167,45 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering_with_operators(what) as (saved, context):
-        from etbuild.emit import method_archive
-        from etbuild.emit.emit_methods import Lowered, emit_methods
-        from etbuild.lower.finite_weights import non_finite
-        from etbuild.lower.lower_methods import lower_programs
+    with _lowering(what) as (saved, context), what.stage(f"lower {name}"):
+        export = _Export(saved, *_read_weights(what.plan, saved, what.inputs), context)
+        _lower_and_save(what.plan.of_method(name), what.effort, export, directory)
 
-        part = what.plan.of_method(name)
-        with _acceleration(what.effort, directory), what.stage(f"lower {name}"):
-            content, shards = _read_weights(part, saved, what.inputs)
-            programs = _load(saved, content, [name], context.finder)
-            weights = non_finite(programs)
-            edge = lower_programs(part, programs, shards, context.finder)
-            emitted = emit_methods(part, Lowered(edge, shards, weights, saved.written), context.finder)
-            method_archive.write(directory, name, emitted, content)
+
+@dataclass(frozen=True)
+class _Export:
+    """An export with its weights.
+
+    Attributes:
+        saved: The export.
+        content: The module's parameters and buffers by name.
+        shards: The shard of each parameter that has a tag, by name.
+        context: What every step needs.
+    """
+
+    saved: SavedExport
+    content: dict[str, torch.Tensor]
+    shards: dict[str, str]
+    context: StepContext
+
+
+def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory: Path) -> None:
+    """Lowers and emits the method of a plan, and saves it in an empty directory."""
+    from etbuild.emit import method_archive
+    from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.export import custom_ops
+    from etbuild.lower.finite_weights import non_finite
+    from etbuild.lower.lower_methods import lower_programs
+
+    saved, finder = export.saved, export.context.finder
+    (name,) = part.methods
+    custom_ops.load(part.custom_ops, export.context)
+    with _acceleration(effort, directory):
+        programs = _load(saved, export.content, [name], finder)
+        weights = non_finite(programs)
+        edge = lower_programs(part, programs, export.shards, finder)
+        emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
+        method_archive.write(directory, name, emitted, export.content)
 
 
 def lower_one_of_several(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
@@ -217,11 +250,10 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
                 custom_ops.load(what.plan.custom_ops, context)
                 return _lower_together(what, saved, context, directory)
         with what.stage("merge the methods"):
-            content: dict[str, torch.Tensor] = {}
-            if any(method.reads_weights for method in methods.values()):
-                content, _ = _read_weights(what.plan, saved, what.inputs)
+            needed = frozenset[str]().union(*(method.weights for method in methods.values()))
+            content, shards = _read_weights(what.plan, saved, what.inputs, needed)
             parts = [method_archive.load(method, content) for method in methods.values()]
-        return write_program(what.plan, parts, _shards(what.plan, saved.tensors), context, directory)
+        return write_program(what.plan, parts, shards, context, directory)
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
@@ -299,14 +331,24 @@ def _lower_together(
 
 
 def _read_weights(
-    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs
+    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs, needed: Collection[str] | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The content of the module's parameters and buffers, and the shards of those that have a tag."""
+    """The content of the module's parameters and buffers, and the shards of those that have a tag.
+
+    Args:
+        lower_plan: The lower plan.
+        saved: The export.
+        inputs: The declared inputs.
+        needed: The names of the parameters and buffers to read. None: all.
+    """
     from etbuild.export import archive
     from etbuild.model.checkpoint import Checkpoint
 
-    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name()
-    return archive.load_content(saved, weights), _shards(lower_plan, saved.tensors)
+    shards = _shards(lower_plan, saved.tensors)
+    if needed is not None and not needed:
+        return {}, shards
+    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
+    return archive.load_content(saved, weights, needed), shards
 
 
 def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
