@@ -5,8 +5,7 @@ Methods that were lowered one by one are also emitted one by one. `merge` then p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -46,13 +45,11 @@ class Blob:
     Args:
         content: The content: in memory, or in a file.
         sha256: Its digest in hex, if it is known.
-        weight: The name of the module's parameter or buffer that has this content; None if there is none.
     """
 
-    def __init__(self, content: CordBuffer, sha256: str | None = None, weight: str | None = None) -> None:
+    def __init__(self, content: CordBuffer, sha256: str | None = None) -> None:
         self.content = content
         self._sha256 = sha256
-        self.weight = weight
 
     @cached_property
     def sha256(self) -> str:
@@ -106,6 +103,7 @@ class Emitted:
         delegates: What backends compiled.
         external: Content of constants in named data.
         external_names: For each shard, the index of each constant in `external`, by name.
+        weights: The names of the module's parameters and buffers among the constants, by the digest of their content.
         requests: The blobs of named data that delegates store, by key.
         claims: For each key of the named data, the shards that claim it.
         non_finite: The weights with elements that are NaN or infinite.
@@ -118,6 +116,7 @@ class Emitted:
     delegates: list[Blob]
     external: list[Blob]
     external_names: dict[str, dict[str, int]]
+    weights: dict[str, str]
     requests: list[tuple[str, Request]]
     claims: Claims
     non_finite: NonFinite
@@ -155,39 +154,29 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     """
     edge, shards = lowered.edge, lowered.shards
     _check_outputs(edge)
-    sharing = lower_plan.share_mutable_buffers
-    also_written = lowered.written or frozenset() if sharing else frozenset()
-    written = mutable_buffers.written(edge) | also_written if sharing else frozenset()
-    mutable_buffers.untag(edge, written)
-    mutable_buffers.keep_initial_values(edge, written)
+    shared, sharing = frozenset[str](), lower_plan.share_mutable_buffers
+    if sharing:
+        shared = mutable_buffers.written(edge) | (lowered.written or frozenset())
+    mutable_buffers.untag(edge, shared)
+    mutable_buffers.keep_initial_values(edge, shared)
     digests = Digests()
-    places = {
-        name: weight_places(edge.exported_program(name), digests, lower_plan.backends) for name in sorted(edge.methods)
-    }
+    facts = {name: _facts(edge, name, lower_plan, digests) for name in sorted(edge.methods)}
+    buffers = {name: mutable_buffers.describe(edge, name, shared, digests) for name in facts}
     claims, requests = named_data.claims(edge, shards), list(named_data.requests(edge))
-    operators = operator_counts(edge)
-    tagged = {name: _tagged(edge.exported_program(name), digests) for name in edge.methods}
-    weights = _names_by_content(edge, digests)
-    buffers = {name: mutable_buffers.describe(edge, name, written, digests) for name in edge.methods if sharing}
-    manager, output = _to_executorch(lower_plan, edge, shards, finder, also_written)
-    facts = {
-        name: MethodFacts(
-            operators[name],
-            places[name],
-            tagged[name],
-            _trained(edge.exported_program(name)),
-            mutable_buffers.planned(buffers[name], manager.exported_program(name)) if sharing else None,
-        )
-        for name in sorted(edge.methods)
-    }
+    weights = _weights_by_content(edge, digests)
+    manager, output = _to_executorch(lower_plan, lowered, finder)
+    if sharing:
+        planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
+        facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
     program = output.program
     return Emitted(
         plans=program.execution_plan,
-        constants=_blobs((buffer.storage for buffer in program.constant_buffer), weights),
-        mutable=_blobs((buffer.storage for buffer in output.mutable_data or program.constant_buffer[:1]), weights),
-        delegates=_blobs((data.data for data in program.backend_delegate_data), {}),
-        external=_blobs(output.external_constant_buffer, weights),
+        constants=[Blob(buffer.storage) for buffer in program.constant_buffer],
+        mutable=[Blob(buffer.storage) for buffer in output.mutable_data or program.constant_buffer[:1]],
+        delegates=[Blob(delegate.data) for delegate in program.backend_delegate_data],
+        external=[Blob(content) for content in output.external_constant_buffer],
         external_names=output.external_constant_map or {},
+        weights=weights,
         requests=requests,
         claims=claims,
         non_finite=lowered.non_finite,
@@ -195,31 +184,19 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     )
 
 
-def _blobs(contents: Iterable[CordBuffer], weights: dict[tuple[int, str], str]) -> list[Blob]:
-    blobs = []
-    for content in contents:
-        blob = Blob(content)
-        if weights:
-            blob.weight = weights.get((len(content), blob.sha256))
-        blobs.append(blob)
-    return blobs
+def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
+    program = edge.exported_program(method)
+    places = weight_places(program, digests, lower_plan.backends)
+    return MethodFacts(operator_counts(program), places, _tagged(program, digests), _trained(program), None)
 
 
 def _to_executorch(
-    lower_plan: MethodPlan,
-    edge: EdgeProgramManager,
-    shards: dict[str, str],
-    finder: SourceFinder,
-    also_written: frozenset[str],
+    lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder
 ) -> tuple[ExecutorchProgramManager, EmitterOutput]:
     """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
-    config = backend_config(
-        lower_plan,
-        passes.executorch(lower_plan, finder),
-        named_data.shard_of if shards else False,
-        finder,
-        also_written,
-    )
+    edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
+    early = passes.executorch(lower_plan, finder)
+    config = backend_config(lower_plan, early, external, finder, lowered.written or ())
     dequantize.register_kernels(edge)
     with (
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)),
@@ -258,15 +235,15 @@ def _tagged(program: ExportedProgram, digests: Digests) -> dict[str, TaggedWeigh
     return found
 
 
-def _names_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[tuple[int, str], str]:
-    """The name of a weight with this size in bytes and digest, for the weights that portable operators read."""
-    names: dict[tuple[int, str], str] = {}
+def _weights_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[str, str]:
+    """The names of the weights that portable operators read, by the digest of their content."""
+    names: dict[str, str] = {}
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
+        written = program.graph_signature.buffers_to_mutate.values()
         for node, name in named_data.weights(program):
-            if node.users:
-                tensor = named_data.tensor(program, name)
-                names.setdefault((tensor.nbytes, digests.content(tensor)), name)
+            if node.users and name not in written:
+                names.setdefault(digests.content(named_data.tensor(program, name)), name)
     return names
 
 

@@ -77,9 +77,10 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
     plan = _dumped(emitted.plans)
     if _dumped(_from_json(json.loads(plan))) != plan:
         raise AssertionError(f"the plan of `{name}` is something else when it is read")
+    weights = {digest: weight for digest, weight in emitted.weights.items() if weight in content}
     facts = {
         "plan": artifacts.write(directory, _PLAN, "lowered", lambda opened: opened.write(plan)).sha256,
-        **{kind: [_write_blob(directory, blob, content) for blob in getattr(emitted, kind)] for kind in _KINDS},
+        **{kind: [_write_blob(directory, blob, weights) for blob in getattr(emitted, kind)] for kind in _KINDS},
         "external_names": emitted.external_names,
         "requests": [_request_facts(directory, key, request) for key, request in emitted.requests],
         "claims": {key: sorted(shards, key=str) for key, shards in emitted.claims.items()},
@@ -103,10 +104,10 @@ def _facts(facts: MethodFacts) -> dict[str, Any]:
     }
 
 
-def _write_blob(directory: Path, blob: Blob, content: dict[str, torch.Tensor]) -> dict[str, str]:
+def _write_blob(directory: Path, blob: Blob, weights: dict[str, str]) -> dict[str, str]:
     """Saves a blob unless the module has it, and returns its digest, and the weight's name if the module has it."""
-    if blob.weight in content:
-        return {"sha256": blob.sha256, "weight": str(blob.weight)}
+    if blob.sha256 in weights:
+        return {"sha256": blob.sha256, "weight": weights[blob.sha256]}
     _write(directory, blob.sha256, blob.content)
     return {"sha256": blob.sha256}
 
@@ -192,6 +193,7 @@ def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
             plans=plans,
             **kinds,
             external_names=facts["external_names"],
+            weights={},
             requests=[_request(where, request) for request in facts["requests"]],
             claims={key: set(shards) for key, shards in facts["claims"].items()},
             non_finite=facts["non_finite"],
@@ -230,7 +232,7 @@ def _check(file: Path, digest: str) -> None:
 def _blob(where: Path, blob: dict[str, str], content: dict[str, torch.Tensor]) -> Blob:
     digest = blob["sha256"]
     if "weight" in blob:
-        return Blob(named_data.tensor_content(content[blob["weight"]]), digest, blob["weight"])
+        return Blob(named_data.tensor_content(content[blob["weight"]]), digest)
     return Blob(_content(where, digest), digest)
 
 

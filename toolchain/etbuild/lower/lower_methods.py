@@ -161,7 +161,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
 
 def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
     """Lets each backend check whether its runtime accepts the operators that it took."""
-    counts = operator_counts(edge)
+    counts = {name: operator_counts(edge.exported_program(name)) for name in edge.methods}
     problems = [
         problem
         for name, method in lower_plan.methods.items()
@@ -209,12 +209,9 @@ def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgr
     return wanted
 
 
-def operator_counts(edge: EdgeProgramManager) -> dict[str, OperatorCounts]:
-    """Counts the operators of each method."""
-    return {name: _operator_counts(edge.exported_program(name).graph_module) for name in sorted(edge.methods)}
-
-
-def _operator_counts(graph_module: torch.fx.GraphModule) -> OperatorCounts:
+def operator_counts(program: ExportedProgram) -> OperatorCounts:
+    """Counts the operators of a lowered method."""
+    graph_module = program.graph_module
     delegated: dict[str, Counter[str]] = {}
     for delegate in named_data.delegates(graph_module):
         counts = delegated.setdefault(delegate.backend_id, Counter())
