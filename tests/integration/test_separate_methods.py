@@ -219,6 +219,14 @@ def test_what_only_the_file_depends_on_lowers_nothing(cached: Cached, methods: s
     cached.check()
 
 
+def test_a_constant_that_code_computes_lowers_nothing(cached: Cached) -> None:
+    (cached.root / "model.yaml").write_text(HEAD + TWO + 'constant_methods: {width: {factory: "model:width"}}\n')
+    for value, how in (("8", "run"), ("[1, 2]", "cached"), ("torch.ones(2)", "cached")):
+        (cached.root / "model.py").write_text(f"{SHALLOW}\ndef width():\n    return {value}\n")
+        assert set(cached.build().values()) == {how}
+    cached.check()
+
+
 def test_a_damaged_method_is_lowered_again(cached: Cached) -> None:
     cached.build()
     cache = Cache(cached.root / "cache")

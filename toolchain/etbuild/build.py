@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.export.layout import ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, METHODS, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import each_with_shards
@@ -347,8 +347,9 @@ def _lower_key(request: _Request, exported: Path) -> str:
 
 
 def _method_key(request: _Request, exported: Path, name: str) -> str:
-    """The key of lowering one method by itself. It leaves out the other methods of the export."""
-    others = {f"methods/{other}.pt2" for other in request.plan.methods if other != name}
+    """The key of lowering one method by itself. It leaves out the other methods and the constants of the export."""
+    others = {f"{METHODS}/{other}.pt2" for other in request.plan.methods if other != name}
+    others |= {CONSTANTS, CONSTANT_TENSORS}
     return digest(
         {
             "schema": "executorch-method-key/v1",

@@ -4,7 +4,8 @@
                           the buffers that methods write to
     methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
     made.safetensors      tensors from the factory or the export that no weights file holds, except all zeros
-    constants.safetensors tensors that constant methods from code return
+    constants.json, constants.safetensors
+                          what constant methods from code return: tensors in the second file
     sources/              sources that lowering imports: of custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
 
@@ -30,7 +31,7 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
-from etbuild.export.layout import METHODS, PLAN, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, METHODS, PLAN, ExportFiles
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
@@ -43,7 +44,7 @@ from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.plan import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
-_MODULE, _MADE, _CONSTANTS = "module.json", "made.safetensors", "constants.safetensors"
+_MODULE, _MADE = "module.json", "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -125,7 +126,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
-    facts["constants"] = _save_constants(directory, export.constants)
+    _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports], "written": written})
 
 
@@ -143,8 +144,8 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     """
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
-    saved = _save_constants(directory, constants)
-    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "written": [], "constants": saved})
+    _save_constants(directory, constants)
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "written": []})
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
@@ -275,20 +276,25 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     return zeros
 
 
-def _save_constants(directory: Path, constants: dict[str, object]) -> dict[str, object]:
-    """Saves the tensors among constants in a file, and returns the other constants."""
+def _save_constants(directory: Path, constants: dict[str, object]) -> None:
+    """Saves constants in files of their own, so that another value lowers no method."""
     from safetensors.torch import save
 
     tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}
     if tensors:
-        _write(directory, _CONSTANTS, save(tensors))
-    return {name: value for name, value in constants.items() if name not in tensors}
+        _write(directory, CONSTANT_TENSORS, save(tensors))
+    plain = {name: value for name, value in constants.items() if name not in tensors}
+    if plain:
+        _write(directory, CONSTANTS, canonical_json({"schema": _SCHEMA, "constants": plain}))
 
 
-def _read_constants(directory: Path, plain: dict[str, Any]) -> dict[str, object]:
+def _read_constants(directory: Path) -> dict[str, object]:
     from safetensors.torch import load_file
 
-    return {**plain, **(load_file(directory / _CONSTANTS) if (directory / _CONSTANTS).exists() else {})}
+    plain, tensors = directory / CONSTANTS, directory / CONSTANT_TENSORS
+    wanted = json_file.Format("the constants of an export", "step#constants")
+    constants = json_file.read(plain, wanted)["constants"] if plain.exists() else {}
+    return {**constants, **(load_file(tensors) if tensors.exists() else {})}
 
 
 def _all_zero_bytes(tensor: torch.Tensor) -> bool:
@@ -311,7 +317,7 @@ def read(export: ExportFiles) -> SavedExport:
             export,
             [_tensor_facts(entry) for entry in content["tensors"]],
             content["zeros"],
-            _read_constants(directory, content["constants"]),
+            _read_constants(directory),
             content["imports"],
             frozenset(content["written"]),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},

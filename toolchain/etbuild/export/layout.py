@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 METHODS, PLAN = "methods", "export_plan.json"
+CONSTANTS, CONSTANT_TENSORS = "constants.json", "constants.safetensors"
 
 
 @dataclass(frozen=True)
