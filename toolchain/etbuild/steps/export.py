@@ -13,6 +13,7 @@ from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
@@ -60,8 +61,9 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
             reason = archive.why_together(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
+                lines = SourceLines.of_programs(programs, finder.name_of)
                 try:
-                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used))
+                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used, lines))
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:
