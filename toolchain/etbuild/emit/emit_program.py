@@ -16,11 +16,13 @@ from etbuild import backends
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import hints
 from etbuild.files import program_file
 from etbuild.files.artifacts import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, named_data, passes
+from etbuild.lower import dequantize, failed_nodes, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
@@ -214,7 +216,9 @@ def _emission_error(
 ) -> BuildError:
     path, hint = _place_and_hint(str(error), lower_plan, edge)
     action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
-    return from_exception(error, BuildError, path, action, hint)
+    programs = {name: edge.exported_program(name) for name in edge.methods}
+    at = source_lines.shown(failed_nodes.lines(error, programs, finder))
+    return from_exception(error, BuildError, path, action, hints(at, hint))
 
 
 def _place_and_hint(text: str, lower_plan: LowerPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:

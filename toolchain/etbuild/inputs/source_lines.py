@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _SCHEMA = "executorch-lines/v1"
-_SHOWN = 3  # lines that a message names
+SHOWN = 3  # lines that a message names
 _TEXT = 120  # characters of a line that a message quotes
 
 
@@ -131,8 +131,8 @@ def shown(lines: Sequence[Line]) -> str | None:
     """
     if not lines:
         return None
-    more = [f"and at {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
-    return "\n".join([*(f"at {line}" for line in lines[:_SHOWN]), *more])
+    more = [f"and at {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    return "\n".join([*(f"at {line}" for line in lines[:SHOWN]), *more])
 
 
 def first_name(node: Node) -> str:

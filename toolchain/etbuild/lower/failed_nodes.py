@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.inputs.source_lines import Line, SourceLines, first_name
+from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
 from etbuild.inputs.user_code import SourceFinder
 from etbuild.lower.partition_counts import operator_name
 
@@ -32,15 +32,42 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder:
     """
     frames = list(_frames(error))
     nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames)) or _in_work(frames)
-    if nodes:
-        return lines_of_nodes(nodes, programs, finder, _method(frames, programs))
-    everything = [child for program in programs.values() for child in program.graph_module.modules()]
-    nodes = _named_operators(error, [child for child in everything if isinstance(child, torch.fx.GraphModule)])
-    found = lines_of_nodes(nodes, programs, finder)
     known = known_lines(programs, finder)
+    found = lines_of_nodes(nodes, programs, finder, _method(frames, programs))
     return found or _distinct(
-        line for method in programs for name in _operators(error) for line in known.of_operator(method, name)
+        line
+        for method, program in sorted(programs.items())
+        for line in lines_of_nodes(_named_operators(error, _modules(program)), {method: program}, finder)
+        or [line for name in _operators(error) for line in known.of_operator(method, name)]
     )
+
+
+def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: SourceFinder) -> str | None:
+    """Where values of dtypes that ExecuTorch does not compute with come from, for a message.
+
+    Args:
+        programs: The exported methods by name.
+        dtypes: The beginning of the dtypes' names, such as `complex`.
+        finder: Knows the lines of the export, unless the methods still have their stack traces.
+
+    Returns:
+        A line for each source: an operator that makes such a value from others, a parameter or a buffer. At most three.
+    """
+    found: dict[str, None] = {}
+    for method, program in sorted(programs.items()):
+        signature = program.graph_signature
+        held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        for node in [node for module in _modules(program) for node in module.graph.nodes]:
+            made = _dtype(node) or ""
+            if not made.startswith(dtypes) or any(dtype.startswith(dtypes) for dtype in _dtypes(node)):
+                continue
+            if node.op == "placeholder" and node.name in held:
+                found.setdefault(f"{made} comes from `{held[node.name]}`")
+            elif node.op == "call_function":
+                lines = lines_of_nodes([node], {method: program}, finder)
+                at = "".join(f" at {line}" for line in lines[:1])
+                found.setdefault(f"{made} comes from `{_name(node)}`{at}")
+    return "\n".join(list(found)[:SHOWN]) or None
 
 
 def lines_of_nodes(
@@ -66,6 +93,10 @@ def known_lines(programs: Mapping[str, ExportedProgram], finder: SourceFinder) -
     """The lines of methods: their own, if they were exported in this process, or those of the export's file."""
     own = any("stack_trace" in node.meta for program in programs.values() for node in program.graph.nodes)
     return SourceLines.of_programs(programs, finder.name_of) if own else finder.lines
+
+
+def _modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:
+    return [child for child in program.graph_module.modules() if isinstance(child, torch.fx.GraphModule)]
 
 
 def _distinct(found: Iterator[Line]) -> tuple[Line, ...]:
@@ -164,5 +195,11 @@ def refused_dtypes(error: BaseException) -> dict[str, list[tuple[str, ...]]]:
 
 def _dtypes(node: torch.fx.Node) -> tuple[str, ...]:
     """The dtypes of a call's tensors, in the order of its arguments."""
-    values = [operand.meta.get("val") for operand in node.all_input_nodes]
-    return tuple(str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor))
+    operands: list[torch.fx.Node] = []
+    torch.fx.map_arg((node.args, node.kwargs), operands.append)
+    return tuple(filter(None, map(_dtype, operands)))
+
+
+def _dtype(node: torch.fx.Node) -> str | None:
+    value = node.meta.get("val")
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None

@@ -62,7 +62,7 @@ def lower_programs(
             ExecuTorch names them.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
-    _check_while_loops(programs)
+    _check_while_loops(programs, finder)
     dtypes.check_quantized(lower_plan, programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
@@ -136,7 +136,10 @@ def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
     return [*of_recipe, *(entry.backend for entry in method.partitioners)]
 
 
-def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
+_INSTEAD_OF_LOOPS = "use `scan` or `map` over a known number of steps, or let the application call the method in a loop"
+
+
+def _check_while_loops(programs: dict[str, ExportedProgram], finder: SourceFinder) -> None:
     """Fails if a method has a `while_loop`.
 
     ExecuTorch 1.5 does not delegate operators inside a `while_loop` and cannot emit one. This check reports it before
@@ -146,12 +149,13 @@ def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
         Problem(
             "the method has a `while_loop`, which ExecuTorch cannot put into a program",
             ("methods", name, "entry"),
-            "use `scan` or `map` over a known number of steps, or let the application call the method in a loop",
+            hints(source_lines.shown(failed_nodes.lines_of_nodes(loops, {name: program}, finder)), _INSTEAD_OF_LOOPS),
         )
         for name, program in sorted(programs.items())
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
-        and any(node.target is torch.ops.higher_order.while_loop for node in module.graph.nodes)
+        for loops in [[node for node in module.graph.nodes if node.target is torch.ops.higher_order.while_loop]]
+        if loops
     ]
     if problems:
         raise BuildError(problems)
@@ -291,7 +295,9 @@ def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram
         why += f" Cause: {summary(cause, 300)}"
     action = failed(f"lowering {', '.join(named or methods)}", error, finder)
     at = source_lines.shown(failed_nodes.lines(error, programs, finder))
-    return from_exception(error, BuildError, path, action, hints(at, hint), said=why)
+    unsupported = next((dtypes for dtypes, words in _UNSUPPORTED.items() if hint == words), None)
+    origin = unsupported and failed_nodes.sources(programs, unsupported, finder)
+    return from_exception(error, BuildError, path, action, hints(at, origin, hint), said=why)
 
 
 def _why(error: BaseException) -> str:
@@ -305,7 +311,10 @@ def _why(error: BaseException) -> str:
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
 
 
-_COMPLEX = "ExecuTorch has no kernels for complex numbers: compute with real and imaginary parts, or cos and sin"
+_UNSUPPORTED = {
+    "complex": "ExecuTorch has few kernels for complex numbers: compute with real and imaginary parts, or cos and sin",
+    "float8": "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory",
+}
 _FLOATS = {"float64", "float32", "float16", "bfloat16"}
 
 
@@ -314,9 +323,9 @@ def _dtype_hint(error: BaseException) -> str | None:
     of_operators = [set(dtypes) for calls in failed_nodes.refused_dtypes(error).values() for dtypes in calls]
     dtypes = set().union(*of_operators)
     if any(dtype.startswith("complex") for dtype in dtypes) or "'complex' object has no attribute" in str(error):
-        return _COMPLEX
+        return _UNSUPPORTED["complex"]
     if any(dtype.startswith("float8") for dtype in dtypes):
-        return "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory"
+        return _UNSUPPORTED["float8"]
     if any(len(each & _FLOATS) > 1 for each in of_operators):
         return (
             "the operands have different dtypes: give `example_inputs` the dtype of the weights, or convert the module"
