@@ -45,7 +45,8 @@ class Project:
         self.plan()
         source = f"--source=model.py={self.root / 'model.py'}"
         inputs = f"--inputs={self.root / 'inputs.json'}"
-        self.run("export", self.root / "export-plan.json", source, inputs, "-o", self.root / "export")
+        lines = f"--lines={self.root / 'export.lines.json'}"
+        self.run("export", self.root / "export-plan.json", source, inputs, lines, "-o", self.root / "export")
         files = [path for path in sorted((self.root / "export").rglob("*")) if path.is_file()]
         return {
             path.relative_to(self.root / "export").as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -112,6 +113,48 @@ def test_options_of_lowering_and_checks_do_not_reach_the_export_plan(tmp_path: P
         for part, same in (("export-plan.json", True), ("lower-plan.json", number == 2), ("plan.json", False)):
             equal = (project.root / part).read_bytes() == (tmp_path / "one" / part).read_bytes()
             assert equal is same, (old, part)
+
+
+SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
+FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
+
+
+def test_the_lines_beside_an_export_are_named_by_later_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(tmp_path / "one", MANIFEST, SORTS)
+    project.export()
+    lines = tmp_path / "one" / "export.lines.json"
+    said = {}
+    for kept in (lines.read_bytes(), lines.read_bytes()[:50], None):
+        lines.write_bytes(kept) if kept is not None else lines.unlink()
+        capsys.readouterr()
+        said[kept] = project.finish(), capsys.readouterr().err
+    whole, damaged, missing = said.values()
+    assert "\n    at model.py:9, in forward: `return self.linear(x).sort()[0]`\n" in whole[1]
+    assert "no kernel for `aten::sort.values`" in missing[1]
+    assert "model.py" not in missing[1]
+    assert damaged == missing
+    assert whole[0] == missing[0], "a line reached an artifact"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_error_of_the_lower_step_names_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: bool
+) -> None:
+    project = Project(tmp_path / "one", MANIFEST, FAILS)
+    project.export()
+    export = tmp_path / "one" / "export"
+    if linked:  # a sandbox has a link to each file of a directory
+        for path in [path for path in export.rglob("*") if path.is_file()]:
+            link = tmp_path / "sandbox" / path.relative_to(export)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        export = tmp_path / "sandbox"
+    plan = str(tmp_path / "one" / "lower-plan.json")
+    assert main.main(["lower", plan, f"--export={export}", "-o", str(tmp_path / "out")]) == 1
+    line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]`"
+    assert line in capsys.readouterr().err
 
 
 def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:

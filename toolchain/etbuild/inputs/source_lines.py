@@ -131,7 +131,7 @@ def shown(lines: Sequence[Line]) -> str | None:
     """
     if not lines:
         return None
-    more = [f"and at {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return "\n".join([*(f"at {line}" for line in lines[:SHOWN]), *more])
 
 

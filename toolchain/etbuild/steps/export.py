@@ -105,11 +105,12 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
     files."""
     from etbuild.export.export_methods import prepare
+    from etbuild.export.line_traces import recorded
 
     prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with context.stage(f"prepare {name}"), modules.of(name) as (module, _):
+            with context.stage(f"prepare {name}"), recorded(context.finder), modules.of(name) as (module, _):
                 prepared[name] = prepare(_exporting(export_plan, context), name, module)
     return prepared
 
@@ -131,11 +132,13 @@ def export_methods(
         prepared: Methods that are prepared. They are exported as they are.
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
+    from etbuild.export.line_traces import recorded
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
-        with context.stage(f"{'quantize and export' if method.quantize and name not in prepared else 'export'} {name}"):
+        how = "quantize and export" if method.quantize and name not in prepared else "export"
+        with context.stage(f"{how} {name}"), recorded(context.finder):
             if method.program is not None:
                 what = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
