@@ -44,7 +44,7 @@ class Project:
         """Exports, and returns the digest of each file of the export."""
         self.plan()
         source = f"--source=model.py={self.root / 'model.py'}"
-        inputs = f"--inputs={self.root / 'inputs.json'}"
+        inputs = f"--inputs={self.root / 'export_inputs.json'}"
         lines = f"--lines={self.root / 'export.lines.json'}"
         self.run("export", self.root / "export-plan.json", source, inputs, lines, "-o", self.root / "export")
         files = [path for path in sorted((self.root / "export").rglob("*")) if path.is_file()]
@@ -59,7 +59,7 @@ class Project:
         export = f"--export={self.root / 'export'}"
         self.run("lower", self.root / "lower-plan.json", export, *data, "-o", out)
         lowering = f"--lowering={out / 'net.lowering.json'}"
-        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'inputs.json'}", lowering, "-o", out)
+        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'export_inputs.json'}", lowering, "-o", out)
         return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "net.lowering.json"}
 
     def built(self) -> dict[str, bytes]:
@@ -251,7 +251,12 @@ def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> N
     sources = [f"--source={name}={project.root / name}" for name in ("model.py", "partitioner.py")]
     export = project.root / "export"
     project.run(
-        "export", project.root / "export-plan.json", *sources, f"--inputs={project.root / 'inputs.json'}", "-o", export
+        "export",
+        project.root / "export-plan.json",
+        *sources,
+        f"--inputs={project.root / 'export_inputs.json'}",
+        "-o",
+        export,
     )
     assert [path.name for path in (export / "sources").iterdir()] == ["partitioner.py"]
     assert project.finish()["net.pte"] == project.built()["net.pte"]
@@ -320,7 +325,7 @@ def test_a_tokenizer_travels_with_the_program_of_a_build_rule(tmp_path: Path) ->
     tokenizer.write_text("{}")
     project.export()
     project.run("lower", project.root / "lower-plan.json", f"--export={project.root / 'export'}", "-o", tmp_path)
-    report = ["report", str(project.root / "plan.json"), f"--inputs={project.root / 'inputs.json'}"]
+    report = ["report", str(project.root / "plan.json"), f"--inputs={project.root / 'export_inputs.json'}"]
     report += [f"--lowering={tmp_path / 'net.lowering.json'}", "-o", str(tmp_path)]
     assert main.main(report) == 2  # the rule declares no tokenizer
     project.run(*report, f"--data=tokenizer.json={tokenizer}")

@@ -127,9 +127,16 @@ def test_the_report_leaves_out_what_it_is_told_to() -> None:
 
 
 NON_FINITE = {"head.weight": {"kind": "parameter", "nan": 2, "infinite": 1, "elements": 1000}}
-MISSING = {"method": "decode", "what": "it has no kernel for `aten::sort.values`", "hint": "bring one", "wrong": False}
+MISSING = {
+    "method": "decode",
+    "operator": "aten::sort.values",
+    "what": "it has no kernel for `aten::sort.values`",
+    "hint": "bring one",
+    "wrong": False,
+}
 WRONG = {
     "method": "prefill",
+    "operator": "aten::nonzero.out",
     "what": "its kernel of `aten::nonzero.out` gives wrong indices",
     "hint": "x",
     "wrong": True,
