@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -130,6 +131,7 @@ def test_the_lines_beside_an_export_are_named_by_later_steps(
         lines.write_bytes(kept) if kept is not None else lines.unlink()
         capsys.readouterr()
         said[kept] = project.finish(), capsys.readouterr().err
+        shutil.rmtree(tmp_path / "one" / "out")
     whole, damaged, missing = said.values()
     assert "\n    at model.py:9, in forward: `return self.linear(x).sort()[0]`\n" in whole[1]
     assert "no kernel for `aten::sort.values`" in missing[1]
