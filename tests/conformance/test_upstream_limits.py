@@ -1,6 +1,6 @@
 """Meets each limit of `etbuild.upstream_limits` with plain PyTorch and ExecuTorch, without the driver.
 
-A test that fails here is good news: upstream has mended a limit, and the message says what can go.
+A test that fails here is good news: upstream has fixed a limit, and the message says what can go.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _(run: Run) -> bool:
     for alignment in (6, 4):
         store.add_named_data("key", b"data", alignment=alignment)
     [entry] = store.get_named_data_store_output().pte_data.values()
-    return entry.alignment != 12
+    return bool(entry.alignment != 12)
 
 
 @probe("saved-control-flow")
@@ -253,6 +253,9 @@ def _(run: Run) -> bool:
 @probe("assigned-buffers")
 def _(run: Run) -> bool:
     class Assigns(nn.Module):
+        first: torch.Tensor
+        second: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("nothing", None)
@@ -301,8 +304,8 @@ def defaults_kept() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 def test_the_limit_is_still_there(limit: UpstreamLimit, run: Run) -> None:
     what_to_do = f"remove what `{limit.where}` does about it" if limit.where else "remove it from docs/upstream.md"
-    mended = f"upstream has mended `{limit.name}`: {what_to_do}, and its entry in `upstream_limits.py`. {limit.what}"
-    assert PROBES[limit.name](run), mended
+    fixed = f"upstream has fixed `{limit.name}`: {what_to_do}, and its entry in `upstream_limits.py`. {limit.what}"
+    assert PROBES[limit.name](run), fixed
 
 
 def test_the_table_is_whole() -> None:

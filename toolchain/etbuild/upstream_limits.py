@@ -1,6 +1,6 @@
 """The limits of ExecuTorch 1.5.1 and PyTorch 2.13 that the driver refuses, notes or works around.
 
-`tests/conformance/test_upstream_limits.py` meets each limit without the driver. It fails when upstream has mended one:
+`tests/conformance/test_upstream_limits.py` meets each limit without the driver. It fails when upstream has fixed one:
 then the code that `where` names can go. `docs/reference/limits.md` is made from this table.
 """
 

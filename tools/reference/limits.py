@@ -20,7 +20,7 @@ def _blocks() -> Iterator[str]:
     yield (
         "What ExecuTorch 1.5.1 and PyTorch 2.13 cannot do, or do wrongly, and what a build does about it. "
         "`tests/conformance/test_upstream_limits.py` meets each limit without the driver, and fails when upstream has "
-        "mended it. [What could be faster](../upstream.md) has more about some of them."
+        "fixed it. [What could be faster](../upstream.md) has more about some of them."
     )
     yield "\n".join(f"- **{deed}**: {what}" for deed, what in DEEDS.items())
     rows = [
