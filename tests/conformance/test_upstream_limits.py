@@ -224,6 +224,26 @@ def _(run: Run) -> bool:
     return fails("Missing out variants: {'torchao::dequantize_affine'}", lambda: emitted(0))
 
 
+EXTERNAL = ExecutorchBackendConfig(external_constants=True)
+
+
+@probe("names-of-constants")
+def _(run: Run) -> bool:
+    def sizes(*values: float) -> list[int]:
+        nets = [Net(lambda self, x: x + self.weight, weight=torch.full((4,), value)) for value in values]
+        programs = {f"method{number}": export(net, (X,)) for number, net in enumerate(nets)}
+        emitted = to_edge_transform_and_lower(programs).to_executorch(EXTERNAL)
+        return [len(data) for data in emitted._tensor_data.values()]
+
+    return sizes(1.0, 2.0) == sizes(1.0)
+
+
+@probe("views-of-constants")
+def _(run: Run) -> bool:
+    edge = lower(Net(lambda self, x: x + self.weight.view(2, 4), weight=torch.ones(8)), X)
+    return fails("Failed with error", lambda: edge.to_executorch(EXTERNAL))
+
+
 @probe("alignment")
 def _(run: Run) -> bool:
     store = NamedDataStore()

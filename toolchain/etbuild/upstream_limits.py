@@ -163,6 +163,21 @@ LIMITS = (
         f"{_ISSUES}/10663",
     ),
     UpstreamLimit(
+        "names-of-constants",
+        "Named data finds the constants of portable operators by name: two methods with different weights of one name "
+        "are emitted, and one of them reads the weight of the other.",
+        ERROR,
+        "emit/emit_program.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
+        "views-of-constants",
+        "A method with a view of a constant in named data cannot be emitted.",
+        WORKAROUND,
+        "lower/dequantize.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
         "alignment",
         "Named data that is added twice has the alignment of the first time, not one that suits both.",
         WORKAROUND,

@@ -118,12 +118,17 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
         yield from reversed(frames)
 
 
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is of a class. Unlike `isinstance`, it asks nothing of the value, which may be a user's."""
+    return issubclass(type(value), kind)
+
+
 def _graphs(frames: list[FrameType]) -> list[torch.fx.GraphModule]:
     """The graphs that the functions worked on, with those inside them, the innermost first."""
     found: dict[int, torch.fx.GraphModule] = {}
     for frame in frames:
         for value in frame.f_locals.values():
-            if isinstance(value, torch.fx.GraphModule) and id(value) not in found:
+            if _is(value, torch.fx.GraphModule) and id(value) not in found:
                 inside = [child for child in value.modules() if isinstance(child, torch.fx.GraphModule)]
                 found.update({id(child): child for child in inside})
     return list(found.values())
@@ -134,7 +139,7 @@ def _named_nodes(error: BaseException, frames: list[FrameType]) -> list[torch.fx
     names = set(re.findall(r"While executing %(\w+)", str(error)))
     if not names:
         return []
-    at_work = [node for frame in frames for node in frame.f_locals.values() if isinstance(node, torch.fx.Node)]
+    at_work = [node for frame in frames for node in frame.f_locals.values() if _is(node, torch.fx.Node)]
     inside = [node for module in _graphs(frames) for node in module.graph.nodes]
     return [node for node in [*at_work, *inside] if node.name in names][:1]
 
@@ -155,7 +160,7 @@ def _named_operators(error: BaseException, graphs: list[torch.fx.GraphModule]) -
 def _in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
     """The call of an operator that the innermost function with one worked on."""
     for frame in frames:
-        nodes = [value for value in frame.f_locals.values() if isinstance(value, torch.fx.Node)]
+        nodes = [value for value in frame.f_locals.values() if _is(value, torch.fx.Node)]
         calls = [node for node in nodes if node.op == "call_function" and "::" in operator_name(node)]
         if calls:
             return calls[-1:]
