@@ -214,11 +214,16 @@ def export_program(ctx, plans, inputs):
         for method in plans.method_plans
     }
     input_digests = ctx.actions.declare_file(plans.name + ".export_inputs.json")
+
+    # The lines of the sources for messages. Later actions look for this file beside the directory, but it is not an input of
+    # them: a moved line must not run them again.
+    lines = ctx.actions.declare_file(plans.name + ".export.lines.json")
     arguments = driver_arguments(ctx, "export")
     arguments.add(plans.export)
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data, map_each = _data_argument)
     arguments.add(input_digests, format = "--inputs=%s")
+    arguments.add(lines, format = "--lines=%s")
     for method, exported in exported_methods.items():
         arguments.add(exported, format = "--method={}=%s".format(method))
     arguments.add_all("-o", [directory], expand_directories = False)
@@ -226,7 +231,7 @@ def export_program(ctx, plans, inputs):
         ctx,
         arguments,
         inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
-        outputs = [directory, input_digests] + exported_methods.values(),
+        outputs = [directory, input_digests, lines] + exported_methods.values(),
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
         torch = True,

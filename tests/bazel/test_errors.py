@@ -68,6 +68,16 @@ def test_an_error_of_lowering_has_file_line_and_column(package: Workspace) -> No
     assert "create" in message
 
 
+def test_an_error_of_lowering_names_the_line_of_the_model(package: Workspace) -> None:
+    model = MODEL.replace("return self.linear(x)", "return torch.linalg.eigh(self.linear(x).T @ x)[0]")
+    model = model.replace("Linear(8, 4)", "Linear(8, 8)") + "\ndef create():\n    return Net()\n"
+    package.write("wrong/model.py", model)
+    line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x).T @ x)[0]`"
+    assert line in errors(package)
+    package.write("wrong/model.py", "# A comment.\n" + model)
+    assert line.replace("model.py:9", "model.py:10") in errors(package)  # the export has run again
+
+
 @pytest.mark.parametrize(
     ("attribute", "wrong"),
     [('named_data = ["weights"]', 'named_data = ["wieghts"]'), ('name = "net"', 'name = "network"'),

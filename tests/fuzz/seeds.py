@@ -38,6 +38,10 @@ def _made(target: str) -> list[bytes]:
             return [digests.canonical_json(part.to_json()) for part in parts]
         case "positions":
             return [digests.canonical_json(positions_to_json(validate.load(MANIFESTS["mlp"]).positions))]
+        case "lines":
+            places = [["model.py", 3, "forward", "return x * 2"]]
+            methods = {"forward": [["mul", "aten.mul.Tensor", 0], ["sin", "aten.sin.default", 0]]}
+            return [digests.canonical_json({"schema": "executorch-lines/v1", "places": places, "methods": methods})]
         case "index" | "json":
             return [digests.canonical_json(make_index(tensors=2))]
         case "lock":

@@ -155,6 +155,17 @@ def fuzz_positions(data: bytes) -> None:
     InputError([]).located(positions_beside(_directory() / "beside.plan.json"))
 
 
+def fuzz_lines(data: bytes) -> None:
+    """The lines of the sources, which are stored in or beside an export."""
+    from etbuild.export.layout import ExportFiles
+    from etbuild.inputs import source_lines
+
+    path = _file("lined/lines.json", data)
+    lines = ExportFiles.below(path.parent).lines
+    for found in (lines.of_node("forward", "mul"), lines.of_operator("forward", "aten::mul.out")):
+        _check(InputError.of("a message", source_lines.shown(found)))
+
+
 def fuzz_index(data: bytes) -> None:
     """An index: explained, compared with another and locked."""
     from etbuild.analysis import explanation, find_index, lockfile, program_diff

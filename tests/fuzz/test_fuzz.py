@@ -20,6 +20,7 @@ SCHEMAS = {
     "manifest": ["model"],
     "plan": ["plan#plan", "plan#exportPlan", "plan#lowerPlan", "plan#methodPlan"],
     "positions": ["plan#positions"],
+    "lines": ["step#lines"],
     "index": ["index"],
     "report": ["report"],
     "lock": ["lock"],

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.inputs.source_lines import SourceLines
 from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.results import CheckResult, LoweringFacts
@@ -102,15 +103,24 @@ def test_a_build_that_fails_is_not_kept(project: Project) -> None:
     assert project.cache.info().records == before
 
 
+def test_an_export_from_the_cache_still_knows_its_lines(project: Project) -> None:
+    operator = "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]"
+    failing = MODEL.replace("self.linear(x).relu()", operator)
+    for source, number in ((failing, 9), (failing, 9), ("# A remark.\n" + failing, 10)):
+        project.write("model.py", source)
+        project.build(expect=1)
+        assert f"at model.py:{number}, in forward: `return {operator}`" in project.capsys.readouterr().err
+
+
 def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The export and lowering come from the cache, so only the report reads a file that the plan names."""
     project.write("model.yaml", WITH_WEIGHTS + "tokenizer: tokenizer.json\n")
     project.write("tokenizer.json", "old")
     measure = checks.measure
 
-    def changed(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
+    def changed(plan: Plan, lowering: LoweringFacts, lines: SourceLines) -> list[CheckResult]:
         project.write("tokenizer.json", "new")
-        return measure(plan, lowering)
+        return measure(plan, lowering, lines)
 
     with monkeypatch.context() as patch:
         patch.setattr(checks, "measure", changed)

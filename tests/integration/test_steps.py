@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -44,8 +45,9 @@ class Project:
         """Exports, and returns the digest of each file of the export."""
         self.plan()
         source = f"--source=model.py={self.root / 'model.py'}"
-        inputs = f"--inputs={self.root / 'inputs.json'}"
-        self.run("export", self.root / "export-plan.json", source, inputs, "-o", self.root / "export")
+        inputs = f"--inputs={self.root / 'export_inputs.json'}"
+        lines = f"--lines={self.root / 'export.lines.json'}"
+        self.run("export", self.root / "export-plan.json", source, inputs, lines, "-o", self.root / "export")
         files = [path for path in sorted((self.root / "export").rglob("*")) if path.is_file()]
         return {
             path.relative_to(self.root / "export").as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -58,7 +60,7 @@ class Project:
         export = f"--export={self.root / 'export'}"
         self.run("lower", self.root / "lower-plan.json", export, *data, "-o", out)
         lowering = f"--lowering={out / 'net.lowering.json'}"
-        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'inputs.json'}", lowering, "-o", out)
+        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'export_inputs.json'}", lowering, "-o", out)
         return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "net.lowering.json"}
 
     def built(self) -> dict[str, bytes]:
@@ -112,6 +114,49 @@ def test_options_of_lowering_and_checks_do_not_reach_the_export_plan(tmp_path: P
         for part, same in (("export-plan.json", True), ("lower-plan.json", number == 2), ("plan.json", False)):
             equal = (project.root / part).read_bytes() == (tmp_path / "one" / part).read_bytes()
             assert equal is same, (old, part)
+
+
+SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
+FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
+
+
+def test_the_lines_beside_an_export_are_named_by_later_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(tmp_path / "one", MANIFEST, SORTS)
+    project.export()
+    lines = tmp_path / "one" / "export.lines.json"
+    said = {}
+    for kept in (lines.read_bytes(), lines.read_bytes()[:50], None):
+        lines.write_bytes(kept) if kept is not None else lines.unlink()
+        capsys.readouterr()
+        said[kept] = project.finish(), capsys.readouterr().err
+        shutil.rmtree(tmp_path / "one" / "out")
+    whole, damaged, missing = said.values()
+    assert "\n    at model.py:9, in forward: `return self.linear(x).sort()[0]`\n" in whole[1]
+    assert "no kernel for `aten::sort.values`" in missing[1]
+    assert "model.py" not in missing[1]
+    assert damaged == missing
+    assert whole[0] == missing[0], "a line reached an artifact"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_error_of_the_lower_step_names_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: bool
+) -> None:
+    project = Project(tmp_path / "one", MANIFEST, FAILS)
+    project.export()
+    export = tmp_path / "one" / "export"
+    if linked:  # a sandbox has a link to each file of a directory
+        for path in [path for path in export.rglob("*") if path.is_file()]:
+            link = tmp_path / "sandbox" / path.relative_to(export)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        export = tmp_path / "sandbox"
+    plan = str(tmp_path / "one" / "lower-plan.json")
+    assert main.main(["lower", plan, f"--export={export}", "-o", str(tmp_path / "out")]) == 1
+    line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]`"
+    assert line in capsys.readouterr().err
 
 
 def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
@@ -208,7 +253,12 @@ def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> N
     sources = [f"--source={name}={project.root / name}" for name in ("model.py", "partitioner.py")]
     export = project.root / "export"
     project.run(
-        "export", project.root / "export-plan.json", *sources, f"--inputs={project.root / 'inputs.json'}", "-o", export
+        "export",
+        project.root / "export-plan.json",
+        *sources,
+        f"--inputs={project.root / 'export_inputs.json'}",
+        "-o",
+        export,
     )
     assert [path.name for path in (export / "sources").iterdir()] == ["partitioner.py"]
     assert project.finish()["net.pte"] == project.built()["net.pte"]
@@ -277,7 +327,7 @@ def test_a_tokenizer_travels_with_the_program_of_a_build_rule(tmp_path: Path) ->
     tokenizer.write_text("{}")
     project.export()
     project.run("lower", project.root / "lower-plan.json", f"--export={project.root / 'export'}", "-o", tmp_path)
-    report = ["report", str(project.root / "plan.json"), f"--inputs={project.root / 'inputs.json'}"]
+    report = ["report", str(project.root / "plan.json"), f"--inputs={project.root / 'export_inputs.json'}"]
     report += [f"--lowering={tmp_path / 'net.lowering.json'}", "-o", str(tmp_path)]
     assert main.main(report) == 2  # the rule declares no tokenizer
     project.run(*report, f"--data=tokenizer.json={tokenizer}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, METHODS, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import each_with_shards
@@ -205,7 +205,10 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             program_directory = staged / "program"
             lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
             lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
-            reported = report.check_and_report(plan, request.described, lowering, request.inputs, program_directory)
+            lines = ExportFiles.below(staged / "export").lines
+            reported = report.check_and_report(
+                plan, request.described, lowering, request.inputs, program_directory, lines
+            )
             artifacts = [*lowered, *reported]
         if options.verify_reproducible:
             with stage("build again and compare"):
@@ -304,6 +307,11 @@ def _files_below(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
+def _export_files(exported: Path) -> list[str]:
+    """The files of an export that lowering computes with. Line numbers are only for messages."""
+    return [name for name in _files_below(exported) if name != LINES]
+
+
 def _export_data(request: _Request) -> dict[str, DocumentPath]:
     """The data that the export reads."""
     return {**request.beside, **request.data(request.plan.export_plan.data_names)}
@@ -339,7 +347,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
         {
             "schema": "executorch-lower-key/v1",
             "plan": request.plan.lower_plan.to_json(),
-            "export": {name: file_digest(exported / name) for name in _files_below(exported)},
+            "export": {name: file_digest(exported / name) for name in _export_files(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],
         }
@@ -354,7 +362,7 @@ def _method_key(request: _Request, exported: Path, name: str) -> str:
         {
             "schema": "executorch-method-key/v1",
             "plan": request.plan.lower_plan.of_method(name).to_json(),
-            "export": {file: file_digest(exported / file) for file in _files_below(exported) if file not in others},
+            "export": {file: file_digest(exported / file) for file in _export_files(exported) if file not in others},
             "data": {data: request.described["data"][data] for data in _lower_data(request, exported)},
             "toolchain": request.described["toolchain"],
         }

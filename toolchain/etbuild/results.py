@@ -182,6 +182,7 @@ class RuntimeLimit(TypedDict):
     """Something that ExecuTorch's runtime cannot do in a method, or (`wrong`) computes wrongly."""
 
     method: str
+    operator: str | None
     what: str
     hint: str
     wrong: bool

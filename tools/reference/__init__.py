@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, manifest, modules, python_names, rules
+from tools.reference import backend_options, command_line, limits, manifest, modules, python_names, rules
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
@@ -19,6 +19,7 @@ def pages() -> dict[str, str]:
     return {
         "backend-options.md": backend_options.page(ROOT),
         "command-line.md": command_line.page(),
+        "limits.md": limits.page(),
         "manifest.md": manifest.page(ROOT),
         "modules.md": modules.page(ROOT),
         "python.md": python_names.page(ROOT),

@@ -43,6 +43,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the checks, and writes the report and the index."""
+    from etbuild.export.layout import lines_beside
     from etbuild.files import json_file
     from etbuild.files.artifacts import publish, staging
     from etbuild.files.digests import file_digest
@@ -59,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
         report.check_declared(plan, declared)
         read["data"].update({name: file_digest(file) for name, file in declared.data.items()})
         with staging(options.directory) as staged:
-            artifacts = report.check_and_report(plan, describe(plan, read), lowering, declared, staged)
+            lines = lines_beside(options.inputs)
+            artifacts = report.check_and_report(plan, describe(plan, read), lowering, declared, staged, lines)
             publish(artifacts, options.directory)
     except EtbuildError as error:
         from etbuild.manifest.positions import located

@@ -22,9 +22,11 @@ from etbuild import backends, releases
 from etbuild.emit import mutable_buffers
 from etbuild.emit.mutable_buffers import Buffers
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, named_data, passes
+from etbuild.lower import dequantize, failed_nodes, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
@@ -259,7 +261,9 @@ def _emission_error(
 ) -> BuildError:
     path, hint = _place_and_hint(str(error), lower_plan, edge)
     action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
-    return from_exception(error, BuildError, path, action, hint)
+    programs = {name: edge.exported_program(name) for name in edge.methods}
+    at = source_lines.shown(failed_nodes.lines(error, programs, finder))
+    return from_exception(error, BuildError, path, action, hints(at, hint))
 
 
 def _place_and_hint(text: str, lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:

@@ -7,11 +7,12 @@ case, and fails when ExecuTorch has fixed it. An application may have other kern
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir.scalar_type import ScalarType
@@ -56,16 +57,18 @@ class Limit:
         what: The limit and its consequence, for users.
         hint: What users can do about it.
         wrong: The method runs but computes wrong results.
+        operator: The operator that has the limit, such as `aten::sort.values`; None if no operator is to blame.
     """
 
     method: str
     what: str
     hint: str
     wrong: bool = False
+    operator: str | None = None
 
     def facts(self) -> RuntimeLimit:
         """The limit as JSON data."""
-        return {"method": self.method, "what": self.what, "hint": self.hint, "wrong": self.wrong}
+        return dataclasses.asdict(self)  # type: ignore[return-value]
 
 
 def find(file: PTEFile) -> list[Limit]:
@@ -100,9 +103,11 @@ def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | Non
         if isinstance(call, KernelCall):
             operator, tensors = operator_name(plan, call.op_index), list(_tensors(plan, call.args))
             if kernels is not None and operator not in kernels:
-                yield Limit(plan.name, f"it has no kernel for `{operator}`", "link one into the application")
+                yield Limit(
+                    plan.name, f"it has no kernel for `{operator}`", "link one into the application", operator=operator
+                )
             for check in _CHECKS:
-                yield from check(plan.name, operator, tensors)
+                yield from (replace(limit, operator=operator) for limit in check(plan.name, operator, tensors))
 
 
 def _tensors(plan: ExecutionPlan, indices: list[int]) -> Iterator[Tensor]:

@@ -8,10 +8,11 @@
                           what constant methods from code return: tensors in the second file
     sources/              sources that lowering imports: of custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
+    lines.json            the lines of the sources that nodes come from, for messages; in no key, and in Bazel elsewhere
 
 Equal graphs give equal bytes, independently of the weights, the location of the sources and comments in them. Lowering
-then need not run again. To make this so, the module removes stack traces and a random identifier from the `.pt2` files
-of torch 2.13.
+then need not run again. Only `lines.json` changes with a comment. To make this so, the module removes stack traces and
+a random identifier from the `.pt2` files of torch 2.13.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, METHODS, PLAN, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, ExportFiles
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
+from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors, row_major
 from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.plan import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
-_MODULE, _MADE = "module.json", "made.safetensors"
+_MADE = "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -85,12 +87,14 @@ class NewExport:
         programs: Its methods by name. The content of their weights is removed from them.
         constants: The values of the constant methods from code, by name.
         used: The sources that the export used.
+        lines: The lines of the sources that the methods' nodes come from.
     """
 
     module: torch.nn.Module
     programs: dict[str, ExportedProgram]
     constants: dict[str, object]
     used: UsedSources
+    lines: SourceLines = NO_LINES
 
 
 class CannotSave(Exception):
@@ -115,6 +119,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         held = carried(programs, content.keys())
         content, tensors = held.content, held.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
+    _write_lines(directory / LINES, export.lines)  # before `_without_weights` removes the stack traces
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
@@ -142,10 +147,20 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     Raises:
         BuildError: A file cannot be written.
     """
+    _write_lines(directory / LINES, NO_LINES)  # lowering exports the methods, and knows the lines itself
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)
     _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "written": []})
+
+
+def _write_lines(file: Path, lines: SourceLines) -> None:
+    """Writes the lines of the sources that nodes come from.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
+    _write(file.parent, file.name, canonical_json(lines.to_json()))
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
@@ -163,7 +178,7 @@ def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None
 
 
 def _write_module(directory: Path, content: dict[str, Any]) -> None:
-    _write(directory, _MODULE, canonical_json({"schema": _SCHEMA, **content}))
+    _write(directory, MODULE, canonical_json({"schema": _SCHEMA, **content}))
 
 
 def _write(directory: Path, file: str, content: bytes) -> None:
@@ -310,7 +325,7 @@ def read(export: ExportFiles) -> SavedExport:
     """
     directory = export.directory
     what = "an export that `etbuild export` wrote"
-    content = json_file.read(directory / _MODULE, json_file.Format(what, "step#export"))
+    content = json_file.read(directory / MODULE, json_file.Format(what, "step#export"))
     with wrap_library_errors(InputError, None, f"{directory}: not {what}"):
         root = directory / "sources"
         return SavedExport(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-METHODS, PLAN = "methods", "export_plan.json"
+from etbuild.inputs.source_lines import SourceLines
+
+METHODS, PLAN, LINES, MODULE = "methods", "export_plan.json", "lines.json", "module.json"
 CONSTANTS, CONSTANT_TENSORS = "constants.json", "constants.safetensors"
 
 
@@ -30,3 +32,23 @@ class ExportFiles:
     def together(self) -> bool:
         """Whether lowering must export the methods, because they could not be saved without weights."""
         return (self.directory / PLAN).exists()
+
+    @property
+    def lines(self) -> SourceLines:
+        """The lines of the sources that the methods come from, for messages. `lines_beside` says where they may be."""
+        inside = self.directory / LINES
+        return SourceLines.read(inside) if inside.exists() else lines_beside(self.directory / MODULE)
+
+
+def lines_beside(file: Path) -> SourceLines:
+    """The lines of the sources, if `etbuild export --lines NAME.export.lines.json` wrote them beside an export.
+
+    Only messages name them. They are not an input of a step, so that a comment in a source changes no key.
+
+    Args:
+        file: `NAME.export/module.json` or `NAME.export_inputs.json`. It may be a link to that file, as in Bazel's
+            sandbox.
+    """
+    real = file.resolve()
+    export = real.parent if real.name == MODULE else real.with_name(real.name.removesuffix("_inputs.json"))
+    return SourceLines.read(export.with_name(f"{export.name}.lines.json"))

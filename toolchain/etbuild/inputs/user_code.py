@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.source_lines import NO_LINES
 from etbuild.processes.process_state import undone
 
 if TYPE_CHECKING:
@@ -59,12 +60,14 @@ class SourceFinder:
         sources: The files by import path.
         contents: The content of the files by import path.
         kept: Names of modules that other code keeps, with the operators that they register.
+        lines: The lines of the sources that the nodes of an export come from, if lowering reads one.
     """
 
     def __init__(self, used: UsedSources) -> None:
         self.sources = used.sources
         self.contents = used.contents
         self.kept: set[str] = set()
+        self.lines = NO_LINES
         self.namespaces = {
             ".".join(parts[:length])
             for parts in (name.split("/")[:-1] for name in self.sources)

@@ -6,7 +6,7 @@ import copy
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +19,21 @@ from torch.export import ExportedProgram
 from etbuild import backends
 from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.exception_text import shortened, summary
+from etbuild.exception_text import hints, shortened, summary
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, dtypes, linear_layers, named_data, partitioners, passes, preprocess_results
+from etbuild.lower import (
+    dequantize,
+    dtypes,
+    failed_nodes,
+    linear_layers,
+    named_data,
+    partitioners,
+    passes,
+    preprocess_results,
+)
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.plan import MethodPlan
@@ -50,7 +60,7 @@ def lower_programs(
             ExecuTorch names them.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
-    _check_while_loops(programs)
+    _check_while_loops(programs, finder)
     dtypes.check_quantized(lower_plan, programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
@@ -62,7 +72,7 @@ def lower_programs(
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
     named = lower_plan.backends
     with (
-        wrap_errors(lambda error: _lowering_error(error, methods, finder)),
+        wrap_errors(lambda error: _lowering_error(error, programs, finder)),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
@@ -105,7 +115,7 @@ def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder
     methods, recipe = sorted(programs), _recipe(lower_plan, finder)
     # Not checked: the graphs still contain operators that only backends take.
     config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])
-    with wrap_errors(lambda error: _lowering_error(error, methods, finder)):
+    with wrap_errors(lambda error: _lowering_error(error, programs, finder)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
         edge_passes = passes.edge(lower_plan, copies, finder, recipe)
         edge = exir.to_edge(copies, compile_config=config)
@@ -123,7 +133,10 @@ def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
     return [*of_recipe, *(entry.backend for entry in method.partitioners)]
 
 
-def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
+_INSTEAD_OF_LOOPS = "use `scan` or `map` over a known number of steps, or let the application call the method in a loop"
+
+
+def _check_while_loops(programs: dict[str, ExportedProgram], finder: SourceFinder) -> None:
     """Fails if a method has a `while_loop`.
 
     ExecuTorch 1.5 does not delegate operators inside a `while_loop` and cannot emit one. This check reports it before
@@ -133,12 +146,13 @@ def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
         Problem(
             "the method has a `while_loop`, which ExecuTorch cannot put into a program",
             ("methods", name, "entry"),
-            "use `scan` or `map` over a known number of steps, or let the application call the method in a loop",
+            hints(source_lines.shown(failed_nodes.lines_of_nodes(loops, {name: program}, finder)), _INSTEAD_OF_LOOPS),
         )
         for name, program in sorted(programs.items())
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
-        and any(node.target is torch.ops.higher_order.while_loop for node in module.graph.nodes)
+        for loops in [[node for node in module.graph.nodes if node.target is torch.ops.higher_order.while_loop]]
+        if loops
     ]
     if problems:
         raise BuildError(problems)
@@ -261,7 +275,8 @@ _HINTS = (
 )
 
 
-def _lowering_error(error: BaseException, methods: list[str], finder: SourceFinder) -> BuildError:
+def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> BuildError:
+    methods = sorted(programs)
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -273,38 +288,38 @@ def _lowering_error(error: BaseException, methods: list[str], finder: SourceFind
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
     action = failed(f"lowering {', '.join(named or methods)}", error, finder)
-    return from_exception(error, BuildError, path, action, hint, said=why)
+    at = source_lines.shown(failed_nodes.lines(error, programs, finder))
+    unsupported = next((dtypes for dtypes, words in _UNSUPPORTED.items() if hint == words), None)
+    origin = unsupported and failed_nodes.sources(programs, unsupported, finder)
+    return from_exception(error, BuildError, path, action, hints(at, origin, hint), said=why)
 
 
 def _why(error: BaseException) -> str:
     """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
-    refused = _refused(error)
+    refused = failed_nodes.refused_dtypes(error)
     if not refused:
         at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
         text = summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
         return f"{text} (at `{at[1]}`)" if at else text
-    shown = [f"`{name}` takes no tensors of {', '.join(dtypes)}" for name, dtypes in refused.items()]
+    shown = [f"`{name}` takes no tensors of {', '.join(calls[0])}" for name, calls in refused.items()]
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
 
 
-def _refused(error: BaseException) -> dict[str, list[str]]:
-    """The operators that ExecuTorch refuses because of the dtypes of their operands, with these dtypes."""
-    found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
-    return {name: re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes) for name, dtypes in found}
-
-
-_COMPLEX = "ExecuTorch has no kernels for complex numbers: compute with real and imaginary parts, or cos and sin"
+_UNSUPPORTED = {
+    "complex": "ExecuTorch has few kernels for complex numbers: compute with real and imaginary parts, or cos and sin",
+    "float8": "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory",
+}
 _FLOATS = {"float64", "float32", "float16", "bfloat16"}
 
 
 def _dtype_hint(error: BaseException) -> str | None:
     """What to do about the dtypes that ExecuTorch refuses; None if there is nothing better to say than in general."""
-    of_operators = [set(dtypes) for dtypes in _refused(error).values()]
+    of_operators = [set(dtypes) for calls in failed_nodes.refused_dtypes(error).values() for dtypes in calls]
     dtypes = set().union(*of_operators)
     if any(dtype.startswith("complex") for dtype in dtypes) or "'complex' object has no attribute" in str(error):
-        return _COMPLEX
+        return _UNSUPPORTED["complex"]
     if any(dtype.startswith("float8") for dtype in dtypes):
-        return "ExecuTorch has no kernels for 8-bit floats: convert these tensors in the factory"
+        return _UNSUPPORTED["float8"]
     if any(len(each & _FLOATS) > 1 for each in of_operators):
         return (
             "the operands have different dtypes: give `example_inputs` the dtype of the weights, or convert the module"

@@ -11,6 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
+from etbuild.exception_text import hints
+from etbuild.inputs import source_lines
+from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
 from etbuild.results import CheckResult, LoweringFacts, RuntimeLimit
 
@@ -30,12 +33,13 @@ _HINTS = {
 }
 
 
-def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
+def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) -> list[CheckResult]:
     """Measures each check.
 
     Args:
         plan: The plan.
         lowering: The facts of the lowering.
+        lines: The lines of the sources that an error may name.
 
     Returns:
         For each check its name, its limit and the measured value, sorted by name.
@@ -47,13 +51,13 @@ def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
     """
     wanted = plan.checks
     if "runtime" not in wanted:
-        _check_results(lowering)
+        _check_results(lowering, lines)
     measured = [
         entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
     ]
     problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
-        findings = list(_FINDERS[check](lowering))
+        findings = list(_FINDERS[check](lowering, lines))
         problems += [replace(problem, path=("checks", check)) for problem in findings]
         measured.append({"check": check, "limit": 0, "actual": len(findings)})
     if problems:
@@ -61,10 +65,12 @@ def measure(plan: Plan, lowering: LoweringFacts) -> list[CheckResult]:
     return sorted(measured, key=_order)
 
 
-def notes(plan: Plan, lowering: LoweringFacts) -> list[str]:
-    """The suspicious findings that are not errors because the manifest does not ask for them, in words."""
-    findings = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering)]
-    return [f"{each.message}; {each.hint}" for each in findings]
+def notes(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) -> list[Problem]:
+    """The suspicious findings that are not errors because the manifest does not ask for them. Their messages are whole,
+    and their hints name lines of the sources."""
+    findings = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering, lines)]
+    told = [(each, *(each.hint or "").partition("\n")) for each in findings]
+    return [Problem(f"{each.message}; {what}", hint=more or None) for each, what, _, more in told]
 
 
 def _order(entry: CheckResult) -> tuple[str, str]:
@@ -76,14 +82,21 @@ def _asked(plan: Plan) -> set[str]:
     return {check for check in _FINDERS if plan.checks.get(check)}
 
 
-def _check_results(lowering: LoweringFacts) -> None:
-    wrong = [_of_limit(limit) for limit in lowering["runtime_limits"] if limit["wrong"]]
+def _check_results(lowering: LoweringFacts, lines: SourceLines) -> None:
+    wrong = [
+        _of_limit({**limit, "hint": f"{limit['hint']}{_OWN}"}, lines)
+        for limit in lowering["runtime_limits"]
+        if limit["wrong"]
+    ]
     if wrong:
-        own = "; write `checks: {runtime: false}` if the application has a kernel of its own"
-        raise BuildError([replace(problem, hint=f"{problem.hint}{own}") for problem in wrong])
+        raise BuildError(wrong)
 
 
-def _non_finite(lowering: LoweringFacts) -> Iterator[Problem]:
+_OWN = "; write `checks: {runtime: false}` if the application has a kernel of its own"
+
+
+def _non_finite(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
+    del lines
     for name, counted in sorted(lowering["non_finite"].items()):
         counts = {"NaN": counted["nan"], "infinite": counted["infinite"]}
         shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
@@ -91,13 +104,15 @@ def _non_finite(lowering: LoweringFacts) -> Iterator[Problem]:
         yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
 
 
-def _runtime_limits(lowering: LoweringFacts) -> Iterator[Problem]:
-    yield from map(_of_limit, lowering["runtime_limits"])
+def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
+    yield from (_of_limit(limit, lines) for limit in lowering["runtime_limits"])
 
 
-def _of_limit(limit: RuntimeLimit) -> Problem:
+def _of_limit(limit: RuntimeLimit, lines: SourceLines) -> Problem:
+    """The problem of a limit. Its hint has a second line if lines of the sources are known."""
+    at = lines.of_operator(limit["method"], limit["operator"]) if limit["operator"] is not None else ()
     message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
-    return Problem(message, ("methods", limit["method"]), limit["hint"])
+    return Problem(message, ("methods", limit["method"]), hints(limit["hint"], source_lines.shown(at)))
 
 
 def _measure(check: str, limit: Any, lowering: LoweringFacts) -> Iterator[CheckResult]:
@@ -166,7 +181,7 @@ def _delegated(lowering: LoweringFacts) -> dict[str, float]:
     return fractions
 
 
-_FINDERS: dict[str, Callable[[LoweringFacts], Iterator[Problem]]] = {
+_FINDERS: dict[str, Callable[[LoweringFacts, SourceLines], Iterator[Problem]]] = {
     "finite": _non_finite,
     "runtime": _runtime_limits,
 }

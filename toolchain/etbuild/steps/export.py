@@ -13,6 +13,7 @@ from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
@@ -60,8 +61,9 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
             reason = archive.why_together(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
+                lines = SourceLines.of_programs(programs, finder.name_of)
                 try:
-                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used))
+                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used, lines))
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:
@@ -103,11 +105,12 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
     files."""
     from etbuild.export.export_methods import prepare
+    from etbuild.export.line_traces import recorded
 
     prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with context.stage(f"prepare {name}"), modules.of(name) as (module, _):
+            with context.stage(f"prepare {name}"), recorded(context.finder), modules.of(name) as (module, _):
                 prepared[name] = prepare(_exporting(export_plan, context), name, module)
     return prepared
 
@@ -129,11 +132,13 @@ def export_methods(
         prepared: Methods that are prepared. They are exported as they are.
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
+    from etbuild.export.line_traces import recorded
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
-        with context.stage(f"{'quantize and export' if method.quantize and name not in prepared else 'export'} {name}"):
+        how = "quantize and export" if method.quantize and name not in prepared else "export"
+        with context.stage(f"{how} {name}"), recorded(context.finder):
             if method.program is not None:
                 what = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)

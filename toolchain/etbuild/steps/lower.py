@@ -280,6 +280,7 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
             from etbuild.processes.random_seeds import seed
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
+            finder.lines = what.export.lines
             yield saved, StepContext(what.inputs, finder, what.stage)
 
 

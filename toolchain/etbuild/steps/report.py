@@ -14,6 +14,7 @@ from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.folding import folded
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
 from etbuild.report import checks, tokenizer
 from etbuild.report.index import index
@@ -24,7 +25,12 @@ LOWERING_SCHEMA = "executorch-lowering/v1"
 
 
 def check_and_report(
-    plan: Plan, described: KeyInputs, lowering: LoweringFacts, inputs: Inputs, directory: Path
+    plan: Plan,
+    described: KeyInputs,
+    lowering: LoweringFacts,
+    inputs: Inputs,
+    directory: Path,
+    lines: SourceLines = NO_LINES,
 ) -> list[artifacts.Artifact]:
     """Checks a lowered program, copies its tokenizer, and writes the report and the index. Prints a note about each
     suspicious finding.
@@ -37,6 +43,7 @@ def check_and_report(
         lowering: The facts of the lowering.
         inputs: The declared inputs, which contain the tokenizer.
         directory: An existing directory for `NAME.tokenizer`, `NAME.report.json` and `NAME.index.json`.
+        lines: The lines of the sources that notes and errors may name. No file gets them.
 
     Raises:
         InputError: A file of the tokenizer cannot be read.
@@ -44,11 +51,12 @@ def check_and_report(
         BuildError: The program would not compute what the model computes, a file of the tokenizer has changed, or a
             file cannot be written.
     """
-    measured = checks.measure(plan, lowering)
+    measured = checks.measure(plan, lowering, lines)
     copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
-    notes = [*checks.notes(plan, lowering), *noted]
-    for note in folded([Problem(each) for each in notes]):
+    problems = [*checks.notes(plan, lowering, lines), *map(Problem, noted)]
+    for note in folded(problems):
         print(f"note: {note}", file=sys.stderr)
+    notes = [problem.message for problem in problems]
     reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
 

@@ -1,0 +1,338 @@
+"""Meets each limit of `etbuild.upstream_limits` with plain PyTorch and ExecuTorch, without the driver.
+
+A test that fails here is good news: upstream has fixed a limit, and the message says what can go.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import executorch.kernels.quantized  # registers the operators of quantized embeddings
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.serde import serialize
+from executorch.runtime import Runtime
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim, ExportedProgram, export
+from torchao.quantization import IntxWeightOnlyConfig, quantize_
+from torchao.quantization.granularity import PerGroup
+from torchao.utils import unwrap_tensor_subclass
+
+from etbuild.upstream_limits import DEEDS, DOCUMENTED, LIMITS, UpstreamLimit
+
+ETBUILD = Path(__file__).parents[2] / "toolchain/etbuild"
+X = torch.arange(8.0).reshape(2, 4) - 3
+IMAGE = torch.ones(1, 3, 8, 8)
+
+
+class Net(nn.Module):
+    """A module whose `forward` is a function of the module and its inputs."""
+
+    def __init__(self, function: Callable[..., Any], **attributes: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+Run = Callable[..., Any]
+RUN = """\
+import sys, torch
+from executorch.runtime import Runtime
+Runtime.get().load_program(sys.argv[1]).load_method("forward").execute(torch.load(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Lowers a module, and runs it in ExecuTorch's runtime: `run(module, x)` returns its first result. With
+    `process=True` it runs in a process of its own, and the exit code is returned."""
+
+    def lowered_and_run(
+        module: nn.Module, *inputs: torch.Tensor, partitioners: tuple[Any, ...] = (), process: bool = False
+    ) -> Any:
+        path = tmp_path / "net.pte"
+        with path.open("wb") as file:
+            lower(module, *inputs, partitioners=partitioners).to_executorch().write_to_file(file)
+        if process:
+            torch.save(list(inputs), tmp_path / "inputs")
+            return subprocess.run([sys.executable, "-c", RUN, path, tmp_path / "inputs"], check=False).returncode
+        return Runtime.get().load_program(path).load_method("forward").execute(list(inputs))[0]
+
+    return lowered_and_run
+
+
+def lower(module: nn.Module, *inputs: torch.Tensor, partitioners: tuple[Any, ...] = ()) -> EdgeProgramManager:
+    with torch.no_grad():
+        return to_edge_transform_and_lower(export(module.eval(), inputs), partitioner=list(partitioners))
+
+
+def differs(run: Run, module: nn.Module, *inputs: torch.Tensor, **options: Any) -> bool:
+    with torch.no_grad():
+        return not torch.allclose(run(module, *inputs, **options).double(), module(*inputs).double(), atol=1e-4)
+
+
+def fails(said: str, action: Callable[[], object]) -> bool:
+    """Whether an action fails with a message."""
+    try:
+        action()
+    except Exception as error:
+        if said in str(error):
+            return True
+        raise
+    return False
+
+
+PROBES: dict[str, Callable[[Run], bool]] = {}
+"""For each limit, a function that returns whether it is still there."""
+
+
+def probe(name: str) -> Callable[[Callable[[Run], bool]], Callable[[Run], bool]]:
+    def register(function: Callable[[Run], bool]) -> Callable[[Run], bool]:
+        PROBES[name] = function
+        return function
+
+    return register
+
+
+@probe("kernels")
+def _(run: Run) -> bool:
+    return fails("Failed to load method", lambda: run(Net(lambda self, x: x.sort()[0]), X))
+
+
+@probe("uint16")
+def _(run: Run) -> bool:
+    values = torch.ones(4, dtype=torch.int32).to(torch.uint16)
+    return fails("execute() failed", lambda: run(Net(lambda self, x: x * self.codes, codes=values.clone()), values))
+
+
+@probe("nonzero")
+def _(run: Run) -> bool:
+    return differs(run, Net(lambda self, x: x.nonzero()), X)
+
+
+@probe("remainder")
+def _(run: Run) -> bool:
+    return differs(run, Net(lambda self, x: x % 3), X.long())
+
+
+@probe("empty-constants")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: torch.cat([x, self.nothing]), nothing=torch.zeros(0, 4))
+    return fails("Failed to load method", lambda: run(module, X))
+
+
+@probe("complex")
+def _(run: Run) -> bool:
+    spectrum = lambda self, x: torch.view_as_real(torch.fft.rfft(x) * torch.fft.rfft(x))  # noqa: E731
+    return fails("mismatched dtypes", lambda: run(Net(spectrum), X))
+
+
+@probe("float8")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: x * self.scale.float(), scale=torch.ones(4).to(torch.float8_e5m2))
+    return fails("mismatched dtypes", lambda: run(module, X))
+
+
+@probe("while-loop")
+def _(run: Run) -> bool:
+    def loop(self: nn.Module, x: torch.Tensor) -> Any:
+        start = torch.zeros((), dtype=torch.int64)
+        return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x.sin()), (start, x))[1]
+
+    return fails("Unsupported control flow operator: while_loop", lambda: run(Net(loop), X))
+
+
+@probe("written-parameters")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: self.state.copy_(x) + 1, state=nn.Parameter(torch.zeros(2, 4), requires_grad=False))
+    return fails("does not point to a parameter that exists", lambda: run(module, X))
+
+
+@probe("strings")
+def _(run: Run) -> bool:
+    return fails("not yet supported in the emitter", lambda: run(Net(lambda self, x: (x + 1, "text")), X))
+
+
+@probe("no-tensors")
+def _(run: Run) -> bool:
+    return fails("graph_output_allocated not set", lambda: run(Net(lambda self, x: 3), X))
+
+
+@probe("shared-arenas")
+def _(run: Run) -> bool:
+    header = Path(next(iter(executorch.__path__))) / "include/executorch/extension/module/module.h"
+    return "bool share_memory_arenas = false" in header.read_text("utf-8")
+
+
+@probe("xnnpack-bfloat16")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: self.linear(x), linear=nn.Linear(4, 4).bfloat16())
+    program = lower(module, X.bfloat16(), partitioners=(XnnpackPartitioner(),)).exported_program()
+    return any("addmm" in str(node.target) for node in program.graph.nodes)
+
+
+@probe("xnnpack-hooks")
+def _(run: Run) -> bool:
+    linear, added = nn.Linear(4, 4), torch.eye(4)
+    linear.register_forward_hook(lambda module, inputs, output: output + inputs[0] @ added)
+    module = Net(lambda self, x: self.linear(x), linear=linear)
+    return differs(run, module, X, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-given-weights")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: self.conv(x), conv=nn.Conv2d(3, 3, 3))
+    partitioner = XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
+    return fails("Failed to load method", lambda: run(module, IMAGE, partitioners=(partitioner,)))
+
+
+@probe("xnnpack-weight-twice")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: self.linear(x) + x * (self.linear.weight[:2] * 2), linear=nn.Linear(4, 4))
+    return bool(run(module, X, partitioners=(XnnpackPartitioner(),), process=True) == -signal.SIGSEGV)
+
+
+@probe("embeddings")
+def _(run: Run) -> bool:
+    def emitted(padding: int | None) -> None:
+        module = Net(lambda self, x: self.embedding(x), embedding=nn.Embedding(8, 32, padding_idx=padding))
+        config = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerGroup(32))
+        quantize_(module, config, lambda layer, name: isinstance(layer, nn.Embedding))
+        unwrap_tensor_subclass(module)
+        config = ExecutorchBackendConfig(do_quant_fusion_and_const_prop=True)
+        lower(module, torch.tensor([1, 2])).to_executorch(config)
+
+    emitted(None)
+    return fails("Missing out variants: {'torchao::dequantize_affine'}", lambda: emitted(0))
+
+
+EXTERNAL = ExecutorchBackendConfig(external_constants=True)
+
+
+@probe("names-of-constants")
+def _(run: Run) -> bool:
+    def sizes(*values: float) -> list[int]:
+        nets = [Net(lambda self, x: x + self.weight, weight=torch.full((4,), value)) for value in values]
+        programs = {f"method{number}": export(net, (X,)) for number, net in enumerate(nets)}
+        emitted = to_edge_transform_and_lower(programs).to_executorch(EXTERNAL)
+        return [len(data) for data in emitted._tensor_data.values()]
+
+    return sizes(1.0, 2.0) == sizes(1.0)
+
+
+@probe("views-of-constants")
+def _(run: Run) -> bool:
+    edge = lower(Net(lambda self, x: x + self.weight.view(2, 4), weight=torch.ones(8)), X)
+    return fails("Failed with error", lambda: edge.to_executorch(EXTERNAL))
+
+
+@probe("alignment")
+def _(run: Run) -> bool:
+    store = NamedDataStore()
+    for alignment in (6, 4):
+        store.add_named_data("key", b"data", alignment=alignment)
+    [entry] = store.get_named_data_store_output().pte_data.values()
+    return bool(entry.alignment != 12)
+
+
+@probe("saved-control-flow")
+def _(run: Run) -> bool:
+    branches = lambda self, x: torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))  # noqa: E731
+    program = lower(Net(branches), X).exported_program()
+    return fails("Failed serializing node cond", lambda: serialize.serialize(program))
+
+
+@probe("derived-dimensions")
+def _(run: Run) -> bool:
+    shapes = {"inputs": ({0: 8 * Dim("n", max=4)},)}
+    program = export(Net(lambda self, x: x * 2), (torch.ones(16),), dynamic_shapes=shapes)
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    return fails("expected sympy.Symbol", lambda: torch.export.load(saved).run_decompositions())
+
+
+@probe("assigned-buffers")
+def _(run: Run) -> bool:
+    class Assigns(nn.Module):
+        first: torch.Tensor
+        second: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("nothing", None)
+            self.register_buffer("first", torch.zeros(2))
+            self.register_buffer("second", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.first = self.first + x
+            return self.second + x
+
+    program = export(Assigns(), (torch.ones(2),)).run_decompositions({})
+    return list(program.graph_signature.buffers_to_mutate.values()) != ["first"]
+
+
+@probe("traced-attributes")
+def _(run: Run) -> bool:
+    class Remembers(nn.Module):
+        @functools.cached_property
+        def value(self) -> torch.Tensor:
+            return torch.ones(2) * 2
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.value
+
+    module = Remembers()
+    export(module, (torch.ones(2),))
+    return isinstance(vars(module).get("value"), FakeTensor)
+
+
+@probe("traces-of-helpers")
+def _(run: Run) -> bool:
+    program: ExportedProgram = export(Net(lambda self, x: x * 2), (X,))
+    traces = [node.meta.get("stack_trace", "") for node in program.graph.nodes if node.op == "call_function"]
+    return all("lambda" not in trace for trace in traces)
+
+
+@pytest.fixture(autouse=True)
+def defaults_kept() -> Iterator[None]:
+    """Torch's state is that of other tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+@pytest.mark.filterwarnings("ignore")
+def test_the_limit_is_still_there(limit: UpstreamLimit, run: Run) -> None:
+    what_to_do = f"remove what `{limit.where}` does about it" if limit.where else "remove it from docs/upstream.md"
+    fixed = f"upstream has fixed `{limit.name}`: {what_to_do}, and its entry in `upstream_limits.py`. {limit.what}"
+    assert PROBES[limit.name](run), fixed
+
+
+def test_the_table_is_whole() -> None:
+    names = [limit.name for limit in LIMITS]
+    assert sorted(names) == sorted(PROBES)
+    assert len(set(names)) == len(names)
+    for limit in LIMITS:
+        assert limit.deed in DEEDS
+        assert (limit.where == "") == (limit.deed == DOCUMENTED)
+        assert (ETBUILD / limit.where).exists()

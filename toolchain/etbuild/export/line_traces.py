@@ -1,0 +1,39 @@
+"""Lets torch.export record the lines of all functions of the sources. By itself it records only functions called
+`forward`, which leaves out helpers and the entries of other methods.
+
+The lines go to `source_lines`, and not into an export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from torch.fx.proxy import TracerBase
+
+from etbuild.inputs.user_code import SourceFinder
+from etbuild.patching import replaced
+
+_FILTER = "_filter_traceback_frames"  # torch: "can be overridden to customize the frame filtering logic"
+
+
+@contextlib.contextmanager
+def recorded(finder: SourceFinder) -> Iterator[None]:
+    """Returns a context manager in which torch.export records the lines of the sources that `finder` knows."""
+    filtered = getattr(TracerBase, _FILTER, None)
+    if filtered is None:  # other releases of torch
+        yield
+        return
+    is_source = functools.cache(lambda file: finder.name_of(file) is not None)
+
+    def kept(self: TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:
+        also: Any = filtered(self, stack)
+        return traceback.StackSummary.from_list(
+            [frame for frame in stack if is_source(frame.filename) or frame in also]
+        )
+
+    with replaced(TracerBase, _FILTER, kept):
+        yield

@@ -1,0 +1,210 @@
+"""Finds the nodes that an error of ExecuTorch is about, and the lines of the model's source that they come from.
+
+ExecuTorch names operators, seldom nodes, and never the method. So the graphs and nodes that the failed functions worked
+on are taken from the frames of the traceback: provenance leads from there to the nodes of the exported graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from types import FrameType
+
+import torch
+from torch.export import ExportedProgram
+
+from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
+from etbuild.inputs.user_code import SourceFinder
+from etbuild.lower.partition_counts import operator_name
+
+_METHOD = ("method_name", "name")  # ExecuTorch's variables for the method that it works on
+
+
+def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> tuple[Line, ...]:
+    """The lines of the model that an error is about. There may be none.
+
+    If the nodes are not known, the lines are those of all calls of the operators that the message names.
+
+    Args:
+        error: The error.
+        programs: The methods by name: exported, or lowered.
+        finder: Knows the lines of the export, unless the methods still have their stack traces.
+    """
+    frames = list(_frames(error))
+    nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames)) or _in_work(frames)
+    known = known_lines(programs, finder)
+    found = lines_of_nodes(nodes, programs, finder, _method(frames, programs))
+    return found or _distinct(
+        line
+        for method, program in sorted(programs.items())
+        for line in lines_of_nodes(_named_operators(error, _modules(program)), {method: program}, finder)
+        or [line for name in _operators(error) for line in known.of_operator(method, name)]
+    )
+
+
+def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: SourceFinder) -> str | None:
+    """Where values of dtypes that ExecuTorch does not compute with come from, for a message.
+
+    Args:
+        programs: The exported methods by name.
+        dtypes: The beginning of the dtypes' names, such as `complex`.
+        finder: Knows the lines of the export, unless the methods still have their stack traces.
+
+    Returns:
+        A line for each source: an operator that makes such a value from others, a parameter or a buffer. At most three.
+    """
+    found: dict[str, None] = {}
+    for method, program in sorted(programs.items()):
+        signature = program.graph_signature
+        held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        for node in [node for module in _modules(program) for node in module.graph.nodes]:
+            made = _dtype(node) or ""
+            if not made.startswith(dtypes) or any(dtype.startswith(dtypes) for dtype in _dtypes(node)):
+                continue
+            if node.op == "placeholder" and node.name in held:
+                found.setdefault(f"{made} comes from `{held[node.name]}`")
+            elif node.op == "call_function":
+                lines = lines_of_nodes([node], {method: program}, finder)
+                at = "".join(f" at {line}" for line in lines[:1])
+                found.setdefault(f"{made} comes from `{_name(node)}`{at}")
+    return "\n".join(list(found)[:SHOWN]) or None
+
+
+def lines_of_nodes(
+    nodes: Collection[torch.fx.Node],
+    programs: Mapping[str, ExportedProgram],
+    finder: SourceFinder,
+    method: str | None = None,
+) -> tuple[Line, ...]:
+    """The lines of nodes of any graph that was made from a method.
+
+    Args:
+        nodes: The nodes.
+        programs: The methods by name.
+        finder: Knows the lines of the export.
+        method: The method of the nodes; None if it may be any of them.
+    """
+    known = known_lines(programs, finder)
+    methods = [method] if method is not None else list(programs)
+    return _distinct(line for name in methods for node in nodes for line in known.of_node(name, first_name(node)))
+
+
+def known_lines(programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> SourceLines:
+    """The lines of methods: their own, if they were exported in this process, or those of the export's file."""
+    own = any("stack_trace" in node.meta for program in programs.values() for node in program.graph.nodes)
+    return SourceLines.of_programs(programs, finder.name_of) if own else finder.lines
+
+
+def _modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:
+    return [child for child in program.graph_module.modules() if isinstance(child, torch.fx.GraphModule)]
+
+
+def _distinct(found: Iterator[Line]) -> tuple[Line, ...]:
+    return tuple(dict.fromkeys(found))
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The frames that an error passed through, the innermost first, and before them those of its cause."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    for each in reversed(chain):
+        frames, trace = [], each.__traceback__
+        while trace is not None:
+            frames.append(trace.tb_frame)
+            trace = trace.tb_next
+        yield from reversed(frames)
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is of a class. Unlike `isinstance`, it asks nothing of the value, which may be a user's."""
+    return issubclass(type(value), kind)
+
+
+def _graphs(frames: list[FrameType]) -> list[torch.fx.GraphModule]:
+    """The graphs that the functions worked on, with those inside them, the innermost first."""
+    found: dict[int, torch.fx.GraphModule] = {}
+    for frame in frames:
+        for value in frame.f_locals.values():
+            if _is(value, torch.fx.GraphModule) and id(value) not in found:
+                inside = [child for child in value.modules() if isinstance(child, torch.fx.GraphModule)]
+                found.update({id(child): child for child in inside})
+    return list(found.values())
+
+
+def _named_nodes(error: BaseException, frames: list[FrameType]) -> list[torch.fx.Node]:
+    """The nodes that the message names, as torch's interpreter does: "While executing %mul_3"."""
+    names = set(re.findall(r"While executing %(\w+)", str(error)))
+    if not names:
+        return []
+    at_work = [node for frame in frames for node in frame.f_locals.values() if _is(node, torch.fx.Node)]
+    inside = [node for module in _graphs(frames) for node in module.graph.nodes]
+    return [node for node in [*at_work, *inside] if node.name in names][:1]
+
+
+def _named_operators(error: BaseException, graphs: list[torch.fx.GraphModule]) -> list[torch.fx.Node]:
+    """The calls of the operators that the message names, in the innermost graph that has such calls."""
+    named, refused = set(_operators(error)), refused_dtypes(error)
+    for module in graphs:
+        calls = [node for node in module.graph.nodes if node.op == "call_function"]
+        found = [node for node in calls if _name(node) in named]
+        if refused:
+            found = [node for node in found if any(_dtypes(node) == dtypes for dtypes in refused.get(_name(node), []))]
+        if found:
+            return found
+    return []
+
+
+def _in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
+    """The call of an operator that the innermost function with one worked on."""
+    for frame in frames:
+        nodes = [value for value in frame.f_locals.values() if _is(value, torch.fx.Node)]
+        calls = [node for node in nodes if node.op == "call_function" and "::" in operator_name(node)]
+        if calls:
+            return calls[-1:]
+    return []
+
+
+def _method(frames: list[FrameType], methods: Collection[str]) -> str | None:
+    for frame in frames:
+        for variable in _METHOD:
+            name = frame.f_locals.get(variable)
+            if isinstance(name, str) and name in methods:
+                return name
+    return None
+
+
+def _name(node: torch.fx.Node) -> str:
+    """The operator of a node, as messages name it: `aten.mul.Tensor`, and `aten.abs.default`."""
+    name = operator_name(node).replace("::", ".")
+    return name if name.count(".") != 1 else f"{name}.default"
+
+
+def _operators(error: BaseException) -> list[str]:
+    """The operators that a message names, such as `aten.mul.Tensor`, in its order."""
+    words = re.findall(r"(?<![\w.])(?:torch\._?ops\.)?(\w+(?:::\w+|\.\w+(?=\.\w))(?:\.\w+)?)", str(error))
+    dotted = [word.replace("::", ".") for word in words]
+    return list(dict.fromkeys(word if word.count(".") > 1 else f"{word}.default" for word in dotted))
+
+
+def refused_dtypes(error: BaseException) -> dict[str, list[tuple[str, ...]]]:
+    """The operators that ExecuTorch refuses because of the dtypes of their operands, with the dtypes of each call."""
+    found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
+    refused: dict[str, list[tuple[str, ...]]] = {}
+    for name, dtypes in found:
+        refused.setdefault(name, []).append(tuple(re.findall(r"'(?!__ret)\w+': torch\.(\w+)", dtypes)))
+    return refused
+
+
+def _dtypes(node: torch.fx.Node) -> tuple[str, ...]:
+    """The dtypes of a call's tensors, in the order of its arguments."""
+    operands: list[torch.fx.Node] = []
+    torch.fx.map_arg((node.args, node.kwargs), operands.append)
+    return tuple(filter(None, map(_dtype, operands)))
+
+
+def _dtype(node: torch.fx.Node) -> str | None:
+    value = node.meta.get("val")
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None

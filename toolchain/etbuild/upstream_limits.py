@@ -1,0 +1,223 @@
+"""The limits of ExecuTorch 1.5.1 and PyTorch 2.13 that the driver refuses, notes or works around.
+
+`tests/conformance/test_upstream_limits.py` meets each limit without the driver. It fails when upstream has fixed one:
+then the code that `where` names can go. `docs/reference/limits.md` is made from this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ERROR, NOTE, WORKAROUND, DOCUMENTED = "error", "note", "workaround", "documented"
+DEEDS = {
+    ERROR: "The build fails with a message that says what to do.",
+    NOTE: "The build prints a note. `checks: {runtime: true}` makes an error of notes about the runtime.",
+    WORKAROUND: "The build makes what the model computes.",
+    DOCUMENTED: "The build does not notice it.",
+}
+"""What the driver does about a limit."""
+
+_ISSUES, _PULLS = "https://github.com/pytorch/executorch/issues", "https://github.com/pytorch/executorch/pull"
+
+
+@dataclass(frozen=True)
+class UpstreamLimit:
+    """Something that ExecuTorch or PyTorch cannot do, or does wrongly.
+
+    Attributes:
+        name: Its name in tests and on the page.
+        what: The limit, in one sentence.
+        deed: What the driver does about it: a key of `DEEDS`.
+        where: The module that does it, relative to `etbuild`, which can go or shrink when the limit is gone. Empty if
+            none does.
+        upstream: An issue or a pull request; or the project, and the source that has the limit.
+    """
+
+    name: str
+    what: str
+    deed: str
+    where: str
+    upstream: str
+
+
+LIMITS = (
+    UpstreamLimit(
+        "kernels",
+        "The runtime has no kernel for some core ATen operators, such as `sort`: the method cannot be loaded.",
+        NOTE,
+        "emit/runtime_limits.py",
+        f"{_ISSUES}/11320",
+    ),
+    UpstreamLimit(
+        "uint16",
+        "Most kernels do not take uint16, which the edge dialect allows: the method fails when it runs.",
+        NOTE,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu",
+    ),
+    UpstreamLimit(
+        "nonzero",
+        "The kernel of `nonzero` gives wrong indices for a tensor of several dimensions.",
+        ERROR,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu/op_nonzero.cpp",
+    ),
+    UpstreamLimit(
+        "remainder",
+        "The kernels of `remainder` give integers the sign of the dividend, where PyTorch gives that of the divisor.",
+        NOTE,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu/op_remainder.cpp",
+    ),
+    UpstreamLimit(
+        "empty-constants",
+        "A program whose constants all have no elements cannot be loaded from a file.",
+        NOTE,
+        "emit/runtime_limits.py",
+        f"{_PULLS}/22788",
+    ),
+    UpstreamLimit(
+        "complex",
+        "Few operators take complex numbers in the edge dialect, and `mul` is not one of them.",
+        ERROR,
+        "lower/lower_methods.py",
+        f"{_ISSUES}/11404",
+    ),
+    UpstreamLimit(
+        "float8",
+        "No operator takes 8-bit floats in the edge dialect, not even a conversion.",
+        ERROR,
+        "lower/lower_methods.py",
+        "executorch: exir/dialects/edge/edge.yaml",
+    ),
+    UpstreamLimit(
+        "while-loop",
+        "A `while_loop` can be exported and lowered, but not emitted.",
+        ERROR,
+        "lower/lower_methods.py",
+        f"{_ISSUES}/8769",
+    ),
+    UpstreamLimit(
+        "written-parameters",
+        "A method cannot write to a parameter: lowering fails, or the value is not kept.",
+        ERROR,
+        "lower/lower_methods.py",
+        "torch: torch/_export/verifier.py",
+    ),
+    UpstreamLimit(
+        "strings",
+        "A method that returns a string can be lowered, but not emitted.",
+        ERROR,
+        "export/method_results.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
+        "no-tensors",
+        "The memory of a method that returns no tensor cannot be planned; the message does not say so.",
+        ERROR,
+        "emit/emit_program.py",
+        "executorch: exir/memory_planning.py",
+    ),
+    UpstreamLimit(
+        "shared-arenas",
+        "`Module` in C++, and so `TextLLMRunner`, gives each method its own memory unless it is told otherwise: "
+        "methods do not share a cache.",
+        ERROR,
+        "manifest/language_model.py",
+        f"{_PULLS}/17719",
+    ),
+    UpstreamLimit(
+        "xnnpack-bfloat16",
+        "XNNPACK's partitioner leaves bfloat16 out without a word, unless it has `enable_bf16`.",
+        NOTE,
+        "lower/dtypes.py",
+        f"{_ISSUES}/21859",
+    ),
+    UpstreamLimit(
+        "xnnpack-hooks",
+        "XNNPACK takes the operators of a hook for the linear layer that has the hook, and computes something else.",
+        WORKAROUND,
+        "lower/linear_layers.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-given-weights",
+        "With `force_non_static_weights_for_f32_linear`, a method with a convolution cannot be loaded.",
+        ERROR,
+        "backends/xnnpack.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-weight-twice",
+        "If XNNPACK has a layer and another operator that reads the layer's weight, a method that comes from a file "
+        "crashes.",
+        DOCUMENTED,
+        "",
+        f"{_PULLS}/21480",
+    ),
+    UpstreamLimit(
+        "embeddings",
+        "A quantized embedding with `padding_idx` does not become ExecuTorch's own operator, so that it has no kernel.",
+        WORKAROUND,
+        "lower/dequantize.py",
+        f"{_ISSUES}/10663",
+    ),
+    UpstreamLimit(
+        "names-of-constants",
+        "Named data finds the constants of portable operators by name: two methods with different weights of one name "
+        "are emitted, and one of them reads the weight of the other.",
+        ERROR,
+        "emit/emit_program.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
+        "views-of-constants",
+        "A method with a view of a constant in named data cannot be emitted.",
+        WORKAROUND,
+        "lower/dequantize.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
+        "alignment",
+        "Named data that is added twice has the alignment of the first time, not one that suits both.",
+        WORKAROUND,
+        "lower/named_data.py",
+        "executorch: exir/_serialize/_named_data_store.py",
+    ),
+    UpstreamLimit(
+        "saved-control-flow",
+        "A lowered method with control flow cannot be saved, so that all methods are lowered together.",
+        WORKAROUND,
+        "lower/method_archive.py",
+        "executorch: exir/serde/export_serialize.py",
+    ),
+    UpstreamLimit(
+        "derived-dimensions",
+        'A saved program with derived dimensions, such as `8 * Dim("n")`, cannot be decomposed.',
+        WORKAROUND,
+        "export/derived_dims.py",
+        "torch: torch/_export/serde/serialize.py",
+    ),
+    UpstreamLimit(
+        "assigned-buffers",
+        "What a method assigns to a buffer goes to another buffer, if an entry before it is None.",
+        WORKAROUND,
+        "export/own_buffers.py",
+        "torch: torch/export/_trace.py",
+    ),
+    UpstreamLimit(
+        "traced-attributes",
+        "Tracing leaves fake tensors in new attributes of the module, such as a `functools.cached_property`.",
+        WORKAROUND,
+        "export/python_state.py",
+        "torch: torch/export/_trace.py",
+    ),
+    UpstreamLimit(
+        "traces-of-helpers",
+        "An export knows the source lines of functions called `forward`, and of no other functions.",
+        WORKAROUND,
+        "export/line_traces.py",
+        "torch: torch/fx/proxy.py",
+    ),
+)
+"""The limits, those of the runtime first."""
