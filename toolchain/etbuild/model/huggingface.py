@@ -19,7 +19,7 @@ from etbuild.errors import BuildError, InputError
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
-from etbuild.model import decoder_cache
+from etbuild.model import decoder_cache, encoder_decoder
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.plan.parts import HuggingFace
@@ -49,8 +49,10 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
         model = _model(cls, config, wanted.attention, dtype)
         if wanted.cache is None:
             _return_tensors(model)
+        elif wanted.task in ("seq2seq", "speech-to-text"):
+            _set_methods(model, encoder_decoder.add(model, wanted, wanted.cache))
         else:
-            _set_forward(model, decoder_cache.add(model, wanted, wanted.cache))
+            _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
     return model
 
 
@@ -139,13 +141,13 @@ def _return_tensors(model: Any) -> None:
         results = original(self, *inputs, **keywords, return_dict=True)
         return tuple(value for value in results.to_tuple() if value is not None)
 
-    _set_forward(model, forward)
+    _set_methods(model, {"forward": forward})
 
 
-def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
-    """Gives the model a new class with this `forward`.
+def _set_methods(model: Any, methods: dict[str, Callable[..., Any]]) -> None:
+    """Gives the model a new class with these methods.
 
     A function set on the instance would not do: every copy of the model would call it with the original model.
     """
     kind = type(model)
-    model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    model.__class__ = type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
