@@ -116,6 +116,16 @@ def test_an_encoder_and_a_decoder_have_a_task(
     assert "generate" not in said
 
 
+def test_a_model_for_images_and_text_has_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = {"max_position_embeddings": 96, "eos_token_id": 1}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "vision_config": {}}
+    source = folder(tmp_path / "net", {**config, "text_config": text})
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    huggingface = manifest["model"]["huggingface"]
+    assert (huggingface["task"], huggingface["cache"]) == ("image-text-to-text", {"max_length": 96, "kind": "custom"})
+    assert manifest["runner"] == "executorch-multimodal/v1"
+
+
 def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "bloom", {**LLAMA, "model_type": "bloom", "torch_dtype": "float32"})
     manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)

@@ -33,10 +33,12 @@ _LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that
 _RUNNERS = {
     "executorch-asr/v1": "ExecuTorch's runner for an encoder and a decoder runs the program",
     "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
+    "executorch-multimodal/v1": "ExecuTorch's runner for images and text runs the program",
 }
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
+_WITH_IMAGES = ("llava",)  # these are tried
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 _TRIES = 60  # this many combinations of inputs are tried on a module
@@ -319,6 +321,17 @@ def _seq2seq(config: dict[str, Any], files: _Files) -> _Methods:
     return _language_model(lines, "executorch-asr/v1", config, files)
 
 
+def _image_text_to_text(config: dict[str, Any], files: _Files) -> _Methods:
+    """A language model that sees images."""
+    text = config["text_config"] if isinstance(config["text_config"], dict) else {}
+    length = min(_LONGEST_CACHE, _number(text, _LONGEST_CACHE, "max_position_embeddings"))
+    lines = [
+        "  task: image-text-to-text",
+        f"  cache: {{max_length: {length}, kind: custom}}   # `max_seq_length` saves memory",
+    ]
+    return _language_model(lines, "executorch-multimodal/v1", {**config, **text}, files)
+
+
 def _speech_to_text(config: dict[str, Any], files: _Files) -> _Methods:
     """An encoder of speech and a decoder of text."""
     length = min(_LONGEST_TEXT, _number(config, _LONGEST_TEXT, "max_target_positions"))
@@ -382,6 +395,12 @@ def _is_composed(config: dict[str, Any]) -> bool:
 _TASKS = (
     _Task(lambda kind, config: "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")), _decoder),
     _Task(lambda kind, config: config.get("model_type") == "whisper" and kind == _WHISPER, _speech_to_text),
+    _Task(
+        lambda kind, config: (
+            config.get("model_type") in _WITH_IMAGES and {"text_config", "vision_config"} <= config.keys()
+        ),
+        _image_text_to_text,
+    ),
     _Task(lambda kind, config: config.get("model_type") in _SEQ2SEQ and kind.endswith(_WRITERS), _seq2seq),
     _Task(
         lambda kind, config: not _is_composed(config) and "conv_dim" in config and "feat_proj_dropout" in config,

@@ -48,7 +48,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
         hint = "add `generation_config: generation_config.json` to the model, or `get_eos_ids` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which tokens end a text", hint)
     start = "decoder_start_token_id"
-    if decoder == "text_decoder" and start not in {*found, *runner.said}:
+    if runner.contract == "executorch-asr/v1" and start not in {*found, *runner.said}:
         hint = f"add `generation_config: generation_config.json` to the model, or `{start}` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which token a text of the decoder begins with", hint)
     return {name: value for name, value in sorted(found.items()) if name not in runner.said}
@@ -80,10 +80,13 @@ def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> 
 
 
 def _range(decoder: ExportMethod) -> tuple[int, int, int]:
-    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]; and the
-    number that divides all of them."""
+    """The largest and the smallest number of tokens in a call of the method, and the number that divides all of them.
+
+    The first input of the method is [1, seq] or [1, seq, hidden].
+    """
     method = decoder.to_json()
-    shapes, length = method["dynamic_shapes"][0], method["example_inputs"][0]["shape"][1]
+    shapes, tokens = method["dynamic_shapes"][0], method["example_inputs"][0]
+    length = tokens["shape"][1] if "shape" in tokens else tokens["length"]
     dim = shapes[1] if isinstance(shapes, list) else None
     return (length, length, 1) if dim is None else (dim["max"], dim["min"], dim.get("multiple_of", 1))
 

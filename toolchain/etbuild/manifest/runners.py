@@ -23,10 +23,25 @@ RUNNER_CONSTANTS = (
 )
 """The constant methods of the contracts of runners."""
 
+_OF_TEXT = ("get_eos_ids", "get_max_context_len", "get_max_seq_len", "get_vocab_size", "use_kv_cache")
 _NEEDED_CONSTANTS = {
-    "executorch-llm/v1": ("get_eos_ids", "get_max_context_len", "get_max_seq_len", "get_vocab_size", "use_kv_cache"),
+    "executorch-llm/v1": _OF_TEXT,
     "executorch-asr/v1": ("get_eos_ids",),
+    "executorch-multimodal/v1": _OF_TEXT,
 }
+_METHODS = {
+    "executorch-asr/v1": {
+        "encoder": "one input by position",
+        "text_decoder": "three inputs by position: tokens, the encoder's output, and a position",
+    },
+    "executorch-multimodal/v1": {
+        "vision_encoder": "one input by position: an image",
+        "token_embedding": "one input by position: tokens",
+        "text_decoder": "two inputs by position: embeddings and a position",
+    },
+}
+"""What the runners of several methods give to each of them."""
+_COUNTS = {"one": 1, "two": 2, "three": 3}
 
 
 def check(data: dict[str, Any]) -> Iterator[Problem]:
@@ -45,7 +60,10 @@ def check(data: dict[str, Any]) -> Iterator[Problem]:
         message = f"`{runner}` does not run programs of `task: {wanted['task']}`"
         yield Problem(message, path, f"write `runner: {task.runner}`")
         return
-    yield from _check_text(data, wanted) if runner == "executorch-llm/v1" else _check_encoder_decoder(data)
+    if runner == "executorch-llm/v1":
+        yield from _check_text(data, wanted)
+    else:
+        yield from _check_several(data, _METHODS[runner])
     if wanted and "cache" not in wanted:
         yield Problem("the runner needs a model with a cache", path, "add `cache: {max_length: 512}` to the model")
     for name in () if wanted else _NEEDED_CONSTANTS[runner]:
@@ -70,40 +88,38 @@ def _check_text(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Proble
             yield Problem(message, ("methods", "forward"), "leave out the inputs: the task writes them")
 
 
-def _check_encoder_decoder(data: dict[str, Any]) -> Iterator[Problem]:
-    """Checks what ExecuTorch's runner needs: `encoder(input)`, and `text_decoder(tokens, encoder_output, position)`
-    that keeps its own cache."""
+def _check_several(data: dict[str, Any], called: dict[str, str]) -> Iterator[Problem]:
+    """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls.
+
+    Args:
+        data: The manifest, completed.
+        called: The methods that the runner calls, and what it gives to each of them.
+    """
     methods = mapping(data, "methods")
-    for name in ("encoder", "text_decoder"):
-        if methods and name not in methods:
-            message = f"the runner calls `{name}`; the methods are {', '.join(f'`{each}`' for each in methods)}"
-            yield Problem(message, ("runner",), "write the methods `encoder` and `text_decoder`")
-    for name, count in (("encoder", 1), ("text_decoder", 3)):
+    for name, given in called.items():
         method = mapping(methods, name)
         inputs = method.get("example_inputs")
         path: DocumentPath = ("methods", name, "example_inputs" if inputs is not None else "example_kwargs")
-        if "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != count):
-            yield Problem(f"the runner calls `{name}` with {_INPUTS[name]}", path)
-    inputs = mapping(methods, "text_decoder").get("example_inputs")
-    if isinstance(inputs, list) and len(inputs) == 3:
-        yield from _check_tokens(inputs)
+        if methods and name not in methods:
+            message = f"the runner calls `{name}`; the methods are {', '.join(f'`{each}`' for each in methods)}"
+            yield Problem(message, ("runner",), f"write the methods {', '.join(f'`{each}`' for each in called)}")
+        elif "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != _COUNTS[given.split()[0]]):
+            yield Problem(f"the runner calls `{name}` with {given}", path)
+        elif isinstance(inputs, list):
+            yield from _check_integers(name, given, inputs)
 
 
-_INPUTS = {
-    "encoder": "one input by position",
-    "text_decoder": "three inputs by position: tokens, the encoder's output, and a position",
-}
-
-
-def _check_tokens(inputs: list[Any]) -> Iterator[Problem]:
-    """Checks the tokens and the position of `text_decoder`."""
-    for index, rank in ((0, 2), (2, 1)):
-        shape = tasks.at(inputs[index], ("shape",))
-        fits = _ranks([shape]) == [rank] and shape[0] == 1 and tasks.at(inputs[index], ("dtype",)) == "int64"
-        if "shape" in inputs[index] and not (fits and (rank == 2 or shape == [1])):
-            message = "the runner calls `text_decoder` with tokens, int64 [1, seq], and a position, int64 [1]"
-            hint = "write {shape: [1, 1], dtype: int64} for the tokens and {shape: [1], dtype: int64} for the position"
-            yield Problem(message, ("methods", "text_decoder", "example_inputs", index), hint)
+def _check_integers(name: str, given: str, inputs: list[Any]) -> Iterator[Problem]:
+    """Checks the tokens and the position that a runner gives to a method: int64 [1, seq] and int64 [1]."""
+    wanted = [(0, 2, "[1, seq]")] if "tokens" in given else []
+    wanted += [(len(inputs) - 1, 1, "[1]")] if name == "text_decoder" else []
+    for index, rank, shown in wanted:
+        shape, dtype = tasks.at(inputs[index], ("shape",)), tasks.at(inputs[index], ("dtype",))
+        fits = dtype == "int64" and _ranks([shape]) == [rank] and shape[0] == 1
+        if shape is not None and not fits:
+            what = "tokens" if rank == 2 else "a position"
+            message = f"the runner calls `{name}` with {what}, int64 {shown}"
+            yield Problem(message, ("methods", name, "example_inputs", index))
 
 
 def _check_forward(forward: dict[str, Any]) -> Iterator[Problem]:

@@ -130,11 +130,30 @@ def _of_text_decoder(states: dict[str, Any], shapes: list[Any] | None, wanted: d
     return {"example_inputs": [tokens, states, _POSITION], "dynamic_shapes": [own, shapes, None]}
 
 
+def _of_image_text(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """An image has its own method, and tokens and their embeddings have any number up to the longest call."""
+    del name
+    tokens, shapes = _tokens("seq", longest_call(mapping(wanted, "cache")) or 1, 8)
+    if entry == "encode_image":
+        return {"example_inputs": [{OF_MODEL: "pixel_values"}]}
+    if entry == "embed":
+        return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
+    embeddings = {OF_MODEL: "embeddings", "length": tokens["shape"][1]}
+    own = None if shapes is None else [*shapes, None]
+    return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [own, None]}
+
+
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 TASKS = {
     "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {"forward": "forward"}, _of_decoder),
     "seq2seq": Task("AutoModelForSeq2SeqLM", "executorch-asr/v1", _ENCODER_DECODER, _of_seq2seq, has_encoder=True),
     "speech-to-text": Task(
         "AutoModelForSpeechSeq2Seq", "executorch-asr/v1", _ENCODER_DECODER, _of_speech, has_encoder=True
+    ),
+    "image-text-to-text": Task(
+        "AutoModelForImageTextToText",
+        "executorch-multimodal/v1",
+        {"vision_encoder": "encode_image", "token_embedding": "embed", "text_decoder": "decode"},
+        _of_image_text,
     ),
 }

@@ -21,13 +21,14 @@ _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")
 
 
-def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Callable[..., torch.Tensor]:
+def add(model: Any, wanted: HuggingFace, cache: DecoderCache, takes: str = "input_ids") -> Callable[..., torch.Tensor]:
     """Adds the buffers of a cache to a decoder.
 
     Args:
         model: The decoder. It is changed in place.
         wanted: What the manifest says about it.
         cache: The cache.
+        takes: What the new `forward` takes: `input_ids`, or `inputs_embeds`, float [1, seq, hidden].
 
     Returns:
         The new `forward` of its class.
@@ -37,7 +38,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Callable[..., t
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
-    scores = _scores(model, wanted.logits)
+    scores = _scores(model, wanted.logits, takes)
     return _add_static(model, config, cache, scores) if cache.kind is None else _add_own(model, config, cache, scores)
 
 
@@ -51,7 +52,7 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
         raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
 
-def _scores(model: Any, logits: str | None) -> Callable[..., torch.Tensor]:
+def _scores(model: Any, logits: str | None, takes: str) -> Callable[..., torch.Tensor]:
     """A function that calls the original `forward` of the model with a cache, and returns its scores.
 
     Raises:
@@ -60,13 +61,13 @@ def _scores(model: Any, logits: str | None) -> Callable[..., torch.Tensor]:
     original = type(model).forward
     if logits is None:
         return lambda self, tokens, cache: (
-            original(self, input_ids=tokens, past_key_values=cache, use_cache=True).logits
+            original(self, **{takes: tokens}, past_key_values=cache, use_cache=True).logits
         )
     if "logits_to_keep" not in inspect.signature(original).parameters:
         message = f"`{type(model).__name__}` computes the scores of all tokens"
         raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")
     return lambda self, tokens, cache: original(
-        self, input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
+        self, **{takes: tokens}, past_key_values=cache, use_cache=True, logits_to_keep=1
     ).logits[:, -1]
 
 

@@ -19,7 +19,7 @@ from etbuild.errors import BuildError, InputError
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
-from etbuild.model import decoder_cache, encoder_decoder
+from etbuild.model import decoder_cache, encoder_decoder, image_text
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.plan.parts import HuggingFace
@@ -51,6 +51,8 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):
             _set_methods(model, encoder_decoder.add(model, wanted, wanted.cache))
+        elif wanted.task == "image-text-to-text":
+            _set_methods(model, image_text.add(model, wanted, wanted.cache))
         else:
             _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
     return model
@@ -77,9 +79,12 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
     from etbuild.model import custom_attention
 
     custom_attention.register()
+    named: Any = custom_attention.NAME
+    if "vision_config" in config.sub_configs:  # ExecuTorch's operators attend to a cache, which an encoder has not
+        named = {"text_config": named}
     original = copy.deepcopy(config)  # transformers writes the attention into the configuration
     try:
-        return make(config, attn_implementation=custom_attention.NAME)
+        return make(config, attn_implementation=named)
     except (KeyError, ValueError) as error:
         if not _can_be_made(make, original):
             raise  # the attention is not the cause

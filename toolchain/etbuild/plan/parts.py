@@ -68,7 +68,7 @@ class ModelExample(Part):
     """An example input whose shape follows from the configuration of the model.
 
     Attributes:
-        of_model: What it is: `features` or `encoder_outputs`.
+        of_model: What it is: `features`, `encoder_outputs`, `pixel_values` or `embeddings`.
         length: The size of its dimension of tokens; None if the configuration says that too.
     """
 
