@@ -31,18 +31,17 @@ _NEEDED_CONSTANTS = {
 }
 _METHODS = {
     "executorch-asr/v1": {
-        "encoder": "one input by position",
-        "text_decoder": "three inputs by position: tokens, the encoder's output, and a position",
+        "encoder": (1, "one input by position"),
+        "text_decoder": (3, "three inputs by position: tokens, the encoder's output, and a position"),
     },
     "executorch-multimodal/v1": {
-        "vision_encoder": "one input by position: an image",
-        "token_embedding": "one input by position: tokens",
-        "text_decoder": "two inputs by position: embeddings and a position",
+        "vision_encoder": (1, "one input by position: an image"),
+        "token_embedding": (1, "one input by position: tokens"),
+        "text_decoder": (2, "two inputs by position: embeddings and a position"),
     },
 }
-"""What the runners of several methods give to each of them."""
+"""What the runners of several methods give to each of them: the number of inputs, and their description."""
 _OPTIONAL = "vision_encoder"  # a program may have another encoder, for sounds
-_COUNTS = {"one": 1, "two": 2, "three": 3}
 
 
 def check(data: dict[str, Any]) -> Iterator[Problem]:
@@ -89,7 +88,7 @@ def _check_text(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Proble
             yield Problem(message, ("methods", "forward"), "leave out the inputs: the task writes them")
 
 
-def _check_several(data: dict[str, Any], called: dict[str, str]) -> Iterator[Problem]:
+def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
     """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls.
 
     Args:
@@ -97,14 +96,14 @@ def _check_several(data: dict[str, Any], called: dict[str, str]) -> Iterator[Pro
         called: The methods that the runner calls, and what it gives to each of them.
     """
     methods = mapping(data, "methods")
-    for name, given in called.items():
+    for name, (count, given) in called.items():
         method = mapping(methods, name)
         inputs = method.get("example_inputs")
         path: DocumentPath = ("methods", name, "example_inputs" if inputs is not None else "example_kwargs")
         if methods and name not in methods and name != _OPTIONAL:
             message = f"the runner calls `{name}`; the methods are {', '.join(f'`{each}`' for each in methods)}"
             yield Problem(message, ("runner",), f"write the methods {', '.join(f'`{each}`' for each in called)}")
-        elif "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != _COUNTS[given.split()[0]]):
+        elif "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != count):
             yield Problem(f"the runner calls `{name}` with {given}", path)
         elif isinstance(inputs, list):
             yield from _check_integers(name, given, inputs)
