@@ -83,6 +83,49 @@ def test_a_decoder_is_for_the_runner_of_language_models(tmp_path: Path, capsys: 
     assert said.splitlines()[-1].startswith("then: etbuild generate ")
 
 
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "n_positions": 256},
+            {"task": "seq2seq", "max_source_length": 256, "cache": {"max_length": 256}},
+        ),
+        (
+            {"architectures": ["MarianMTModel"], "model_type": "marian", "max_position_embeddings": 1024},
+            {"task": "seq2seq", "max_source_length": 512, "cache": {"max_length": 512}},
+        ),
+        (
+            {
+                "architectures": ["WhisperForConditionalGeneration"],
+                "model_type": "whisper",
+                "max_target_positions": 448,
+            },
+            {"task": "speech-to-text", "cache": {"max_length": 448}},
+        ),
+    ],
+)
+def test_an_encoder_and_a_decoder_have_a_task(
+    config: dict[str, Any], wanted: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "net", {**config, "is_encoder_decoder": True, "eos_token_id": 1}, "tokenizer.json")
+    manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)
+    own = {"class": config["architectures"][0], "config": "config.json"}
+    assert manifest["model"]["huggingface"] == {**own, **wanted}
+    assert (manifest["runner"], manifest["tokenizer"]) == ("executorch-asr/v1", ["tokenizer.json"])
+    assert "methods" not in manifest
+    assert "generate" not in said
+
+
+def test_a_model_for_images_and_text_has_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = {"max_position_embeddings": 96, "eos_token_id": 1}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "vision_config": {}}
+    source = folder(tmp_path / "net", {**config, "text_config": text})
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    huggingface = manifest["model"]["huggingface"]
+    assert (huggingface["task"], huggingface["cache"]) == ("image-text-to-text", {"max_length": 96, "kind": "custom"})
+    assert manifest["runner"] == "executorch-multimodal/v1"
+
+
 def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "bloom", {**LLAMA, "model_type": "bloom", "torch_dtype": "float32"})
     manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)

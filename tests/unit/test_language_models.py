@@ -47,6 +47,29 @@ def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
     assert methods["prefill"].to_json()["dynamic_shapes"][0][1]["max"] == 64
 
 
+def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
+    wanted = {"task": "seq2seq", "max_source_length": 40, "cache": {"max_length": 64}}
+    plan = planned(tmp_path, wanted)
+    encoder, decoder = (plan.methods[name].to_json() for name in ("encoder", "text_decoder"))
+    assert (encoder["entry"], decoder["entry"]) == ("encode", "decode")
+    assert [each.get("shape") for each in encoder["example_inputs"]] == [[1, 16]]
+    assert decoder["example_inputs"][1] == {"of_model": "encoder_outputs", "length": 16}
+    source = {"dim": "source", "min": 1, "max": 40}
+    assert encoder["dynamic_shapes"] == [[None, source]]
+    assert decoder["dynamic_shapes"] == [None, [None, source, None], None]
+
+
+def test_a_model_for_images_has_three_methods_and_its_plan_can_be_read_again(tmp_path: Path) -> None:
+    cache = {"max_length": 64, "max_seq_length": 16}
+    plan = planned(tmp_path, {"task": "image-text-to-text", "cache": cache}, runner="executorch-multimodal/v1")
+    inputs = {name: method.to_json()["example_inputs"] for name, method in plan.methods.items()}
+    assert inputs["vision_encoder"] == [{"of_model": "pixel_values"}]
+    assert inputs["token_embedding"][0]["shape"] == [1, 8]
+    assert inputs["text_decoder"][0] == {"of_model": "embeddings", "length": 8}
+    assert main(["plan", str(tmp_path / "model.yaml"), f"--plan={tmp_path / 'plan'}"]) == 0
+    assert read_plan(tmp_path / "plan", type(plan)) == plan
+
+
 def test_inputs_of_the_manifest_stay(tmp_path: Path) -> None:
     inputs = [{"shape": [1, 3], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}]
     methods = planned(tmp_path, wanted(), methods={"forward": {"example_inputs": inputs}}).methods

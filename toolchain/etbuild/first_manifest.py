@@ -29,8 +29,18 @@ _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
+_LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
+_RUNNERS = {
+    "executorch-asr/v1": "ExecuTorch's runner for an encoder and a decoder runs the program",
+    "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
+    "executorch-multimodal/v1": "ExecuTorch's runner for images and text runs the program",
+}
+_SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
+_WITH_IMAGES = ("llava",)  # these are tried
+_WHISPER = "WhisperForConditionalGeneration"
+_WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 _TRIES = 60  # this many combinations of inputs are tried on a module
 
 _QUANTIZE = """\
@@ -55,7 +65,7 @@ class First:
         methods: The lines of `methods`, without their indentation.
         hint: The comment about quantization.
         remark: What the user should know, a comment of one line. Empty if there is nothing.
-        runner: Whether ExecuTorch's runner for language models can run the program.
+        runner: ExecuTorch's runner that can run the program; None if there is none.
         srcs: The Python sources.
         data: The files that the export reads.
         checkpoint: What `model.weights` names; None if the weights are random.
@@ -68,7 +78,7 @@ class First:
     methods: list[str]
     hint: str
     remark: str = ""
-    runner: bool = False
+    runner: str | None = None
     srcs: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
     checkpoint: str | None = None
@@ -82,7 +92,7 @@ class First:
         model = [f"  {line}" for line in self.model]
         if self.checkpoint is not None:
             model.append(f"  weights: {json.dumps(self.checkpoint)}")
-        head = ["runner: executorch-llm/v1   # ExecuTorch's runner for language models runs the program"] * self.runner
+        head = [] if self.runner is None else [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"]
         head += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         return "\n".join(
             [
@@ -267,7 +277,7 @@ class _Methods:
     lines: list[str]
     model: list[str] = field(default_factory=list)
     hint: str = _QUANTIZE
-    runner: bool = False
+    runner: str | None = None
     data: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
 
@@ -296,13 +306,55 @@ def _decoder(config: dict[str, Any], files: _Files) -> _Methods:
     length = min(_LONGEST_CACHE, _number(config, _LONGEST_CACHE, "max_position_embeddings", "n_positions"))
     kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
     cache = f"{{max_length: {length}, max_seq_length: {min(_LONGEST_CALL, length)}, kind: {kind}}}"
+    lines = ["  task: text-generation", f"  cache: {cache}   # tokens in all, and in one call"]
+    return _language_model(lines, "executorch-llm/v1", config, files)
+
+
+def _seq2seq(config: dict[str, Any], files: _Files) -> _Methods:
+    """An encoder and a decoder of text."""
+    length = min(_LONGEST_TEXT, _number(config, _LONGEST_TEXT, "max_position_embeddings", "n_positions"))
+    lines = [
+        "  task: seq2seq",
+        f"  max_source_length: {length}   # tokens of the encoder",
+        f"  cache: {{max_length: {length}}}   # tokens of the decoder",
+    ]
+    return _language_model(lines, "executorch-asr/v1", config, files)
+
+
+def _image_text_to_text(config: dict[str, Any], files: _Files) -> _Methods:
+    """A language model that sees images."""
+    text = config["text_config"] if isinstance(config["text_config"], dict) else {}
+    length = min(_LONGEST_CACHE, _number(text, _LONGEST_CACHE, "max_position_embeddings"))
+    lines = [
+        "  task: image-text-to-text",
+        f"  cache: {{max_length: {length}, kind: custom}}   # `max_seq_length` saves memory",
+    ]
+    return _language_model(lines, "executorch-multimodal/v1", {**config, **text}, files)
+
+
+def _speech_to_text(config: dict[str, Any], files: _Files) -> _Methods:
+    """An encoder of speech and a decoder of text."""
+    length = min(_LONGEST_TEXT, _number(config, _LONGEST_TEXT, "max_target_positions"))
+    lines = ["  task: speech-to-text", f"  cache: {{max_length: {length}}}   # tokens of the decoder"]
+    return _language_model(lines, "executorch-asr/v1", config, files)
+
+
+def _language_model(lines: list[str], runner: str, config: dict[str, Any], files: _Files) -> _Methods:
+    """A model that writes text, with a task that writes its methods.
+
+    Args:
+        lines: The lines of `huggingface` that are its own.
+        runner: The runner for it, if the files say which tokens end a text.
+        config: The configuration.
+        files: The files of the folder.
+    """
     settings = "generation_config.json"
     data = [files.named(settings)] if files.has(settings) else []
     generation = [f"  generation_config: {json.dumps(name)}" for name in data]
-    model = ["  task: text-generation", *generation, f"  cache: {cache}   # tokens in all, and in one call"]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     tokenizer = [files.named(name) for name in _TOKENIZER if files.has(name)]
-    return _Methods([], model, runner=ends is not None, data=data, tokenizer=tokenizer)
+    model = [lines[0], *generation, *lines[1:]]
+    return _Methods([], model, runner=None if ends is None else runner, data=data, tokenizer=tokenizer)
 
 
 def _encoder(config: dict[str, Any], files: _Files) -> _Methods:
@@ -342,6 +394,14 @@ def _is_composed(config: dict[str, Any]) -> bool:
 
 _TASKS = (
     _Task(lambda kind, config: "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")), _decoder),
+    _Task(lambda kind, config: config.get("model_type") == "whisper" and kind == _WHISPER, _speech_to_text),
+    _Task(
+        lambda kind, config: (
+            config.get("model_type") in _WITH_IMAGES and {"text_config", "vision_config"} <= config.keys()
+        ),
+        _image_text_to_text,
+    ),
+    _Task(lambda kind, config: config.get("model_type") in _SEQ2SEQ and kind.endswith(_WRITERS), _seq2seq),
     _Task(
         lambda kind, config: not _is_composed(config) and "conv_dim" in config and "feat_proj_dropout" in config,
         _speech,

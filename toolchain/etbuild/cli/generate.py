@@ -64,6 +64,10 @@ def run(options: argparse.Namespace) -> int:
     for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
         if key not in loaded[0].data:
             raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
+    runner = loaded[0].data["runner"]
+    if runner != "executorch-llm/v1":
+        hint = "run the program in your application: docs/huggingface.md says how"
+        raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     options.restart()  # a crash of the runner's native code is then an error that says so
     built = build.build_program(options, loaded[0], several=False)
     assert built is not None

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if first.remark:
         print(f"note: {first.remark}", file=sys.stderr)
     print(f"next: {_command('build', manifest, options.huggingface)}")
-    if first.runner and first.tokenizer:
+    if first.runner == "executorch-llm/v1" and first.tokenizer:
         print(f"then: {_command('generate', manifest, options.huggingface, 'Once upon a time')}")
     return 0
 

@@ -12,6 +12,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.model import encoder_decoder, image_text
 from etbuild.model.tensor_files import read_tensors
 from etbuild.plan.parts import (
     ContainerExample,
@@ -20,6 +21,7 @@ from etbuild.plan.parts import (
     ExportMethod,
     FactoryCall,
     FileExample,
+    ModelExample,
     Shapes,
     ValueExample,
 )
@@ -27,11 +29,14 @@ from etbuild.plan.parts import (
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def make(
+    method: ExportMethod, module: torch.nn.Module, path: DocumentPath, context: StepContext
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Makes the positional and keyword inputs of a method.
 
     Args:
         method: The method in the export plan.
+        module: The module that has it, which may decide the shapes of inputs.
         path: Its document path.
         context: The declared inputs of the step, which contain factories and files.
 
@@ -43,21 +48,22 @@ def make(method: ExportMethod, path: DocumentPath, context: StepContext) -> tupl
         BuildError: A factory failed, or returned a value that cannot be an input.
     """
     arguments = tuple(
-        make_one(example, (*path, "example_inputs", index), context)
+        make_one(example, module, (*path, "example_inputs", index), context)
         for index, example in enumerate(method.example_inputs)
     )
     keywords = {
-        name: make_one(example, (*path, "example_kwargs", name), context)
+        name: make_one(example, module, (*path, "example_kwargs", name), context)
         for name, example in method.example_kwargs.items()
     }
     return arguments, keywords
 
 
-def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
+def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, context: StepContext) -> Any:
     """Makes one input.
 
     Args:
         example: The input in the export plan.
+        module: The module whose method takes it.
         path: Its document path.
         context: The declared inputs of the step, which contain factories and files.
 
@@ -66,7 +72,9 @@ def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
         BuildError: A factory failed, or returned a value that cannot be an input.
     """
     if isinstance(example, ContainerExample):
-        values = {key: make_one(part, (*path, example.kind, key), context) for key, part in example.parts.items()}
+        values = {
+            key: make_one(part, module, (*path, example.kind, key), context) for key, part in example.parts.items()
+        }
         return values if example.kind == "dict" else {"list": list, "tuple": tuple}[example.kind](values.values())
     if isinstance(example, ValueExample):
         return example.value
@@ -74,6 +82,9 @@ def make_one(example: Example, path: DocumentPath, context: StepContext) -> Any:
         return _from_factory(example, path, context.finder)
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
+    if isinstance(example, ModelExample):
+        of_image = example.of_model in ("pixel_values", "embeddings")
+        return image_text.example(module, example) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill
     with wrap_user_error(path, "making the example input", context.finder):
         if fill == "arange":

@@ -112,7 +112,7 @@ def prepare(what: Exporting, name: str, module: torch.nn.Module) -> PreparedMeth
     """
     method, path = what.plan.methods[name], ("methods", name)
     seed(what.plan.model.seed)  # the factories of other methods may have drawn random numbers
-    arguments, keywords = example_values.make(method, path, what.context)
+    arguments, keywords = example_values.make(method, module, path, what.context)
     with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", what.finder):
         entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))

@@ -1,6 +1,6 @@
-"""The constant methods that ExecuTorch's text runner calls before it runs a program.
+"""The constant methods that ExecuTorch's runners call before they run a program.
 
-The runner reads sizes and ids of tokens from constant methods of the program, and takes values of its own for those
+A runner reads sizes and ids of tokens from constant methods of the program, and takes values of its own for those
 that are missing.
 """
 
@@ -12,6 +12,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.declared import Inputs
+from etbuild.model import encoder_decoder
 from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
 from etbuild.plan.plan import ExportPlan
 
@@ -32,10 +33,11 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     wanted, runner = export_plan.model.huggingface, export_plan.runner
     if runner is None or wanted is None or wanted.cache is None:
         return {}
-    config = module.config.get_text_config(decoder=True)
+    config = encoder_decoder.decoder_config(module.config)
     settings = _generation_config(wanted, inputs)
+    decoder = "forward" if runner.contract == "executorch-llm/v1" else "text_decoder"
     found = {
-        **_lengths(export_plan.methods["forward"], wanted.cache),
+        **_lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), wanted.cache),
         **_ids(settings, (config, module.config), runner.said),
         "get_n_layers": config.num_hidden_layers,
         "get_vocab_size": config.vocab_size,
@@ -45,22 +47,30 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     if "get_eos_ids" not in {*found, *runner.said}:
         hint = "add `generation_config: generation_config.json` to the model, or `get_eos_ids` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which tokens end a text", hint)
+    start = "decoder_start_token_id"
+    if runner.contract == "executorch-asr/v1" and start not in {*found, *runner.said}:
+        hint = f"add `generation_config: generation_config.json` to the model, or `{start}` to `constant_methods`"
+        raise InputError.at(_PATH, "nothing says which token a text of the decoder begins with", hint)
     return {name: value for name, value in sorted(found.items()) if name not in runner.said}
 
 
-def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
+def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> dict[str, object]:
     """What the runner has to know about the lengths of prompts.
+
+    Args:
+        decoder: The method that takes tokens and returns scores.
+        path: The document path of its dynamic shapes.
+        cache: Its cache.
 
     Raises:
         InputError: The method takes calls of a fixed length of several tokens, none of one token, or only multiples.
     """
-    path: DocumentPath = ("methods", "forward", "dynamic_shapes")
-    longest, least, step = _range(forward)
+    longest, least, step = _range(decoder)
     if step > 1:
-        message = f"the runner gives any number of tokens to `forward`, which takes multiples of {step}"
+        message = f"the runner gives any number of tokens to `{path[1]}`, which takes multiples of {step}"
         raise InputError.at(path, message, "leave out `multiple_of`")
     if least > 1:
-        message = f"the runner decodes one token in each call, and `forward` takes {least} or more"
+        message = f"the runner decodes one token in each call, and `{path[1]}` takes {least} or more"
         raise InputError.at(path, message, f"write {{dim: seq, min: 1, max: {max(longest, cache.longest_call)}}}")
     return {
         "enable_dynamic_shape": longest > 1,
@@ -69,11 +79,14 @@ def _lengths(forward: ExportMethod, cache: DecoderCache) -> dict[str, object]:
     }
 
 
-def _range(forward: ExportMethod) -> tuple[int, int, int]:
-    """The largest and the smallest number of tokens in a call of the method, whose first input is [1, seq]; and the
-    number that divides all of them."""
-    method = forward.to_json()
-    shapes, length = method["dynamic_shapes"][0], method["example_inputs"][0]["shape"][1]
+def _range(decoder: ExportMethod) -> tuple[int, int, int]:
+    """The largest and the smallest number of tokens in a call of the method, and the number that divides all of them.
+
+    The first input of the method is [1, seq] or [1, seq, hidden].
+    """
+    method = decoder.to_json()
+    shapes, tokens = method["dynamic_shapes"][0], method["example_inputs"][0]
+    length = tokens["shape"][1] if "shape" in tokens else tokens["length"]
     dim = shapes[1] if isinstance(shapes, list) else None
     return (length, length, 1) if dim is None else (dim["max"], dim["min"], dim.get("multiple_of", 1))
 
@@ -91,6 +104,9 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
     """
     found: dict[str, object] = {}
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
+    if configs[-1].is_encoder_decoder:  # its configuration of the text has no key that begins with `decoder_`
+        keys["decoder_start_token_id"] = "decoder_start_token_id"
+        configs = configs[-1:]
     for name, key in ((name, key) for name, key in keys.items() if name not in said):
         values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
         value: Any = next((value for value in values if value is not None), [])

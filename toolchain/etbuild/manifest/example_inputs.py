@@ -11,6 +11,7 @@ from typing import Any
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest import dynamic_shapes
 from etbuild.manifest.dynamic_shapes import CONTAINERS, INPUTS
+from etbuild.manifest.tasks import OF_MODEL
 
 Example = dict[str, Any]
 CheckFile = Callable[[str, DocumentPath], Iterator[Problem]]
@@ -80,7 +81,7 @@ def check(method: dict[str, Any], path: DocumentPath, check_file: CheckFile) -> 
 
 
 def _check(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
-    if not isinstance(example, dict):
+    if not isinstance(example, dict) or OF_MODEL in example:
         return
     sources = [key for key in INPUTS if key in example]
     if len(sources) != 1:

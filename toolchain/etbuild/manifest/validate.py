@@ -17,6 +17,7 @@ from etbuild.manifest import (
     executorch_options,
     language_model,
     parameters,
+    runners,
     variants,
     yaml_document,
 )
@@ -175,6 +176,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     methods = mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
     yield from language_model.check(data)
+    yield from runners.check(data)
     yield from _check_tokenizer(data)
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])

@@ -14,19 +14,21 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
+from etbuild.model import static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")
 
 
-def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Callable[..., torch.Tensor]:
+def add(model: Any, wanted: HuggingFace, cache: DecoderCache, takes: str = "input_ids") -> Callable[..., torch.Tensor]:
     """Adds the buffers of a cache to a decoder.
 
     Args:
         model: The decoder. It is changed in place.
         wanted: What the manifest says about it.
         cache: The cache.
+        takes: What the new `forward` takes: `input_ids`, or `inputs_embeds`, float [1, seq, hidden].
 
     Returns:
         The new `forward` of its class.
@@ -36,7 +38,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Callable[..., t
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
-    scores = _scores(model, wanted.logits)
+    scores = _scores(model, wanted.logits, takes)
     return _add_static(model, config, cache, scores) if cache.kind is None else _add_own(model, config, cache, scores)
 
 
@@ -50,7 +52,7 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
         raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
 
-def _scores(model: Any, logits: str | None) -> Callable[..., torch.Tensor]:
+def _scores(model: Any, logits: str | None, takes: str) -> Callable[..., torch.Tensor]:
     """A function that calls the original `forward` of the model with a cache, and returns its scores.
 
     Raises:
@@ -59,68 +61,26 @@ def _scores(model: Any, logits: str | None) -> Callable[..., torch.Tensor]:
     original = type(model).forward
     if logits is None:
         return lambda self, tokens, cache: (
-            original(self, input_ids=tokens, past_key_values=cache, use_cache=True).logits
+            original(self, **{takes: tokens}, past_key_values=cache, use_cache=True).logits
         )
     if "logits_to_keep" not in inspect.signature(original).parameters:
         message = f"`{type(model).__name__}` computes the scores of all tokens"
         raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")
     return lambda self, tokens, cache: original(
-        self, input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
+        self, **{takes: tokens}, past_key_values=cache, use_cache=True, logits_to_keep=1
     ).logits[:, -1]
 
 
 def _add_static(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the buffers of transformers' own static cache."""
-    from transformers import StaticCache
-    from transformers.configuration_utils import get_head_shapes
-
-    cache = StaticCache(config=config, max_cache_len=wanted.max_length)
-    cache.layers = [_plain_layer(layer, wanted.max_length) for layer in cache.layers]
-    cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
-    for index, layer in enumerate(cache.layers):
-        model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
-        model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
-        layer.keys = layer.values = None  # the buffers hold them; `forward` sets them for each call
-    model.etbuild_cache = cache
+    static_cache.add(model, config, wanted.max_length)
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        layers = self.etbuild_cache.layers
-        for index, layer in enumerate(layers):
-            layer.keys, layer.values = getattr(self, f"key_cache_{index}"), getattr(self, f"value_cache_{index}")
-            layer.cumulative_length = cache_position[0].clone()
-        try:
-            return scores(self, input_ids, self.etbuild_cache)
-        finally:
-            for layer in layers:  # otherwise a copy of the model would contain traced tensors
-                layer.keys = layer.values = layer.cumulative_length = None
+        with static_cache.calling(self, cache_position) as cache:
+            result: torch.Tensor = scores(self, input_ids, cache)
+        return result
 
     return forward
-
-
-def _plain_layer(layer: Any, max_length: int) -> Any:
-    """A cache layer that keeps every token at its position. A mask hides those outside of a sliding window.
-
-    Raises:
-        InputError: The layer caches something other than keys and values.
-    """
-    from transformers.cache_utils import StaticLayer
-
-    _is_sliding(layer)
-    return StaticLayer(max_length)
-
-
-def _is_sliding(layer: Any) -> bool:
-    """Whether a layer of transformers' static cache has a sliding window.
-
-    Raises:
-        InputError: The layer caches something other than keys and values.
-    """
-    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
-
-    if type(layer) not in (StaticLayer, StaticSlidingWindowLayer):
-        message = f"a layer of the model caches something other than keys and values: {type(layer).__name__}"
-        raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
-    return type(layer) is StaticSlidingWindowLayer
 
 
 def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +99,9 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
             f"a quantized cache needs a model in float32; this one is in {str(model.dtype).removeprefix('torch.')}"
         )
         raise InputError.at((*_CACHE, "kind"), message, "write `dtype: float32` in `model`")
-    layers = [_is_sliding(layer) for layer in StaticCache(config=config, max_cache_len=wanted.max_length).layers]
+    layers = [
+        static_cache.is_sliding(layer) for layer in StaticCache(config=config, max_cache_len=wanted.max_length).layers
+    ]
     heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
     ring = _ring(config, wanted, any(layers)) if wanted.kind == "ring" else None
     lengths = [ring if ring is not None and sliding else wanted.max_length for sliding in layers]

@@ -19,7 +19,7 @@ from etbuild.errors import BuildError, InputError
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
-from etbuild.model import decoder_cache
+from etbuild.model import decoder_cache, encoder_decoder, image_text
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.plan.parts import HuggingFace
@@ -49,8 +49,12 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
         model = _model(cls, config, wanted.attention, dtype)
         if wanted.cache is None:
             _return_tensors(model)
+        elif wanted.task in ("seq2seq", "speech-to-text"):
+            _set_methods(model, encoder_decoder.add(model, wanted, wanted.cache))
+        elif wanted.task == "image-text-to-text":
+            _set_methods(model, image_text.add(model, wanted, wanted.cache))
         else:
-            _set_forward(model, decoder_cache.add(model, wanted, wanted.cache))
+            _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
     return model
 
 
@@ -75,9 +79,12 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
     from etbuild.model import custom_attention
 
     custom_attention.register()
+    named: Any = custom_attention.NAME
+    if "vision_config" in config.sub_configs:  # ExecuTorch's operators attend to a cache, which an encoder has not
+        named = {"text_config": named}
     original = copy.deepcopy(config)  # transformers writes the attention into the configuration
     try:
-        return make(config, attn_implementation=custom_attention.NAME)
+        return make(config, attn_implementation=named)
     except (KeyError, ValueError) as error:
         if not _can_be_made(make, original):
             raise  # the attention is not the cause
@@ -139,13 +146,13 @@ def _return_tensors(model: Any) -> None:
         results = original(self, *inputs, **keywords, return_dict=True)
         return tuple(value for value in results.to_tuple() if value is not None)
 
-    _set_forward(model, forward)
+    _set_methods(model, {"forward": forward})
 
 
-def _set_forward(model: Any, forward: Callable[..., Any]) -> None:
-    """Gives the model a new class with this `forward`.
+def _set_methods(model: Any, methods: dict[str, Callable[..., Any]]) -> None:
+    """Gives the model a new class with these methods.
 
     A function set on the instance would not do: every copy of the model would call it with the original model.
     """
     kind = type(model)
-    model.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    model.__class__ = type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})

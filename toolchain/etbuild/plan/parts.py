@@ -64,6 +64,20 @@ class ValueExample(Part):
     value: object
 
 
+class ModelExample(Part):
+    """An example input whose shape follows from the configuration of the model.
+
+    Attributes:
+        of_model: What it is: `features`, `encoder_outputs`, `pixel_values` or `embeddings`.
+        length: The size of its dimension of tokens; None if the configuration says that too.
+    """
+
+    _LEFT_OUT: ClassVar[Options] = {"length": None}
+
+    of_model: str
+    length: int | None
+
+
 class ContainerExample(Part):
     """An example input that contains others.
 
@@ -81,8 +95,8 @@ class ContainerExample(Part):
         return {self.kind: content if self.kind == "dict" else list(content.values())}
 
 
-Example = TensorExample | FactoryCall | FileExample | ValueExample | ContainerExample
-Leaf = TensorExample | FactoryCall | FileExample | ValueExample
+Example = TensorExample | FactoryCall | FileExample | ValueExample | ModelExample | ContainerExample
+Leaf = TensorExample | FactoryCall | FileExample | ValueExample | ModelExample
 CONTAINERS = ("list", "tuple", "dict")
 
 
@@ -93,7 +107,12 @@ def read_example(document: Mapping[str, Any]) -> Example:
             content = document[kind]
             items = content.items() if kind == "dict" else enumerate(content)
             return ContainerExample(kind, {key: read_example(part) for key, part in items})
-    kinds: dict[str, type[Leaf]] = {"value": ValueExample, "factory": FactoryCall, "file": FileExample}
+    kinds: dict[str, type[Leaf]] = {
+        "value": ValueExample,
+        "factory": FactoryCall,
+        "file": FileExample,
+        "of_model": ModelExample,
+    }
     return next((kinds[key] for key in kinds if key in document), TensorExample).from_json(document)
 
 
@@ -332,6 +351,7 @@ class HuggingFace(Part):
         model_class: The name of the class.
         config: The configuration, or the declared file that contains it.
         cache: The cache of a decoder; None if the model has none.
+        max_source_length: The largest number of tokens that an encoder takes; None if it takes no tokens.
         task: What the model is for; None if the manifest does not say it.
         attention: The attention; None for the one that transformers chooses.
         logits: Which tokens' scores a decoder with a cache returns; None for those of all tokens.
@@ -344,11 +364,18 @@ class HuggingFace(Part):
         "cache": optional(DecoderCache.from_json),
         "generation_config": same,
     }
-    _LEFT_OUT: ClassVar[Options] = {"task": None, "attention": None, "logits": None, "generation_config": None}
+    _LEFT_OUT: ClassVar[Options] = {
+        "max_source_length": None,
+        "task": None,
+        "attention": None,
+        "logits": None,
+        "generation_config": None,
+    }
 
     model_class: str
     config: ConfigFile | Options
     cache: DecoderCache | None
+    max_source_length: int | None
     task: str | None
     attention: str | None
     logits: str | None

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
-from etbuild.manifest.language_model import RUNNER_CONSTANTS
+from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Part, Readers, each_of, optional, plain
 from etbuild.plan.parts import (

@@ -1,0 +1,298 @@
+"""Models with an encoder and a decoder from a manifest: ExecuTorch's runtime says what transformers says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.helpers import commands
+from tests.helpers.once import made_once
+from tests.helpers.runtime import run
+from tests.integration.conftest import Build
+from tests.integration.test_examples import tokens
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+
+VOCABULARY = 64
+CONFIGS: dict[str, dict[str, Any]] = {
+    "t5": {
+        "model_type": "t5",
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 64,
+        "num_layers": 1,
+        "num_decoder_layers": 2,
+        "num_heads": 4,
+        "tie_word_embeddings": False,
+    },
+    "whisper": {
+        "model_type": "whisper",
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "num_mel_bins": 16,
+        "max_source_positions": 16,
+        "max_target_positions": 32,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+        "suppress_tokens": None,
+        "begin_suppress_tokens": None,
+    },
+}
+PARTITIONERS: dict[str, list[str]] = {"t5": [], "whisper": ["xnnpack"]}
+SEEDS = {"t5": (5, 13), "whisper": (1, 9)}
+START = {"t5": 0, "whisper": 3}
+HUGGINGFACE: dict[str, dict[str, Any]] = {
+    "t5": {
+        "task": "seq2seq",
+        "max_source_length": 40,
+        "cache": {"max_length": 32},
+        "generation_config": {"decoder_start_token_id": 0},
+    },
+    "whisper": {"task": "speech-to-text", "cache": {"max_length": 32, "max_seq_length": 4}},
+}
+
+
+def model(name: str) -> Any:
+    """A model of transformers whose scores are far from zero and from each other."""
+    config = transformers.AutoConfig.for_model(**CONFIGS[name])
+    auto = transformers.AutoModelForSpeechSeq2Seq if name == "whisper" else transformers.AutoModelForSeq2SeqLM
+    made = auto.from_config(config, attn_implementation="eager").eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    return made
+
+
+def source(name: str, seed: int) -> torch.Tensor:
+    """Tokens or features for the encoder."""
+    if name == "whisper":
+        return torch.randn(1, 16, 32, generator=torch.Generator().manual_seed(seed))
+    return tokens(seed + 5, vocab_size=VOCABULARY, seed=seed)
+
+
+def generated(name: str, inputs: torch.Tensor, count: int) -> list[int]:
+    """The tokens that transformers generates, after the first one."""
+    how = {
+        "eos_token_id": VOCABULARY + 1,
+        "decoder_start_token_id": START[name],
+        "do_sample": False,
+        "use_cache": False,
+    }
+    found: list[int] = model(name).generate(inputs, max_new_tokens=count, **how)[0].tolist()
+    return found[-count:]
+
+
+@pytest.fixture(scope="session")
+def program(shared_directory: Path) -> Callable[[str], Path]:
+    """Builds the program of a model when it is first needed, and returns its path."""
+
+    def get(name: str) -> Path:
+        def make(partial: Path) -> None:
+            partial.mkdir(parents=True, exist_ok=True)
+            state = {key: value.clone() for key, value in model(name).state_dict().items()}
+            save_file(state, partial / "model.safetensors")
+            manifest = {
+                "schema": "executorch-model/v1",
+                "name": "net",
+                "runner": "executorch-asr/v1",
+                "model": {
+                    "huggingface": {"config": CONFIGS[name], **HUGGINGFACE[name]},
+                    "weights": "model.safetensors",
+                },
+                "defaults": {"partitioners": PARTITIONERS[name]},
+            }
+            (partial / "model.yaml").write_text(json.dumps(manifest))
+            commands.build(partial / "model.yaml", partial / "out")
+
+        return made_once(shared_directory / f"encoder-decoder-{name}", make) / "out/net.pte"
+
+    return get
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_the_runtime_says_what_transformers_says(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
+    """Two texts one after the other, as ExecuTorch's runner does: the second one finds the cache of the first."""
+    sources = [source(name, seed) for seed in SEEDS[name]]
+    [encoded] = run(program(name), [[("encoder", [inputs]) for inputs in sources]], tmp_path)
+    texts = [[START[name], *generated(name, inputs, 20)] for inputs in sources]
+    assert all(len(set(text)) > 5 for text in texts)  # otherwise a wrong cache could pass
+    calls = [
+        ("text_decoder", [torch.tensor([[token]]), states, torch.tensor([position])])
+        for text, (states,) in zip(texts, encoded, strict=True)
+        for position, token in enumerate(text[:-1])
+    ]
+    [outputs] = run(program(name), [calls], tmp_path)
+    assert all(scores.shape == (1, VOCABULARY) for (scores,) in outputs)
+    assert [int(scores.argmax()) for (scores,) in outputs] == [token for text in texts for token in text[1:]]
+    with torch.no_grad():
+        expected = torch.cat(
+            [
+                model(name)(inputs, decoder_input_ids=torch.tensor([text[:-1]]), use_cache=False).logits[0]
+                for inputs, text in zip(sources, texts, strict=True)
+            ]
+        )
+    actual = torch.cat([scores for (scores,) in outputs])
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_several_tokens_in_one_call_give_the_same_scores(program: Callable[[str], Path], tmp_path: Path) -> None:
+    [[[states]]] = run(program("whisper"), [[("encoder", [source("whisper", 1)])]], tmp_path)
+    text = torch.tensor([[START["whisper"], *generated("whisper", source("whisper", 1), 6)]])
+    cuts = [[0, 4, 7], range(8)]
+    sessions = [
+        [
+            ("text_decoder", [text[:, start:end], states, torch.tensor([start])])
+            for start, end in itertools.pairwise(places)
+        ]
+        for places in cuts
+    ]
+    together, single = run(program("whisper"), sessions, tmp_path)
+    torch.testing.assert_close(together[-1][0], single[-1][0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_contract_of_the_runner_is_in_the_report(program: Callable[[str], Path]) -> None:
+    assert json.loads(program("whisper").with_suffix(".report.json").read_text())["constant_methods"] == {
+        "decoder_start_token_id": 3,
+        "enable_dynamic_shape": True,
+        "get_bos_id": 1,
+        "get_eos_ids": [2],
+        "get_max_context_len": 32,
+        "get_max_seq_len": 4,
+        "get_n_layers": 2,
+        "get_vocab_size": VOCABULARY,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": False,
+    }
+    assert json.loads(program("t5").with_suffix(".report.json").read_text())["constant_methods"] == {
+        "decoder_start_token_id": 0,
+        "enable_dynamic_shape": False,
+        "get_eos_ids": [1],
+        "get_max_context_len": 32,
+        "get_max_seq_len": 32,
+        "get_n_layers": 2,
+        "get_vocab_size": VOCABULARY,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": False,
+    }
+
+
+SMALL_T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+SMALL_BART = {
+    "model_type": "bart",
+    "vocab_size": 32,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "max_position_embeddings": 16,
+}
+SPEECH = {
+    **{key: value for key, value in SMALL_BART.items() if key != "max_position_embeddings"},
+    "model_type": "speech_to_text",
+    "input_feat_per_channel": 16,
+    "conv_channels": 16,
+    "max_target_positions": 16,
+}
+MOONSHINE = {
+    "model_type": "moonshine",
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "encoder_num_hidden_layers": 1,
+    "decoder_num_hidden_layers": 1,
+    "encoder_num_attention_heads": 2,
+    "decoder_num_attention_heads": 2,
+}
+INPUTS = {
+    "encoder": {"example_inputs": [{"shape": [1, 4000]}]},
+    "text_decoder": {
+        "example_inputs": [
+            {"shape": [1, 1], "dtype": "int64"},
+            {"shape": [1, 8, 16]},
+            {"shape": [1], "dtype": "int64"},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("huggingface", "keys", "message"),
+    [
+        (
+            {"task": "seq2seq", "config": SMALL_BART, "max_source_length": 17, "cache": {"max_length": 16}},
+            {},
+            "max_source_length 17 is more than the configuration's `max_position_embeddings` 16\n    write 16 or less",
+        ),
+        (
+            {"task": "speech-to-text", "config": CONFIGS["whisper"], "cache": {"max_length": 33}},
+            {},
+            "cache.max_length 33 is more than the configuration's `max_target_positions` 32",
+        ),
+        (
+            {
+                "task": "seq2seq",
+                "class": "AutoModelForSpeechSeq2Seq",
+                "config": CONFIGS["whisper"],
+                "max_source_length": 8,
+                "cache": {"max_length": 8},
+            },
+            {},
+            "takes `input_features`\n    write `task: speech-to-text`",
+        ),
+        (
+            {
+                "task": "seq2seq",
+                "class": "AutoModelForCausalLM",
+                "config": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32},
+                "max_source_length": 8,
+                "cache": {"max_length": 8},
+            },
+            {},
+            "`GPT2LMHeadModel` is not an encoder and a decoder of text\n    write `task: text-generation`",
+        ),
+        (
+            {"task": "seq2seq", "config": SMALL_T5, "max_source_length": 8, "cache": {"max_length": 8}},
+            {"runner": "executorch-asr/v1", "constant_methods": {"get_eos_ids": [1]}},
+            "nothing says which token a text of the decoder begins with",
+        ),
+        (
+            {"task": "speech-to-text", "config": SPEECH, "cache": {"max_length": 8}},
+            {},
+            "does not say the shape of this input\n    write `example_inputs` for `encoder` and for `text_decoder`",
+        ),
+        (
+            {"task": "speech-to-text", "config": MOONSHINE, "cache": {"max_length": 8}},
+            {"methods": INPUTS},
+            "the decoder of `MoonshineForConditionalGeneration` needs more than the encoder's output",
+        ),
+    ],
+)
+def test_what_cannot_be_a_program_is_named(
+    huggingface: dict[str, Any], keys: dict[str, Any], message: str, build: Build
+) -> None:
+    manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}, **keys}
+    outcome = build(json.dumps(manifest))
+    assert outcome.code in (1, 2)
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err

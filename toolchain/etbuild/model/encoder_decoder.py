@@ -1,0 +1,167 @@
+"""Gives a model with an encoder and a decoder two entries, as ExecuTorch's runner calls them.
+
+`encode(input)` returns the encoder's output, float [1, source, hidden]. The input is that of the encoder: tokens, int64
+[1, source], or features of speech. `decode(tokens, encoder_output, position)` takes int64 [1, seq], what `encode`
+returned, and int64 [1]: the position of the first token. It keeps keys and values of the tokens in a cache, and returns
+scores: float [1, vocabulary] of the last token, or [1, seq, vocabulary] of all tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, InputError
+from etbuild.model import static_cache
+from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+
+_PATH: DocumentPath = ("model", "huggingface")
+_INPUTS = {"seq2seq": "input_ids", "speech-to-text": "input_features"}
+"""The main input of the models of a task, as transformers names it."""
+
+Entries = dict[str, Callable[..., torch.Tensor]]
+
+
+def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
+    """Adds the buffers of a cache to a model with an encoder and a decoder.
+
+    Args:
+        model: The model. It is changed in place.
+        wanted: What the manifest says about it.
+        cache: The cache of the decoder.
+
+    Returns:
+        The new methods of its class.
+
+    Raises:
+        InputError: The model has no encoder, or another one than the task says; or a length does not fit it.
+    """
+    from transformers.cache_utils import Cache, EncoderDecoderCache
+    from transformers.modeling_outputs import BaseModelOutput
+
+    _check(model, wanted, cache)
+    static_cache.add(model, decoder_config(model.config), cache.max_length)
+    last = wanted.logits == "last"
+    original = type(model).forward
+
+    def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
+        encoder = self.get_encoder()
+        output: torch.Tensor = encoder(**{encoder.main_input_name: inputs}, return_dict=True).last_hidden_state
+        return output
+
+    def decode(
+        self: Any, tokens: torch.Tensor, encoder_output: torch.Tensor, cache_position: torch.Tensor
+    ) -> torch.Tensor:
+        with static_cache.calling(self, cache_position) as own, _only_output(self):
+            result = original(
+                self,
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoder_output),
+                decoder_input_ids=tokens,
+                past_key_values=EncoderDecoderCache(own, Cache(layers=[_given_layer() for _ in own.layers])),
+                use_cache=True,
+                return_dict=True,
+            )
+        scores: torch.Tensor = result.logits
+        return scores[:, -1] if last else scores
+
+    return {"encode": encode, "decode": decode}
+
+
+@contextmanager
+def _only_output(model: Any) -> Iterator[None]:
+    """Within this context, a decoder may read the encoder's output, and nothing else that its own encoder returns.
+
+    Raises:
+        BuildError: It does.
+    """
+    from transformers.modeling_outputs import BaseModelOutput
+
+    try:
+        yield
+    except AttributeError as error:
+        if not isinstance(error.obj, BaseModelOutput):
+            raise
+        message = f"the decoder of `{type(model).__name__}` needs more than the encoder's output: `{error.name}`"
+        raise BuildError.at((*_PATH, "task"), message, "write a factory for this model") from error
+
+
+def decoder_config(config: Any) -> Any:
+    """The configuration of the decoder. transformers does not take the number of layers of a T5 into it."""
+    decoder = config.get_text_config(decoder=True)
+    if getattr(config, "num_decoder_layers", None) is not None:
+        decoder = copy.deepcopy(decoder)
+        decoder.num_hidden_layers = config.num_decoder_layers
+    return decoder
+
+
+def _given_layer() -> Any:
+    """A layer of a cache that keeps nothing: the decoder attends to keys and values that it makes of its inputs."""
+    from transformers.cache_utils import CacheLayerMixin
+
+    class Given(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
+        is_compileable = True
+
+        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+            """Does nothing: there are no buffers."""
+
+        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+            del args, kwargs
+            return key_states, value_states
+
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            return query_length, 0
+
+        def get_seq_length(self) -> int:
+            return 0
+
+        def get_max_length(self) -> int:
+            return -1
+
+    return Given()
+
+
+def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
+    name, config = type(model).__name__, model.config
+    if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
+        hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
+        raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
+    takes, task = model.get_encoder().main_input_name, wanted.task or ""
+    if (takes == "input_ids") != (task == "seq2seq"):
+        other = next(each for each in _INPUTS if each != task)
+        raise InputError.at((*_PATH, "task"), f"the encoder of `{name}` takes `{takes}`", f"write `task: {other}`")
+    lengths = (
+        ("cache.max_length", cache.max_length, ("max_target_positions", "max_position_embeddings")),
+        ("max_source_length", wanted.max_source_length, ("max_source_positions", "max_position_embeddings")),
+    )
+    for place, length, keys in lengths:
+        found = ((key, getattr(config, key, None)) for key in keys)
+        key, limit = next((each for each in found if each[1] is not None), ("", None))
+        if length is not None and limit is not None and length > limit:
+            message = f"{place} {length} is more than the configuration's `{key}` {limit}"
+            raise InputError.at((*_PATH, *place.split(".")), message, f"write {limit} or less")
+
+
+def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
+    """An example input of one of the entries, with zeros.
+
+    Args:
+        model: The model.
+        wanted: What it is an example of.
+        path: Its document path.
+
+    Raises:
+        InputError: The configuration does not say its shape.
+    """
+    config, positions = model.config, getattr(model.config, "max_source_positions", None)
+    if wanted.of_model == "features":
+        shape = (getattr(config, "num_mel_bins", None), None if positions is None else 2 * positions)
+    else:
+        shape = (positions if wanted.length is None else wanted.length, config.hidden_size)
+    if None in shape:
+        message = f"the configuration of `{type(model).__name__}` does not say the shape of this input"
+        raise InputError.at(path[:2], message, "write `example_inputs` for `encoder` and for `text_decoder`")
+    return torch.zeros((1, *shape), dtype=model.dtype)
