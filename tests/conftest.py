@@ -47,10 +47,8 @@ def on_some_days(name: str) -> pytest.MarkDecorator:
     return pytest.mark.rotates(days=6, part=list(MANIFESTS).index(name))
 
 
-ALWAYS = ("mlp", "classifier")
-"""The examples that tests need each time."""
-EACH_EXAMPLE = [name if name in ALWAYS else pytest.param(name, marks=on_some_days(name)) for name in MANIFESTS]
-"""The names of the examples, for `parametrize`."""
+EACH_EXAMPLE = ["mlp", *(pytest.param(name, marks=on_some_days(name)) for name in MANIFESTS if name != "mlp")]
+"""The names of the examples, for `parametrize`: one runs each time, and two others each day."""
 
 
 def variant(name: str) -> str | None:

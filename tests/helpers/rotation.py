@@ -58,11 +58,11 @@ def case_of(item: pytest.Item) -> str:
     return item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
 
 
-def values_that_run(request: pytest.FixtureRequest, parameter: str) -> set[object]:
+def values_that_run(request: pytest.FixtureRequest, parameter: str) -> set[str]:
     """Returns the values of a parameter in those tests of a fixture's file that this run selected.
 
-    A fixture that makes something for each value does not make it in vain.
+    With it, a fixture that makes something for each value makes nothing in vain.
     """
-    here = (item for item in request.session.items if item.path == request.path)
-    chosen = (item.callspec.params for item in here if isinstance(item, pytest.Function) and hasattr(item, "callspec"))
+    here = [item for item in request.session.items if item.path == request.path and case_of(item)]
+    chosen = [item.callspec.params for item in here if isinstance(item, pytest.Function)]
     return {values[parameter] for values in chosen if parameter in values}
