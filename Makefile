@@ -27,7 +27,7 @@ STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.
 
 .PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
-build: venv
+build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
 	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
