@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.helpers.workspaces import Result, Workspace
+import pytest
+
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 from .conftest import PROGRAMS, TARGETS, Filled, artifacts
 from .servers import CacheServer
 
 WAIT_SECONDS = 120
+pytestmark = pytest.mark.rotates(days=2)  # the two protocols
 
 
 def ours(mnemonics: list[str]) -> list[str]:
@@ -29,7 +32,7 @@ def sha256(content: bytes) -> str:
 def rebuild(workspace: Workspace, option: str) -> Result:
     """Builds again with only the cache: all other results are removed."""
     workspace.run("clean")
-    return workspace.build(option, *TARGETS)
+    return workspace.build(option, *WORKERS, *TARGETS)
 
 
 @contextmanager
@@ -91,7 +94,7 @@ def test_a_server_killed_in_the_middle_of_a_build(
     server = server_type(tmp_path)
     log = tmp_path / "build.log"
     second.run("clean")
-    command = second.command("build", *second.options(tmp_path / "execution.log"), server.option, TARGETS[0])
+    command = second.command("build", *second.options(tmp_path / "execution.log"), server.option, *WORKERS, TARGETS[0])
     try:
         server.start()
         with log.open("wb") as stream:
@@ -114,7 +117,7 @@ def test_a_server_that_is_not_there(
 ) -> None:
     # Over gRPC, Bazel first asks for the server's capabilities, and builds without the server only with an option.
     second.run("clean")
-    result = second.build(server_type(tmp_path).option, "--remote_local_fallback", TARGETS[0])
+    result = second.build(server_type(tmp_path).option, "--remote_local_fallback", *WORKERS, TARGETS[0])
     assert result.mnemonics.count("ExecutorchLower") == 1
     names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
     assert artifacts(second, names) == {name: filled.made[name] for name in names}
