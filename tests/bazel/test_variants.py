@@ -99,6 +99,7 @@ def test_select_chooses_a_variant_and_parameters_set_values(net: Workspace, opti
     assert plan["model"]["kwargs"] == {"width": 32}  # type: ignore[index]
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
