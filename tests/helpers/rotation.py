@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def case_of(item: pytest.Item) -> str:
     return item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
 
 
-def values_that_run(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+def values_that_run(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
     """Returns the values of a parameter in those tests of a fixture's file that this run selected.
 
     With it, a fixture that makes something for each value makes nothing in vain.
