@@ -221,7 +221,13 @@ def output(code: str, word: str, *arguments: object) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith(word)).removeprefix(word).strip()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("qwen", "custom"), pytest.param("gemma", "ring", marks=with_a_ring)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param("qwen", "custom", marks=pytest.mark.rotates(days=2, part=0)),
+        pytest.param("gemma", "ring", marks=with_a_ring),
+    ],
+)
 def test_the_text_runner_says_what_transformers_says(name: str, kind: str, program: Callable[[str, str], Path]) -> None:
     path = program(name, kind)
     expected = generated(name, PROMPT, 24)
@@ -280,7 +286,7 @@ def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> Non
     assert cached.stdout == built.stdout
 
 
-@pytest.mark.rotates(days=2)
+@pytest.mark.rotates(days=2, part=1)
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
     """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
     path, prompt = program("qwen", "custom"), PROMPT[:11]

@@ -143,6 +143,7 @@ def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
 
 
+@pytest.mark.rotates(days=3)
 def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Build) -> None:
     """The rows of the head have 48 weights."""
     model = MODEL.replace("Linear(128, 128)", "Linear(128, 48)").replace("Linear(128, 32)", "Linear(48, 32)")
@@ -506,6 +507,7 @@ def exported(entry: str, **shapes: object) -> bytes:
     return written.getvalue()
 
 
+@pytest.mark.rotates(days=3)
 def test_an_exported_program_is_a_method(build: Build, tmp_path: Path) -> None:
     dims = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=2, max=8)},)}
     files = {"forward.pt2": exported("forward", **dims), "features.pt2": exported("features")}
@@ -620,6 +622,7 @@ def create():
     assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
 
 
+@pytest.mark.rotates(days=3)
 def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
     model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
     model += "class Head(torch.nn.Linear):\n    pass\n"
@@ -678,6 +681,7 @@ def create():
 ENABLED = "{backend: xnnpack, options: {enable_bf16: true}}"
 
 
+@pytest.mark.rotates(days=3)
 def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Build) -> None:
     left_out = build(BFLOAT16 % ("xnnpack", ""), model=EMBEDDED)
     assert left_out.code == 0
@@ -688,6 +692,7 @@ def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Bu
     assert taken.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
 
 
+@pytest.mark.rotates(days=3)
 def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_path: Path) -> None:
     quantize = ", quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}"
     refused = build(BFLOAT16 % ("xnnpack", quantize), model=EMBEDDED)
