@@ -278,6 +278,7 @@ def described(edge: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rotates(days=2)
 @examples(1)
 @given(layouts())
 @example(Layout({"f": ["J1", "x"], "h": ["O1", "J2"]}, {"g": ["s1", "O2", "J1"]}, {}))
