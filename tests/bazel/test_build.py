@@ -157,6 +157,7 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
     assert "forward" in result.out
 
 
+@pytest.mark.rotates(days=2)
 def test_providers_and_output_groups(checkout: Workspace) -> None:
     checkout.run("test", "//tests/bazel/starlark/...")  # the analysis makes the checks
     for group, files in {
