@@ -1,5 +1,6 @@
 # make build   builds the examples with Bazel and runs one program
-# make test    runs all tests
+# make test    runs the tests; long matrices run a part of their cases, another part each day
+# make test-all  runs every case of every test, which takes an hour on two processors
 # make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
 # make venv    installs the driver and the developers' tools in .venv
 # make lint    runs the linters
@@ -24,9 +25,9 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-quick test-soak test-gallery gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
+.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
 
-build: venv
+build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
 	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
@@ -38,20 +39,20 @@ build: venv
 toolchain:
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //toolchain:etbuild
 
+# Which cases run. It is fixed here, so that a run over midnight does not change its mind.
+DAY := $(shell echo $$(($$(date +%s) / 86400)))
+PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+
 test: venv $(BUILDGRID)/ready
-	nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+	$(PYTEST) --day $(DAY)
+
+# With the long forms of tests, which have the marker `soak`.
+test-all: venv $(BUILDGRID)/ready
+	$(PYTEST) -m ""
 
 # All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
 test-quick: venv
 	$(VENV)/bin/python -m pytest --numprocesses 2 -m "not (torch or bazel) or quick"
-
-# Long forms of tests that `make test` runs with fewer repetitions.
-test-soak: venv
-	$(VENV)/bin/python -m pytest -m soak
-
-# The whole gallery. `make test` builds a fifth of it, another one each day.
-test-gallery: venv
-	GALLERY=all $(VENV)/bin/python -m pytest --numprocesses 2 --dist load tests/integration/test_gallery.py
 
 # docs/gallery.md, from the whole gallery.
 gallery: venv

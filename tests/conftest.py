@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 from etbuild.processes.environment import ARITHMETIC
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
+from tests.helpers.rotation import left_out
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
 
@@ -39,6 +40,15 @@ MANIFESTS = {
     "llama": EXAMPLES / "huggingface/llama.yaml",
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }
+
+
+def on_some_days(name: str) -> pytest.MarkDecorator:
+    """The marker of a test that needs this example. All such tests run on one day, so that it is built once."""
+    return pytest.mark.rotates(days=len(MANIFESTS) - 1, part=list(MANIFESTS).index(name))
+
+
+EACH_EXAMPLE = ["mlp", *(pytest.param(name, marks=on_some_days(name)) for name in MANIFESTS if name != "mlp")]
+"""The names of the examples, for `parametrize`: one runs each time, and another one each day."""
 
 
 def variant(name: str) -> str | None:
@@ -67,6 +77,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-seconds", action="store_true", help="write tests/seconds.json anew, which orders the files"
     )
+    parser.addoption(
+        "--day",
+        type=int,
+        help="run only this day's cases of tests with the marker `rotates`; the default is to run all cases",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    day = config.getoption("--day")
+    return None if day is None else f"cases of day {day}: each test that rotates runs a part of its cases"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,6 +99,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
             item.add_marker(marker)
+    if (day := config.getoption("--day")) is not None:
+        config.hook.pytest_deselected(items=(absent := left_out(items, day)))
+        items[:] = [item for item in items if item not in set(absent)]
     if hasattr(config, "workerinput"):
         sort_longest_first(items)
 

@@ -176,7 +176,7 @@ _PAGE = """\
 
 Architectures of transformers at small sizes, and three models of our own, each from a manifest in
 [`examples/gallery`](../examples/gallery) to a program. `make gallery` builds all of them, runs them in ExecuTorch's
-runtime on random inputs, compares the outputs with eager PyTorch, and writes this page. `make test-gallery` only
+runtime on random inputs, compares the outputs with eager PyTorch, and writes this page. `make test-all` only
 compares.
 
 Measured with ExecuTorch {executorch}, torch {torch} and transformers {transformers} on {machine}, without the cache.

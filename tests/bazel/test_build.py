@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import EACH_EXAMPLE
 from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 PROGRAMS = {
@@ -30,6 +33,9 @@ SHARING = {"vision/vision.coreml", "vision/vision.openvino"}
 """The programs that use the exported methods of another one."""
 
 
+GOLDEN = Path(__file__).parents[1] / "golden/programs"
+
+
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -37,6 +43,12 @@ def sha256(path: Path) -> str:
 def names(directory: Path) -> set[str]:
     """Returns the digests in a disk cache: those of actions are in `ac`, those of contents in `cas`."""
     return {path.name for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def as_made_before(checkout: Workspace, built: Result, disk_cache: Path) -> None:
+    """The examples again, after tests that edited the outputs."""
+    checkout.build("//examples/...", f"--disk_cache={disk_cache}")
 
 
 def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
@@ -52,6 +64,15 @@ def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
         wanted = {f"{path.name}.pte", f"{path.name}.report.json", *(f"{path.name}.{tag}.ptd" for tag in tags)}
         assert wanted - {f"{path.name}.report.json"} <= set(made) <= wanted
         assert made == {name: sha256(path.with_name(name)) for name in made}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_example_has_the_bytes_that_were_written_down(checkout: Workspace, built: Result, program: str) -> None:
+    """`tests/integration/test_determinism.py` writes the files and compares them with what the command line builds."""
+    path = checkout.output(f"examples/{program}")
+    golden = json.loads((GOLDEN / f"{path.name}.json").read_text("utf-8"))
+    assert golden == {file: sha256(path.with_name(file)) for file in golden}
+    assert len(golden) == 1 + len(PROGRAMS[program])
 
 
 def test_nothing_made_holds_a_path_of_the_checkout(checkout: Workspace, built: Result) -> None:
@@ -81,11 +102,12 @@ def test_another_checkout_has_the_same_action_keys(other_checkout: Workspace, bu
     assert [name for name in result.mnemonics if name.startswith("Executorch")] == []
 
 
+@pytest.mark.rotates(days=3)
 def test_another_checkout_makes_the_same_bytes(
     other_checkout: Workspace, built: Result, disk_cache: Path, tmp_path: Path
 ) -> None:
     other_checkout.run("clean")
-    result = other_checkout.build("//examples/tiny_lm", f"--disk_cache={tmp_path}")
+    result = other_checkout.build("//examples/tiny_lm", f"--disk_cache={tmp_path}", *WORKERS)
     assert result.mnemonics.count("ExecutorchLower") == 3  # two methods, and the merge
     keys, contents = names(tmp_path / "ac"), names(tmp_path / "cas")
     assert len(keys) >= 6
@@ -105,6 +127,7 @@ def test_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Resu
         manifest.write_text(text, "utf-8")
 
 
+@pytest.mark.rotates(days=2)
 def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
     try:
@@ -114,6 +137,7 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
 
 
+@pytest.mark.rotates(days=2)
 def test_a_changed_method_is_lowered_and_merged_with_the_others(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 16]", "shape: [1, 17]")
     try:
@@ -133,6 +157,7 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
     assert "forward" in result.out
 
 
+@pytest.mark.rotates(days=2)
 def test_providers_and_output_groups(checkout: Workspace) -> None:
     checkout.run("test", "//tests/bazel/starlark/...")  # the analysis makes the checks
     for group, files in {
@@ -145,13 +170,13 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
         assert re.findall(r"starlark/(net\..*)", shown) == files
 
 
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_the_command_line_makes_the_same_bytes(
-    checkout: Workspace, built: Result, disk_cache: Path, cli_built: Callable[[str], Path]
+    checkout: Workspace, as_made_before: None, name: str, cli_built: Callable[[str], Path]
 ) -> None:
-    checkout.build("//examples/...", f"--disk_cache={disk_cache}")  # earlier tests edited the outputs
-    for program, tags in PROGRAMS.items():
-        ours = cli_built(program.rpartition("/")[2])
-        for suffix in ("pte", "index.json", "report.json", *(f"{tag}.ptd" for tag in tags)):
-            name = ours.with_suffix(f".{suffix}").name
-            made = checkout.output(f"examples/{program}").with_name(name)
-            assert sha256(made) == sha256(ours.with_name(name)), name
+    [program] = (program for program in PROGRAMS if program.endswith(f"/{name}"))
+    ours = cli_built(name)
+    for suffix in ("pte", "index.json", "report.json", *(f"{tag}.ptd" for tag in PROGRAMS[program])):
+        file = ours.with_suffix(f".{suffix}").name
+        made = checkout.output(f"examples/{program}").with_name(file)
+        assert sha256(made) == sha256(ours.with_name(file)), file

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.helpers.runtime import run
-from tests.helpers.workspaces import Workspace
+from tests.helpers.workspaces import WORKERS, Workspace
 
 MODEL = """\
 import torch
@@ -81,7 +81,7 @@ def workspace(checkout: Workspace) -> Iterator[Workspace]:
 def test_shards_of_a_hub_are_weights_of_a_program(workspace: Workspace, hub: Path, tmp_path: Path) -> None:
     text = (workspace.directory / "WORKSPACE").read_text("utf-8")
     workspace.write("WORKSPACE", text + declaration(hub))
-    workspace.build("//hub:net")
+    workspace.build("//hub:net", *WORKERS)
     inputs = torch.linspace(-1, 1, 8).reshape(1, 8)
     ((output,),) = run(workspace.output("hub/net.pte"), [[("forward", [inputs])]], tmp_path)[0]
     torch.testing.assert_close(output, torch.nn.functional.linear(inputs, WEIGHT, BIAS))
@@ -91,6 +91,7 @@ def test_shards_of_a_hub_are_weights_of_a_program(workspace: Workspace, hub: Pat
     assert sorted(data) == [f"tiny-net/{name}" for name in expected]
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

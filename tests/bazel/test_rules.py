@@ -79,5 +79,6 @@ def test_libraries_of_the_bzl_files(checkout: Workspace) -> None:
     checkout.build("//rules/...")
 
 
+@pytest.mark.rotates(days=3)
 def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
     bazel7(checkout.directory, "build", "//rules/...")

@@ -25,12 +25,14 @@ def test_programs_of_a_monorepo_share_code_and_weights(monorepo: Workspace) -> N
     assert fitness == gesture
 
 
+@pytest.mark.rotates(days=3)
 def test_bazel_7_makes_the_same_bytes(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     made = bazel7(monorepo.directory, "build", "//apps/gesture")
     for name in ("gesture.pte", "gesture.encoder.ptd", "gesture.index.json"):
         assert (made / "apps/gesture" / name).read_bytes() == monorepo.output(f"apps/gesture/{name}").read_bytes(), name
 
 
+@pytest.mark.rotates(days=3)
 def test_bazel_7_builds_in_the_rules_own_repository(
     checkout: Workspace, disk_cache: Path, bazel7: Callable[..., Path]
 ) -> None:
@@ -39,6 +41,7 @@ def test_bazel_7_builds_in_the_rules_own_repository(
     assert (made / "examples/mlp/mlp.pte").read_bytes() == checkout.output("examples/mlp/mlp.pte").read_bytes()
 
 
+@pytest.mark.rotates(days=2)
 def test_a_lockfile_of_another_repository_is_checked_and_written(monorepo: Workspace) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"
     text = lock.read_text("utf-8")
@@ -48,6 +51,7 @@ def test_a_lockfile_of_another_repository_is_checked_and_written(monorepo: Works
     assert lock.read_text("utf-8") == text
 
 
+@pytest.mark.rotates(days=3)
 def test_bazel_7_checks_and_writes_lockfiles(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"
     text = lock.read_text("utf-8")

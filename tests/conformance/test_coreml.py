@@ -95,6 +95,7 @@ def test_partitions_are_paired_unless_an_option_disables_it(lower: Lower) -> Non
     assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("unpaired", ["decode", "prefill"])
 def test_one_method_can_be_unpaired(lower: Lower, tmp_path: Path, unpaired: str) -> None:
     """For a method of any name: ExecuTorch itself checks only the first method."""
@@ -131,6 +132,7 @@ def test_two_models_have_two_copies(lower: Lower) -> None:
 BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (y,))")
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("partitioners", "model"),
     [
@@ -146,6 +148,7 @@ def test_names_of_parts_of_the_program_stay(lower: Lower, partitioners: str, mod
     assert delegates == dict.fromkeys(("CoreMLBackend", "XnnpackBackend")[: 2 if "xnnpack" in partitioners else 1], 1)
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("option", "told"),
     [
@@ -205,6 +208,7 @@ def dynamic(*options: str) -> str:
     return f"methods:\n  prefill: {{{INPUT}, {entry}}}\n  decode: {{{INPUT}, {entry}}}\n"
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("target", [NEW, OLD])
 def test_inputs_have_the_shapes_that_are_written_out(lower: Lower, tmp_path: Path, target: str) -> None:
     outcome, _ = lower(dynamic(target, TWO_SHAPES), MODEL)
@@ -215,6 +219,7 @@ def test_inputs_have_the_shapes_that_are_written_out(lower: Lower, tmp_path: Pat
         assert sorted(list(each.shape) for each in shapes) == [[1, 16], [4, 16]]
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("shapes", "told"),
     [

@@ -42,6 +42,7 @@ def offset(outcome: Outcome, file: str) -> int:
     return content.index(BLOB)
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("one", "other", "tag", "alignment"),
     [
@@ -68,6 +69,7 @@ def test_a_store_that_a_backend_adds_to_twice_keeps_all_alignments(lower: Lower)
         assert offset(outcome, "net.pte") % math.lcm(*map(int, alignments)) == 0
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("other", "message"),
     [

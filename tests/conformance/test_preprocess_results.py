@@ -14,6 +14,7 @@ def tail(damage: str) -> str:
     return methods(a=f"[{taker}]", b=f"[{taker}]")
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -194,6 +194,7 @@ def test_data_in_the_named_data_store_is_shared(lower: Lower) -> None:
     assert (shared["expected_bytes"], shared["shared_bytes"], shared["duplicate_bytes"]) == (16, 16, 0)
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("order", ["at once", "one after the other"])
 def test_one_key_with_two_contents_is_refused(lower: Lower, order: str) -> None:
     both = take("sin, cos", "ClashingBackend")
@@ -204,6 +205,7 @@ def test_one_key_with_two_contents_is_refused(lower: Lower, order: str) -> None:
     assert "store different data under the key `everything`" in outcome.err
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("method", "taken"),
     [
@@ -253,6 +255,7 @@ def test_weights_that_a_delegate_consumes_are_gone_from_the_top_level(lower: Low
     assert plain.json("net.report.json")["bytes"]["constants"] == [16, 16]
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("options", [(), ("--no-accelerate",)])
 def test_a_partitioner_that_changes_the_graph_is_refused(lower: Lower, options: tuple[str, ...]) -> None:
     change = '[{backend: custom, options: {factory: "demo_backend:change"}}]'

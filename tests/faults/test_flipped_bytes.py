@@ -67,9 +67,10 @@ def test_a_flip_of_any_byte_of_a_record_is_noticed(filled: Filled) -> None:
         assert filled.fetch(record) == filled.right[record]
 
 
-def test_random_flips_in_blobs_give_the_right_files_or_none(filled: Filled) -> None:
+@pytest.mark.parametrize("flips", [250, pytest.param(1000, marks=pytest.mark.soak)])
+def test_random_flips_in_blobs_give_the_right_files_or_none(filled: Filled, flips: int) -> None:
     chance = random.Random(11)
-    for _ in range(1000):
+    for _ in range(flips):
         blob = chance.choice([path for path, content in filled.blobs.items() if content])
         blob.write_bytes(flip(filled.blobs[blob], chance.randrange(len(filled.blobs[blob]))))
         for record in filled.records:

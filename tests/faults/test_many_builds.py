@@ -1,6 +1,6 @@
 """Many builds at once with one cache. Some of the builds are killed.
 
-`make test` runs 40 builds, 20 at once; `make test-soak` runs 200, 64 at once.
+`make test` runs 24 builds, 12 at once; `make test-all` also runs 200, 64 at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def finished(running: Running, reference: dict[str, bytes]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("builds", "at_once", "programs"), [(40, 20, 2), pytest.param(200, 64, 4, marks=pytest.mark.soak)]
+    ("builds", "at_once", "programs"), [(24, 12, 2), pytest.param(200, 64, 4, marks=pytest.mark.soak)]
 )
 def test_builds_that_share_a_cache_publish_the_right_bytes_or_nothing(
     tmp_path: Path, builds: int, at_once: int, programs: int

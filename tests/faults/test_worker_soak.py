@@ -1,13 +1,11 @@
 """One worker and many requests. Some fail, some are cancelled, and none leaves anything behind.
 
-`make test` sends 60 requests, `make test-soak` 500.
+`make test` sends 60 requests, `make test-all` also 500.
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import commands
 from tests.helpers.worker_client import Worker
 
 from .projects import MODEL, write_project
@@ -34,13 +33,13 @@ class Project:
         (root / "failing.py").write_text(MODEL.replace("torch.manual_seed(1)", "raise ValueError(width)"))
         for width, manifest in self.manifests.items():
             plans = [f"--{part}={root / f'{width}.{part}'}" for part in ("plan", "export-plan", "lower-plan")]
-            one_shot("plan", str(manifest), *plans)
+            ask("plan", str(manifest), *plans)
         self.right = {(kind, width): self.run(kind, width) for kind in ("export", "build") for width in WIDTHS}
 
     def run(self, kind: str, width: int) -> dict[str, bytes]:
-        """Runs the command in its own process, and returns the files that it makes."""
+        """Runs the command in another worker, and returns the files that it makes."""
         out = self.root / f"reference_{kind}{width}"
-        one_shot(*self.arguments(kind, width, out))
+        ask(*self.arguments(kind, width, out))
         return files(out)
 
     def arguments(self, kind: str, width: int, out: Path) -> list[str]:
@@ -61,8 +60,10 @@ class Asked:
     out: Path
 
 
-def one_shot(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "etbuild", *arguments], check=True, stdout=subprocess.DEVNULL)
+def ask(*arguments: str) -> None:
+    """Has a request answered by the worker of all tests, whose results `tests/integration/test_worker.py` checks."""
+    answer = commands.worker().ask(*arguments)
+    assert answer.exit_code == 0, answer.output
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -100,6 +101,7 @@ def check(response: Any, asked: Asked, project: Project) -> None:
         assert made == right
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("requests", [60, pytest.param(500, marks=pytest.mark.soak)])
 def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
     worker: Worker, tmp_path: Path, requests: int

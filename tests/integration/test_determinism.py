@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EXAMPLES, MANIFESTS, variant_options
+from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, on_some_days, variant_options
 from tests.helpers.commands import build
 from tests.helpers.manifests import HEAD
+from tests.helpers.rotation import values_that_run
 
 PARTITIONER = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -70,13 +71,15 @@ def turned_round(manifest: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def built_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All programs, built one after the other in one process, in other surroundings and with unmodified ExecuTorch. The
-    first program is built again at the end."""
+def built_elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs that this run compares, built one after the other in one process, in other surroundings and with
+    unmodified ExecuTorch. The first program is built again at the end."""
+    chosen = {"mlp"} | values_that_run(request, "name")
     root = tmp_path_factory.mktemp("another and longer path")
     shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("bazel-*", "monorepo"))
     manifests = {name: root / "examples" / path.relative_to(EXAMPLES) for name, path in reversed(MANIFESTS.items())}
     manifests |= {name: with_backend(root / name, name) for name in BACKENDS}
+    manifests = {name: path for name, path in manifests.items() if name in chosen}
     for manifest in set(manifests.values()):
         turned_round(manifest)
     builds = [[str(path), *variant_options(name), "-o", str(root / "out" / name)] for name, path in manifests.items()]
@@ -91,7 +94,7 @@ def artifacts(directory: Path, name: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob(f"{name}.*")}
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_every_example_has_the_same_bytes_elsewhere(
     name: str, cli_built: Callable[[str], Path], built_elsewhere: Path
 ) -> None:
@@ -100,11 +103,12 @@ def test_every_example_has_the_same_bytes_elsewhere(
     assert made == artifacts(built_elsewhere / name, name)
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", EACH_EXAMPLE)
 def test_every_example_has_the_bytes_that_were_written_down(
     name: str, cli_built: Callable[[str], Path], update_golden: bool
 ) -> None:
-    """Changes that intend to change bytes must update the golden files."""
+    """Changes that intend to change bytes must update the golden files. `tests/bazel` compares them with what Bazel
+    builds, for every example each time."""
     directory = cli_built(name).parent
     files = sorted(path for path in directory.rglob("*.pt*") if path.is_file())
     made = {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -114,12 +118,14 @@ def test_every_example_has_the_bytes_that_were_written_down(
     assert json.loads(golden.read_text()) == made
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, built_elsewhere: Path) -> None:
     build(with_backend(tmp_path / "in", name), tmp_path / "out")
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere / name, name)
 
 
+@on_some_days("spotter_int8")
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:
@@ -131,12 +137,15 @@ def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
 
 
 def test_no_artifact_holds_a_path(built_elsewhere: Path) -> None:
-    for path in (path for path in built_elsewhere.rglob("*") if path.is_file()):
+    files = [path for path in built_elsewhere.rglob("*") if path.is_file()]
+    assert "mlp.pte" in {path.name for path in files}
+    for path in files:
         content = path.read_bytes()
         assert str(built_elsewhere.parent).encode() not in content, path.name
         assert b"site-packages" not in content, path.name
 
 
+@pytest.mark.rotates(days=3)
 def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
     model = (
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"

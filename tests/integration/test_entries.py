@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import BuildError
 from etbuild.export import export_methods
 from etbuild.export.assignments import assigned_when_run, watched
+from tests.helpers.rotation import values_that_run
 
 from .conftest import Build, Outcome
 
@@ -145,6 +146,12 @@ def name_of(entry: str, strict: bool) -> str:
     return entry.replace(".", "_") + ("_strict" if strict else "")
 
 
+EXPORTED = {
+    name_of(entry, strict): (entry, strict) for strict in (False, True) for entry in (STRICT if strict else ENTRIES)
+}
+"""Each entry by the name of its method, and whether its export is strict."""
+
+
 def method(entry: str, strict: bool) -> str:
     dtype = "uint8" if entry == "by_type" else "float32"
     inputs = f"[{{shape: [2, 4], dtype: {dtype}}}]"
@@ -182,19 +189,22 @@ def kept() -> dict[str, Outcome]:
 
 
 @pytest.fixture
-def built(build: Build, kept: dict[str, Outcome]) -> Outcome:
-    """One program with all entries, since a program for each would need its own build."""
+def built(request: pytest.FixtureRequest, build: Build, kept: dict[str, Outcome]) -> Outcome:
+    """One program with the entries of this run, since a program for each would need its own build."""
     if not kept:
-        methods = [method(entry, False) for entry in ENTRIES] + [method(entry, True) for entry in STRICT]
+        chosen = values_that_run(request, "exported")
+        methods = [method(entry, strict) for name, (entry, strict) in EXPORTED.items() if name in chosen]
         kept["net"] = build(HEAD + "".join(methods), model=MODEL)
     return kept["net"]
 
 
-@pytest.mark.parametrize(("entry", "strict"), [*((e, False) for e in ENTRIES), *((e, True) for e in STRICT)])
-def test_an_entry_computes_what_calling_it_computes(entry: str, strict: bool, built: Outcome) -> None:
+@pytest.mark.rotates(days=4, always=["forward", "by_call", "counting", "assigning", "tail_cut", "by_super_strict"])
+@pytest.mark.parametrize("exported", EXPORTED)
+def test_an_entry_computes_what_calling_it_computes(exported: str, built: Outcome) -> None:
     torch.manual_seed(1)
+    entry, _ = EXPORTED[exported]
     x = (torch.rand(2, 4) * 255).to(torch.uint8) if entry == "by_type" else torch.randn(2, 4)
-    check(built, name_of(entry, strict), entry, x)
+    check(built, exported, entry, x)
 
 
 FACTORIES = {
@@ -209,6 +219,7 @@ FACTORIES = {
 }
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("how", FACTORIES)
 def test_an_entry_calls_the_module_as_its_factory_left_it(how: str, build: Build) -> None:
     model = MODEL.replace("    return Net()", f"    net = Net()\n    {FACTORIES[how]}\n    return net")
@@ -241,6 +252,7 @@ LOSING = {
 }
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("what", LOSING)
 def test_assignments_that_would_be_lost_are_refused(what: str, strict: bool, build: Build) -> None:
@@ -277,6 +289,7 @@ CASTS = {
 }
 
 
+@pytest.mark.rotates(days=2)
 def test_a_cast_that_is_assigned_is_the_same_at_each_call(build: Build) -> None:
     bodies = "".join(f"    def cast_{what}(self, x):\n        {body}\n\n" for what, body in CASTS.items())
     child = "self.register_buffer('idx', torch.arange(4))"
@@ -341,6 +354,7 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 }
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_a_graph_module_is_a_model(kind: str, build: Build) -> None:
     model = MODEL.replace("return Net()", GRAPHS[kind])
@@ -526,12 +540,14 @@ def assigned_in(body: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("name", LOST)
 def test_state_that_is_not_in_a_buffer_is_refused(name: str) -> None:
     said = assigned_in(LOST[name])
     assert f"the method reads `{name}` and assigns to it, but torch.export loses the assignment" in said
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])
@@ -577,6 +593,7 @@ def create():
 """
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")  # models still use it
 def test_a_hook_of_a_linear_layer_computes_with_xnnpack_what_it_computes(build: Build) -> None:
     head = HEAD.replace("partitioners: []", "partitioners: [xnnpack]")

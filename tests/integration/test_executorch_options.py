@@ -80,6 +80,19 @@ def make(build: Build) -> Any:
     return made
 
 
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Outcome]:
+    return {}
+
+
+@pytest.fixture
+def plain(make: Any, kept: dict[str, Outcome]) -> Outcome:
+    """The program without any options, built once."""
+    if not kept:
+        kept["plain"] = make()
+    return kept["plain"]
+
+
 def assert_runs(made: Outcome) -> None:
     x = torch.arange(16.0).reshape(2, 8)
     linear = x @ torch.full((8, 8), 0.125)
@@ -88,32 +101,23 @@ def assert_runs(made: Outcome) -> None:
     torch.testing.assert_close(run(made.directory / "net.pte", "step", x), linear.sin() + 1)
 
 
-def test_memory_planning_for_all_methods_and_for_one(make: Any) -> None:
-    plain, naive, mixed = (
-        facts(make(*options))
-        for options in (
-            (),
-            ("executorch: {memory_planning: {memory_planning_algo: naive}}",),
-            (
-                "executorch: {memory_planning: {memory_planning_algo: naive}}",
-                ", memory_planning: {memory_planning_algo: greedy}",
-            ),
-        )
-    )
-    assert naive["forward"]["memory"][0] > plain["forward"]["memory"][0]
+def test_memory_planning_for_all_methods_and_for_one(make: Any, plain: Outcome) -> None:
+    for_all, for_one = "executorch: {memory_planning: {memory_planning_algo: naive}}", "memory_planning_algo: greedy"
+    greedy, naive, mixed = facts(plain), facts(make(for_all)), facts(make(for_all, f", memory_planning: {{{for_one}}}"))
+    assert naive["forward"]["memory"][0] > greedy["forward"]["memory"][0]
     assert mixed["forward"] == naive["forward"]
-    assert mixed["step"] == plain["step"] != naive["step"]
+    assert mixed["step"] == greedy["step"] != naive["step"]
 
 
-def test_what_the_application_brings_is_not_planned(make: Any) -> None:
+def test_what_the_application_brings_is_not_planned(make: Any, plain: Outcome) -> None:
     made = make("executorch: {memory_planning: {alloc_graph_input: false, alloc_graph_output: false}}")
-    assert facts(made)["forward"]["memory"][0] < facts(make())["forward"]["memory"][0]
+    assert facts(made)["forward"]["memory"][0] < facts(plain)["forward"]["memory"][0]
     assert_runs(made)
 
 
-def test_an_algorithm_of_the_sources(make: Any) -> None:
+def test_an_algorithm_of_the_sources(make: Any, plain: Outcome) -> None:
     planned = facts(make('executorch: {memory_planning: {memory_planning_algo: "model:roomy"}}'))
-    assert planned["forward"]["memory"][0] == facts(make())["forward"]["memory"][0] + 4096
+    assert planned["forward"]["memory"][0] == facts(plain)["forward"]["memory"][0] + 4096
 
 
 def test_an_algorithm_that_fails_is_named_with_its_line(make: Any) -> None:
@@ -165,7 +169,7 @@ def test_alignments_reach_the_file(make: Any) -> None:
     assert_runs(made)
 
 
-def test_every_other_option_is_taken(make: Any) -> None:
+def test_every_other_option_is_taken(make: Any, plain: Outcome) -> None:
     made = make("""
 executorch:
   extract_delegate_segments: false
@@ -183,16 +187,16 @@ executorch:
 """)
     found = facts(made)
     assert "aten::view_copy.out" in found["forward"]["operators"]
-    assert "aten::view_copy.out" not in facts(make())["forward"]["operators"]
+    assert "aten::view_copy.out" not in facts(plain)["forward"]["operators"]
     assert b"count" in made.read("net.pte")
-    assert b"count" not in make().read("net.pte")
+    assert b"count" not in plain.read("net.pte")
     assert_runs(made)
 
 
-def test_preserved_operators_stay_whole(make: Any) -> None:
+def test_preserved_operators_stay_whole(make: Any, plain: Outcome) -> None:
     made = make('edge_compile: {preserve_ops: ["aten::linear"], core_aten_ops_exception_list: ["aten::linear"]}')
     assert "aten::linear.out" in facts(made)["forward"]["operators"]
-    assert "aten::linear.out" not in facts(make())["forward"]["operators"]
+    assert "aten::linear.out" not in facts(plain)["forward"]["operators"]
     assert_runs(made)
 
 

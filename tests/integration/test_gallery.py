@@ -1,9 +1,7 @@
-"""The gallery's programs compute what eager PyTorch computes. CI builds a fifth of them, another one each day."""
+"""The gallery's programs compute what eager PyTorch computes."""
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,10 @@ import pytest
 from tests import gallery
 
 pytest.importorskip("transformers")
-DAY = int(time.time() // 86400)
-CHOSEN = [name for index, name in enumerate(gallery.NAMES) if "GALLERY" in os.environ or index % 5 == DAY % 5]
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.rotates(days=10)
+@pytest.mark.parametrize("name", gallery.NAMES)
 def test_a_program_computes_what_eager_pytorch_computes(name: str, tmp_path: Path) -> None:
     row = gallery.measure(name, tmp_path)
     assert row.largest > gallery.LEAST_OUTPUT

@@ -62,6 +62,7 @@ def started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     return run
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("arguments", "methods"),
     [

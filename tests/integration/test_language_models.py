@@ -58,6 +58,8 @@ CACHES: dict[str, dict[str, Any]] = {
     "ring": {"max_length": 64, "max_seq_length": 16, "kind": "ring"},
     "quantized": {"max_length": 64, "max_seq_length": 16, "kind": "quantized"},
 }
+# What runs on one day of three. The custom cache of Qwen runs each day.
+with_a_ring, with_mistral, quantized = (pytest.mark.rotates(days=3, part=part) for part in range(3))
 PROMPT = "hello World and more text"  # longer than a call
 RUNNER = """
 import sys
@@ -157,7 +159,13 @@ def asked(ids: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("qwen", "custom"), ("mistral", "static"), ("gemma", "ring"), ("mistral", "long")]
+    ("name", "kind"),
+    [
+        ("qwen", "custom"),
+        pytest.param("gemma", "ring", marks=with_a_ring),
+        pytest.param("mistral", "static", marks=with_mistral),
+        pytest.param("mistral", "long", marks=with_mistral),
+    ],
 )
 def test_a_cache_gives_the_scores_of_transformers(
     name: str, kind: str, program: Callable[[str, str], Path], tmp_path: Path
@@ -169,6 +177,7 @@ def test_a_cache_gives_the_scores_of_transformers(
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+@with_mistral
 def test_a_window_far_from_the_start_of_a_long_cache_is_right(
     program: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
@@ -180,6 +189,7 @@ def test_a_window_far_from_the_start_of_a_long_cache_is_right(
     torch.testing.assert_close(outputs[-1][0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+@with_a_ring
 def test_a_ring_is_reused_several_times(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     ids = tokens(64, vocab_size=VOCABULARY, seed=5)
     expected = scores("gemma", ids)[0, asked(ids)]
@@ -187,6 +197,7 @@ def test_a_ring_is_reused_several_times(program: Callable[[str, str], Path], tmp
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+@quantized
 def test_a_quantized_cache_is_small_and_near(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     ids = tokens(40, vocab_size=VOCABULARY, seed=3)
     expected = scores("gemma", ids)[0, asked(ids)]
@@ -210,7 +221,13 @@ def output(code: str, word: str, *arguments: object) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith(word)).removeprefix(word).strip()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("qwen", "custom"), ("gemma", "ring")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param("qwen", "custom", marks=pytest.mark.rotates(days=2, part=0)),
+        pytest.param("gemma", "ring", marks=with_a_ring),
+    ],
+)
 def test_the_text_runner_says_what_transformers_says(name: str, kind: str, program: Callable[[str, str], Path]) -> None:
     path = program(name, kind)
     expected = generated(name, PROMPT, 24)
@@ -220,6 +237,7 @@ def test_the_text_runner_says_what_transformers_says(name: str, kind: str, progr
     assert text.replace("</s>", "") == tokenizer().decode(expected[:until], skip_special_tokens=False)
 
 
+@with_a_ring
 def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path) -> None:
     """The checkpoint is in bfloat16 and has several shards, and all files are links, as in the cache of a hub."""
     module = model("qwen").to(torch.bfloat16)
@@ -242,6 +260,7 @@ def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path
     assert done.stdout.strip() == expected.replace("</s>", "").strip()
 
 
+@with_mistral
 def test_generate_begins_a_text_as_transformers_does_and_prints_characters_of_several_tokens(tmp_path: Path) -> None:
     path, made = project(tmp_path, "qwen", CACHES["custom"]), tokenizer(BYTES)
     made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
@@ -256,6 +275,7 @@ def test_generate_begins_a_text_as_transformers_does_and_prints_characters_of_se
     assert done.stdout.strip() == expected.replace("</s>", "").strip()
 
 
+@quantized
 def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> None:
     quantize = {"torchao": [{"config": "8da4w", "group_size": 32}, {"config": "int8", "layers": ["embedding"]}]}
     defaults = {"partitioners": ["xnnpack"], "quantize": quantize}
@@ -266,6 +286,7 @@ def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> Non
     assert cached.stdout == built.stdout
 
 
+@pytest.mark.rotates(days=2, part=1)
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
     """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
     path, prompt = program("qwen", "custom"), PROMPT[:11]
@@ -297,6 +318,7 @@ def test_the_contract_of_the_runner_is_in_the_report_and_the_index(program: Call
     assert (path.parent / artifact["file"]).read_bytes() == (path.parents[1] / "tokenizer.json").read_bytes()
 
 
+@with_a_ring
 def test_two_builds_of_a_custom_cache_have_the_same_bytes(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     other = tmp_path / "another" / "directory"
     commands.build(project(other, "gemma", CACHES["ring"]), other / "out")

@@ -100,6 +100,7 @@ def make(build: Build) -> Any:
     return made
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("hooks", "expected"),
     [

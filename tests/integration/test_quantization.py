@@ -132,6 +132,7 @@ def error_of(made: Outcome, tmp_path: Path, method: str = "forward") -> float:
 WEIGHTS = 4 * (128 * 128 + 128 * 32)  # of both linear layers, in fp32
 
 
+@pytest.mark.rotates(days=4, always=["static", "8da4w"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     quantize, backend, tolerance, part = SCHEMES[name]
@@ -142,6 +143,7 @@ def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
 
 
+@pytest.mark.rotates(days=3)
 def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Build) -> None:
     """The rows of the head have 48 weights."""
     model = MODEL.replace("Linear(128, 128)", "Linear(128, 48)").replace("Linear(128, 32)", "Linear(48, 32)")
@@ -155,6 +157,7 @@ def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Buil
     assert "`head` has rows of 48 weights, which is not a multiple of 32" in refused.err
 
 
+@pytest.mark.rotates(days=3)
 def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Build) -> None:
     tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
     made = build(manifest(STATIC, more=tags), model=MODEL)
@@ -162,6 +165,7 @@ def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Buil
     assert len(made.read("net.body.ptd")) > 128 * 128 > len(made.read("net.head.ptd")) > 128 * 32
 
 
+@pytest.mark.rotates(days=3)
 def test_a_method_may_be_left_out(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: null, ")
     made = build(text, model=MODEL)
@@ -170,6 +174,7 @@ def test_a_method_may_be_left_out(build: Build, tmp_path: Path) -> None:
     assert forward < 1e-5 < features < 0.03
 
 
+@pytest.mark.rotates(days=3)
 def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, ")
     made = build(text, model=MODEL)
@@ -178,6 +183,7 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(("config", "part", "tolerance"), [("int8", 1 / 4, 0.03), ("8da4w", 1 / 8, 0.15)])
 def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path: Path) -> None:
     static = STATIC.replace("per_channel: true", "per_channel: true, leave_out: [body]")
@@ -190,6 +196,7 @@ def test_both_ways_in_one_method(config: str, part: float, tolerance: float, bui
     assert len(made.read("net.head.ptd")) < 128 * 32 * 1.35
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
 def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path: Path) -> None:
     text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
@@ -271,6 +278,7 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("bits", ["int4", "int8"])
 def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path: Path) -> None:
     quantize = f"{{torchao: [{{config: int8}}, {{config: {bits}, layers: [embedding]}}]}}"
@@ -292,6 +300,7 @@ def test_training(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 0 < error_of(made, tmp_path) < 0.1
 
 
+@pytest.mark.rotates(days=3)
 def test_training_changes_no_other_method(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}').replace(
@@ -390,6 +399,7 @@ def train(prepared):
 """
 
 
+@pytest.mark.rotates(days=3)
 def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path: Path) -> None:
     quantize = '{pt2e: {quantizers: [xnnpack], qat: "model:train"}}'
     made = build(manifest(quantize, methods="forward").replace("[2, 128]", "[2, 8]"), model=NORMED)
@@ -403,6 +413,7 @@ def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp
     torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
 
 
+@pytest.mark.rotates(days=3)
 def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
     names = "[body.0.weight, body.0.bias, head.weight, head.bias]"
     for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
@@ -427,6 +438,7 @@ def test_passes_run_where_the_manifest_says(build: Build, tmp_path: Path) -> Non
     assert actual.min() == 0
 
 
+@pytest.mark.rotates(days=3)
 def test_calibration_from_a_file(build: Build, tmp_path: Path) -> None:
     batches = torch.randn(3, 2, 128, generator=torch.Generator().manual_seed(1))
     text = manifest(STATIC.replace('{factory: "model:batches"}', "{file: batches.safetensors}"))
@@ -438,6 +450,7 @@ def test_calibration_from_a_file(build: Build, tmp_path: Path) -> None:
     assert other.read("net.pte") != made.read("net.pte")
 
 
+@pytest.mark.rotates(days=3)
 def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path: Path) -> None:
     dims = "forward: {dynamic_shapes: [[{dim: batch, min: 1, max: 8}, null]], "
     text = manifest(batches("torch.randn(7, 128)"), methods="forward").replace("forward: {", dims)
@@ -448,6 +461,7 @@ def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_pa
     assert "batch 0, input [0] is float32 [9, 128], but the method takes float32 [2, 128]" in made.err
 
 
+@pytest.mark.rotates(days=3)
 def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     model = MODEL.replace(
         "def text(", "def pair(self, x, y):\n        return self.head(x) + self.head(y)\n\n    def text("
@@ -462,6 +476,7 @@ def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, but another input has 1" in made.err
 
 
+@pytest.mark.rotates(days=3)
 def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: Path) -> None:
     text = manifest(batches("torch.randn(2, 128)"))
     without_features = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
@@ -469,6 +484,7 @@ def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: P
     assert error_of(both, tmp_path) == error_of(one, tmp_path)
 
 
+@pytest.mark.rotates(days=3)
 def test_weights_from_a_file_are_quantized(build: Build, tmp_path: Path) -> None:
     state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
     text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
@@ -491,6 +507,7 @@ def exported(entry: str, **shapes: object) -> bytes:
     return written.getvalue()
 
 
+@pytest.mark.rotates(days=3)
 def test_an_exported_program_is_a_method(build: Build, tmp_path: Path) -> None:
     dims = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=2, max=8)},)}
     files = {"forward.pt2": exported("forward", **dims), "features.pt2": exported("features")}
@@ -513,6 +530,7 @@ def batches(batch: str) -> str:
     return STATIC.replace('"model:batches"', f'"model:one_batch", kwargs: {{batch: "{batch}"}}')
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("quantize", "message"),
     [
@@ -576,6 +594,7 @@ def test_a_file_that_is_not_an_exported_program(build: Build) -> None:
     assert "methods.forward.program: cannot read `forward.pt2`" in made.err
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("strict", ["false", "true"])
 def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path: Path) -> None:
     layers = """\
@@ -603,6 +622,7 @@ def create():
     assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
 
 
+@pytest.mark.rotates(days=3)
 def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
     model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
     model += "class Head(torch.nn.Linear):\n    pass\n"
@@ -611,6 +631,7 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path
     assert 1e-4 < error_of(made, tmp_path) < 0.03
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -660,6 +681,7 @@ def create():
 ENABLED = "{backend: xnnpack, options: {enable_bf16: true}}"
 
 
+@pytest.mark.rotates(days=3)
 def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Build) -> None:
     left_out = build(BFLOAT16 % ("xnnpack", ""), model=EMBEDDED)
     assert left_out.code == 0
@@ -670,6 +692,7 @@ def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Bu
     assert taken.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
 
 
+@pytest.mark.rotates(days=3)
 def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_path: Path) -> None:
     quantize = ", quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}"
     refused = build(BFLOAT16 % ("xnnpack", quantize), model=EMBEDDED)
@@ -686,6 +709,7 @@ def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_p
     torch.testing.assert_close(outputs[0].float(), outputs[1], rtol=0.05, atol=0.05)
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("config", ["int8", "int4"])
 def test_an_embedding_with_a_padding_index_is_packed(build: Build, tmp_path: Path, config: str) -> None:
     text = BFLOAT16.replace(", dtype: bfloat16", "")

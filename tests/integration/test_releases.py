@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.releases import SUPPORTED
-from tests.conftest import MANIFESTS
+from tests.conftest import MANIFESTS, on_some_days
 from tests.helpers import commands
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -37,6 +37,7 @@ def build(name: str, directory: Path, environment: dict[str, str]) -> Path:
     return directory / f"{name}.pte"
 
 
+@on_some_days("encoder_decoder")
 def test_two_methods_with_and_without_a_backend(
     release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_two_methods_with_and_without_a_backend(
         assert made.with_suffix(suffix).read_bytes() == expected.with_suffix(suffix).read_bytes(), suffix
 
 
+@pytest.mark.rotates(days=3, part=1)
 def test_its_own_runtime_runs_what_it_built(
     release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:

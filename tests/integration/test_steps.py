@@ -92,6 +92,7 @@ def test_an_export_depends_only_on_graphs(tmp_path: Path) -> None:
     assert edited.export()["methods/forward.pt2"] != first["methods/forward.pt2"]
 
 
+@pytest.mark.rotates(days=2)
 def test_an_export_that_was_quantized_depends_only_on_graphs(tmp_path: Path) -> None:
     """PyTorch keeps the addresses of graphs in the provenance of nodes."""
     quantized = MANIFEST + "  quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}\n"
@@ -159,12 +160,14 @@ def test_an_error_of_the_lower_step_names_a_line(
     assert line in capsys.readouterr().err
 
 
+@pytest.mark.rotates(days=2)
 def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
     project = Project(tmp_path / "one")
     assert sorted(project.export()) == ["made.safetensors", "methods/forward.pt2", "module.json"]
     assert project.finish() == project.built()
 
 
+@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("shape", ["[2, 8]", "[3, 8]"])
 def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: str) -> None:
     """Such code may change the graph, so lowering exports the model itself. The export step only passes the sources
@@ -206,6 +209,7 @@ def test_a_state_dict_with_names_of_its_own(tmp_path: Path) -> None:
     assert project.finish()["net.pte"] == plain.finish()["net.pte"]
 
 
+@pytest.mark.rotates(days=2)
 def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
     tmp_path: Path, etbuild_worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +243,7 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
     assert "net.pte" in project.finish()
 
 
+@pytest.mark.rotates(days=2)
 def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> None:
     partitioner = """\
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner

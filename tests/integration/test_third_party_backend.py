@@ -119,6 +119,7 @@ PAIRS = "def pairs_partitions(self, options): return True"
 EDGE = "def edge_requirements(self, options, program): return EdgeRequirements()"
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -145,6 +146,7 @@ def test_errors_of_a_backend_are_at_its_place_in_the_manifest(own_site: Path, li
     assert_refused(own_site, changed_class(line), message)
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -174,6 +176,7 @@ def assert_refused(site: Path, code: str, message: str) -> None:
 FAILED = "the backend `tally` failed when it"
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -325,6 +328,7 @@ def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     forget_the_package()
 
 
+@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("change", "message", "jobs"),
     [

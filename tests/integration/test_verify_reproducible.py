@@ -20,6 +20,7 @@ def verified(build: Build, model: str, manifest: str = MANIFEST, *options: str) 
     return build(manifest, "--verify-reproducible", *options, model=model)
 
 
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("edit", "field"),
     [
@@ -38,6 +39,7 @@ def test_what_differs_is_named_and_nothing_is_published(build: Build, edit: str,
     assert made.files == []
 
 
+@pytest.mark.rotates(days=2)
 def test_a_second_build_that_fails_is_reported(build: Build) -> None:
     made = verified(build, "import os\nassert os.environ.get('USER') != 'someone-else', 'not for you'\n" + EXACT)
     assert made.code == 1
@@ -45,6 +47,7 @@ def test_a_second_build_that_fails_is_reported(build: Build) -> None:
     assert "not for you" in made.err
 
 
+@pytest.mark.rotates(days=2)
 def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:
     """The first program is sound; the second depends on the path of its source."""
     sound, other = tmp_path / "sound", tmp_path / "other"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.workspaces import Result, Workspace
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 from .servers import BuildGrid, CacheServer, Nginx
 
@@ -70,7 +70,7 @@ def filled(
         server.start()
         # One by one if the cache can list missing blobs: at once, both may learn that the backbone is missing.
         commands = [[target] for target in TARGETS] if server.asks_first else [TARGETS]
-        results = [workspace.build(server.option, *targets) for targets in commands]
+        results = [workspace.build(server.option, *WORKERS, *targets) for targets in commands]
         workspace.stop()
         yield Filled(server, results, artifacts(workspace))
     finally:

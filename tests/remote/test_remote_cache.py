@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.helpers.workspaces import Result, Workspace
+import pytest
+
+from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 from .conftest import PROGRAMS, TARGETS, Filled, artifacts
 from .servers import CacheServer
 
 WAIT_SECONDS = 120
+pytestmark = pytest.mark.rotates(days=2)  # the two protocols
 
 
 def ours(mnemonics: list[str]) -> list[str]:
@@ -26,10 +30,18 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def remove_results(workspace: Workspace) -> None:
+    """Removes what the rules have made. `bazel clean` would also end the workers, which take seconds to start."""
+    made = workspace.output("examples/shared_weights")
+    for directory in [made, *(path for path in made.rglob("*") if path.is_dir())]:
+        directory.chmod(0o755)
+    shutil.rmtree(made)
+
+
 def rebuild(workspace: Workspace, option: str) -> Result:
     """Builds again with only the cache: all other results are removed."""
-    workspace.run("clean")
-    return workspace.build(option, *TARGETS)
+    remove_results(workspace)
+    return workspace.build(option, *WORKERS, *TARGETS)
 
 
 @contextmanager
@@ -90,8 +102,8 @@ def test_a_server_killed_in_the_middle_of_a_build(
 ) -> None:
     server = server_type(tmp_path)
     log = tmp_path / "build.log"
-    second.run("clean")
-    command = second.command("build", *second.options(tmp_path / "execution.log"), server.option, TARGETS[0])
+    remove_results(second)
+    command = second.command("build", *second.options(tmp_path / "execution.log"), server.option, *WORKERS, TARGETS[0])
     try:
         server.start()
         with log.open("wb") as stream:
@@ -113,8 +125,8 @@ def test_a_server_that_is_not_there(
     server_type: type[CacheServer], filled: Filled, second: Workspace, tmp_path: Path
 ) -> None:
     # Over gRPC, Bazel first asks for the server's capabilities, and builds without the server only with an option.
-    second.run("clean")
-    result = second.build(server_type(tmp_path).option, "--remote_local_fallback", TARGETS[0])
+    remove_results(second)
+    result = second.build(server_type(tmp_path).option, "--remote_local_fallback", *WORKERS, TARGETS[0])
     assert result.mnemonics.count("ExecutorchLower") == 1
     names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
     assert artifacts(second, names) == {name: filled.made[name] for name in names}
