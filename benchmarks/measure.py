@@ -41,6 +41,47 @@ def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
             raise SystemExit(log.read().decode())
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What one command took.
+
+    Attributes:
+        wall: Seconds.
+        cpu: User and system seconds, of its children too.
+        peak: The peak memory of it and its descendants, in megabytes. Shared memory counts once.
+        output: Its standard output and standard error.
+    """
+
+    wall: float
+    cpu: float
+    peak: float
+    output: str
+
+
+def usage(*arguments: object, but: int | None = None) -> Usage:
+    """Runs a command, which must succeed, and measures it.
+
+    Args:
+        arguments: The command.
+        but: A child of this process whose memory does not count.
+
+    Raises:
+        SystemExit: The command fails.
+    """
+    called = [str(argument) for argument in arguments]
+    with tempfile.TemporaryFile() as log, weighing(but) as scale:
+        start = time.monotonic()
+        process = subprocess.Popen(called, stdout=log, stderr=log)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.monotonic() - start
+        process.returncode = os.waitstatus_to_exitcode(status)  # or else `Popen` waits for it again
+        log.seek(0)
+        output = log.read().decode(errors="replace")
+    if process.returncode:
+        raise SystemExit(f"{output}\n{' '.join(called)} ended with {process.returncode}")
+    return Usage(wall, used.ru_utime + used.ru_stime, scale.peak, output)
+
+
 @dataclass
 class Scale:
     """The peak memory of a group of processes, in megabytes. Shared memory counts once."""
