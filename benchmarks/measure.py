@@ -58,12 +58,13 @@ class Usage:
     output: str
 
 
-def usage(*arguments: object, but: int | None = None) -> Usage:
+def usage(*arguments: object, but: int | None = None, **environment: str) -> Usage:
     """Runs a command, which must succeed, and measures it.
 
     Args:
         arguments: The command.
         but: A child of this process whose memory does not count.
+        environment: Environment variables in addition to those of this process.
 
     Raises:
         SystemExit: The command fails.
@@ -71,7 +72,7 @@ def usage(*arguments: object, but: int | None = None) -> Usage:
     called = [str(argument) for argument in arguments]
     with tempfile.TemporaryFile() as log, weighing(but) as scale:
         start = time.monotonic()
-        process = subprocess.Popen(called, stdout=log, stderr=log)
+        process = subprocess.Popen(called, env={**os.environ, **environment}, stdout=log, stderr=log)
         _, status, used = os.wait4(process.pid, 0)
         wall = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)  # or else `Popen` waits for it again

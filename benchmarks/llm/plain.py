@@ -90,6 +90,21 @@ class Decoder(torch.nn.Module):
         return self.model(input_ids=tokens, **given).logits[:, -1]
 
 
+def runner_constants(config: Any) -> dict[str, Any]:
+    """What ExecuTorch's runner asks a program for."""
+    return {
+        "enable_dynamic_shape": True,
+        "get_bos_id": config.bos_token_id,
+        "get_eos_ids": [config.eos_token_id],
+        "get_max_context_len": LENGTH,
+        "get_max_seq_len": LENGTH,
+        "get_n_layers": config.num_hidden_layers,
+        "get_vocab_size": config.vocab_size,
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": True,
+    }
+
+
 def main() -> None:
     """Writes the program."""
     decoder = Decoder().eval().requires_grad_(False)
@@ -103,7 +118,7 @@ def main() -> None:
         {"forward": exported},
         partitioner=[XnnpackPartitioner()],
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        constant_methods={"get_max_seq_len": LENGTH, "get_max_context_len": LENGTH, "use_kv_cache": True},
+        constant_methods=runner_constants(decoder.model.config),
     )
     config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(), do_quant_fusion_and_const_prop=True)
     with OUT.open("wb") as file:

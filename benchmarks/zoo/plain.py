@@ -2,8 +2,8 @@
 
     python benchmarks/zoo/plain.py MANIFEST OUT
 
-It exports each method, lowers all methods together with XNNPACK, and writes one .pte. The one thing that no user would
-write is `sort_weights`.
+It exports each method, lowers all methods together with XNNPACK, and writes one .pte. A user would write all of it but
+`sort_weights`.
 """
 
 import importlib

@@ -6,9 +6,11 @@ Each pair runs the plain script, `etbuild build` with an empty cache (cold), and
 Every ratio compares two figures of one pair. `CPU` is user and system time, of children too. `peak` is the memory of
 all processes of a build, in megabytes.
 
-All programs have weights in the .pte. The plain script puts the weights of backends in the order of their keys, as
-`etbuild` does; apart from that, both use ExecuTorch's defaults, and the programs must be equal byte for byte. The
-benchmark fails if one is not. It shows what builds say about slower ways.
+All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one is
+not. Both builds use ExecuTorch's defaults, except for two things that the plain script does as `etbuild` does. It puts
+the weights of backends in the order of their keys. And it runs with the arithmetic that is the same on all x86-64
+processors, since weights are random and int8's scales are computed. The benchmark shows what builds say about slower
+ways.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 from measure import seconds, usage  # noqa: E402
 from zoo import MODELS, write  # noqa: E402
 
+from etbuild.processes.environment import ARITHMETIC  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 RATIOS = ("cold / plain", "warm / plain", "CPU / plain")
@@ -43,7 +46,7 @@ Row = dict[str, Any]
 def measure_pair(manifest: Path, out: Path, worker: Worker) -> Row:
     """Builds a program with the plain script, cold and warm, into a new directory."""
     but = worker.process.pid
-    plain = usage(sys.executable, HERE / "plain.py", manifest, out / "plain", but=but)
+    plain = usage(sys.executable, HERE / "plain.py", manifest, out / "plain", but=but, **ARITHMETIC)
     build = [sys.executable, "-m", "etbuild", "build", manifest, "--cache-dir", out / "cache"]
     cold = usage(*build, "-o", out / "cold", but=but)
 
