@@ -92,11 +92,11 @@ class Scale:
 
 @contextlib.contextmanager
 def weighing(but: int | None = None) -> Iterator[Scale]:
-    """Measures the descendants of this process ten times a second, except the process `but` and its descendants."""
+    """Measures the descendants of this process four times a second, except the process `but` and its descendants."""
     scale, ended = Scale(), threading.Event()
 
     def weigh() -> None:
-        while not ended.wait(0.1):
+        while not ended.wait(0.25):
             left_out = set() if but is None else {but, *descendants(but)}
             scale.peak = max(scale.peak, sum(map(_megabytes, set(descendants(os.getpid())) - left_out)))
 

@@ -9,6 +9,7 @@ and the scores after the prefill.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -19,8 +20,8 @@ import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - kernels of attention and caches
 from executorch.runtime import Runtime
 
-PREFILL, DECODE = 128, 48
-"""The numbers of tokens of one call of the prefill, and of the decode after it."""
+PREFILL, TURNS, TOKENS = 128, 6, 8
+"""The number of tokens of one call of the prefill; the turns of each program in a round, and the tokens of a turn."""
 
 
 class Program:
@@ -29,6 +30,7 @@ class Program:
     def __init__(self, path: Path) -> None:
         self.program = Runtime.get().load_program(path)  # the method does not keep it
         self.forward = self.program.load_method("forward")
+        self.scores, self.position = torch.zeros(1), 0
         self.one_position = list(self.forward.metadata.input_tensor_meta(1).sizes()) == [1]
 
     def call(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
@@ -37,36 +39,45 @@ class Program:
         scores = self.forward.execute([tokens, torch.arange(position, last)])[0]
         return scores.reshape(-1, scores.shape[-1])[-1]
 
-    def round(self) -> tuple[float, float, torch.Tensor]:
-        """Milliseconds of the prefill, and of one token of the decode; and the scores after the prefill."""
+    def prefill(self) -> float:
+        """Starts a new text. Returns the milliseconds that it took."""
         tokens = torch.arange(100, 100 + PREFILL).unsqueeze(0)
         start = time.perf_counter()
-        first = scores = self.call(tokens, 0)
-        prefill = time.perf_counter() - start
-        first = first.clone()
+        self.scores, self.position = self.call(tokens, 0), PREFILL
+        return (time.perf_counter() - start) * 1e3
+
+    def decode(self) -> float:
+        """Continues the text by the tokens of one turn. Returns the milliseconds that one token took."""
         start = time.perf_counter()
-        for number in range(DECODE):
-            scores = self.call(scores.argmax().reshape(1, 1), PREFILL + number)
-        return prefill * 1e3, (time.perf_counter() - start) / DECODE * 1e3, first
+        for _ in range(TOKENS):
+            self.scores = self.call(self.scores.argmax().reshape(1, 1), self.position)
+            self.position += 1
+        return (time.perf_counter() - start) / TOKENS * 1e3
+
+
+def measure(programs: dict[str, Program], rounds: int) -> dict[str, Any]:
+    """The rounds of all programs. Their order changes, since each program leaves its weights in the caches."""
+    found: dict[str, Any] = {name: {"prefill": [], "decode": []} for name in programs}
+    for number in range(rounds):
+        first = number % len(programs)
+        order = [*programs][first:] + [*programs][:first]
+        for name in order:
+            found[name]["prefill"].append(programs[name].prefill())
+        turns = [{name: programs[name].decode() for name in order} for _ in range(TURNS)]
+        for name in order:
+            found[name]["decode"].append(statistics.mean(turn[name] for turn in turns))
+    return found
 
 
 def main() -> None:
     """The command line."""
     named = dict(argument.split("=", 1) for argument in sys.argv[2:])
     programs = {name: Program(Path(path)) for name, path in named.items()}
-    scores = {name: program.round()[2] for name, program in programs.items()}  # the first round warms up
-    rounds: dict[str, Any] = {name: [] for name in programs}
-    for _ in range(int(sys.argv[1])):
-        for name, program in programs.items():
-            rounds[name].append(program.round()[:2])
-    found = {
-        name: {
-            "prefill": [prefill for prefill, _ in rounds[name]],
-            "decode": [decode for _, decode in rounds[name]],
-            "scores": scores[name].tolist(),
-        }
-        for name in programs
-    }
+    measure(programs, 1)  # warms up
+    found = measure(programs, int(sys.argv[1]))
+    for name, program in programs.items():
+        program.prefill()
+        found[name]["scores"] = program.scores.tolist()
     print(json.dumps(found))
 
 
