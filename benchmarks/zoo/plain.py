@@ -3,7 +3,7 @@
     python benchmarks/zoo/plain.py MANIFEST OUT
 
 It exports each method, lowers all methods together with XNNPACK, and writes one .pte. A user would write all of it but
-`sort_weights`.
+`sort_weights` and, often, `no_grad`.
 """
 
 import importlib
@@ -99,7 +99,8 @@ def sort_weights(edge: EdgeProgramManager) -> None:
 def main() -> None:
     """Writes the program."""
     manifest = json.loads(MANIFEST.read_text("utf-8"))
-    programs = export_methods(manifest)
+    with torch.no_grad():  # else nodes that a model computes without gradients get other debug handles
+        programs = export_methods(manifest)
     edge = to_edge_transform_and_lower(programs, partitioner={name: [XnnpackPartitioner()] for name in programs})
     sort_weights(edge)
     memory = MemoryPlanningPass(share_mutable_buffers=manifest.get("share_mutable_buffers", False))
