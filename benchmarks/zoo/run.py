@@ -6,11 +6,11 @@ Each pair runs the plain script, `etbuild build` with an empty cache (cold), and
 Every ratio compares two figures of one pair. `CPU` is user and system time, of children too. `peak` is the memory of
 all processes of a build, in megabytes.
 
-All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one is
-not. Both builds use ExecuTorch's defaults, except for three things that the plain script does as `etbuild` does. It puts
-the weights of backends in the order of their keys. It exports without gradients. And it runs with the arithmetic that is
-the same on all x86-64 processors, since weights are random and int8's scales are computed. The benchmark shows what
-builds say about slower ways.
+All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one
+is not. Both builds use ExecuTorch's defaults, except for three things that the plain script does as `etbuild` does. It
+puts the weights of backends in the order of their keys. It exports without gradients. And it runs with the arithmetic
+that is the same on all x86-64 processors, since weights are random and int8's scales are computed. The benchmark shows
+what builds say about slower ways.
 """
 
 from __future__ import annotations
