@@ -113,10 +113,12 @@ format: venv $(BUILDIFIER)
 $(BUILDIFIER):
 	tools/find_npm.sh install --no-save --no-audit --no-fund --silent @bazel/buildifier@8.2.1
 
-# The first benchmark takes 40 minutes on two processors. Most of this time is the plain script's.
+# `lowering` and `zoo` take most of the time, and most of theirs is the plain scripts'.
 bench: venv
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --requirement benchmarks/requirements.txt
 	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
+	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
+	$(VENV)/bin/python benchmarks/llm/run.py --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 

@@ -41,6 +41,48 @@ def commands(several: Iterable[Iterable[object]], **environment: str) -> None:
             raise SystemExit(log.read().decode())
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What one command took.
+
+    Attributes:
+        wall: Seconds.
+        cpu: User and system seconds, of its children too.
+        peak: The peak memory of it and its descendants, in megabytes. Shared memory counts once.
+        output: Its standard output and standard error.
+    """
+
+    wall: float
+    cpu: float
+    peak: float
+    output: str
+
+
+def usage(*arguments: object, but: int | None = None, **environment: str) -> Usage:
+    """Runs a command, which must succeed, and measures it.
+
+    Args:
+        arguments: The command.
+        but: A child of this process whose memory does not count.
+        environment: Environment variables in addition to those of this process.
+
+    Raises:
+        SystemExit: The command fails.
+    """
+    called = [str(argument) for argument in arguments]
+    with tempfile.TemporaryFile() as log, weighing(but) as scale:
+        start = time.monotonic()
+        process = subprocess.Popen(called, env={**os.environ, **environment}, stdout=log, stderr=log)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.monotonic() - start
+        process.returncode = os.waitstatus_to_exitcode(status)  # or else `Popen` waits for it again
+        log.seek(0)
+        output = log.read().decode(errors="replace")
+    if process.returncode:
+        raise SystemExit(f"{output}\n{' '.join(called)} ended with {process.returncode}")
+    return Usage(wall, used.ru_utime + used.ru_stime, scale.peak, output)
+
+
 @dataclass
 class Scale:
     """The peak memory of a group of processes, in megabytes. Shared memory counts once."""
@@ -50,11 +92,11 @@ class Scale:
 
 @contextlib.contextmanager
 def weighing(but: int | None = None) -> Iterator[Scale]:
-    """Measures the descendants of this process ten times a second, except the process `but` and its descendants."""
+    """Measures the descendants of this process four times a second, except the process `but` and its descendants."""
     scale, ended = Scale(), threading.Event()
 
     def weigh() -> None:
-        while not ended.wait(0.1):
+        while not ended.wait(0.25):
             left_out = set() if but is None else {but, *descendants(but)}
             scale.peak = max(scale.peak, sum(map(_megabytes, set(descendants(os.getpid())) - left_out)))
 

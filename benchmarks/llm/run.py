@@ -1,0 +1,235 @@
+"""Builds one language model with `etbuild` and with others, and compares the builds and the programs.
+
+    python benchmarks/llm/run.py [--only NAME...] [--rounds 15] [--real-size] [--write benchmarks/results]
+
+The checkpoint is made at random: a Qwen 3 of 8 layers, 512 wide, with 32,000 words and tied embeddings, in bfloat16.
+All programs have linear layers of 4 bits in groups of 32, embeddings of 8 bits, scales by HQQ, a cache of 512 tokens,
+and XNNPACK:
+
+    ours        `etbuild build model.yaml`
+    optimum     `optimum-cli export executorch`, in an environment of its own
+    export_llm  ExecuTorch's `export_llm`, after its conversion of the checkpoint
+    plain       plain.py, a script with ExecuTorch's attention and caches
+
+One process runs the programs in turn. A ratio of speeds is the median of the ratios of its rounds. The benchmark fails
+if a program computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion parameters too, which the others do
+not build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent), str(ROOT)]
+
+from measure import Usage, command, usage  # noqa: E402
+
+OPTIMUM = ROOT / ".cache/bench/optimum"
+LENGTH = 512
+ALIKE = 0.2
+"""Scores may differ by this part of their norm. `export_llm` finds scales of embeddings in another way, which changes
+them by 0.08; another model's scores differ by more than 1."""
+Row = dict[str, Any]
+
+
+def ours(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
+    """Builds the manifest of this folder."""
+    arguments = ["--root", checkpoint, "--no-cache", "-o", out]
+    return out / "model.pte", [usage(sys.executable, "-m", "etbuild", "build", HERE / "model.yaml", *arguments)]
+
+
+def optimum(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
+    """Runs optimum-executorch, which needs another release of transformers."""
+    if not (OPTIMUM / "ready").exists():
+        command(sys.executable, "-m", "venv", "--clear", OPTIMUM)
+        command(OPTIMUM / "bin/pip", "install", "--quiet", "--requirement", HERE / "requirements-optimum.txt")
+        (OPTIMUM / "ready").touch()
+    arguments = ["--model", checkpoint, "--task", "text-generation", "--recipe", "xnnpack", "--dtype", "float32"]
+    arguments += ["--use_custom_sdpa", "--use_custom_kv_cache", "--max_seq_len", LENGTH]
+    arguments += ["--qlinear", "8da4w", "--qlinear_group_size", 32, "--qembedding", "8w", "--output_dir", out]
+    return out / "model.pte", [usage(OPTIMUM / "bin/optimum-cli", "export", "executorch", *arguments)]
+
+
+def export_llm(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
+    """Converts the checkpoint, and runs ExecuTorch's own exporter."""
+    out.mkdir()
+    convert = usage(
+        sys.executable, "-m", "executorch.examples.models.qwen3.convert_weights", checkpoint, out / "checkpoint.pth"
+    )
+    keys = {
+        "+base.model_class": "qwen3_0_6b",  # the number of layers and their widths come from `params`
+        "+base.checkpoint": out / "checkpoint.pth",
+        "+base.params": HERE / "qwen3/params.json",
+        "+export.output_dir": out,
+        "+export.output_name": "model",
+        "hydra.run.dir": out,
+        "hydra.output_subdir": "null",
+    }
+    exporter = [sys.executable, "-m", "executorch.extension.llm.export.export_llm"]
+    shown = [f"{key}={value}" for key, value in keys.items()]
+    return out / "model.pte", [convert, usage(*exporter, "--config", HERE / "export_llm.yaml", *shown)]
+
+
+def plain(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
+    """Runs the plain script."""
+    out.mkdir()
+    program = out / "model.pte"
+    return program, [usage(sys.executable, HERE / "plain.py", checkpoint, LENGTH, program)]
+
+
+BUILDS: dict[str, Callable[[Path, Path], tuple[Path, list[Usage]]]] = {
+    build.__name__: build for build in (ours, optimum, export_llm, plain)
+}
+
+
+def planned_megabytes(program: Path) -> float:
+    """The memory that the program plans for its method `forward`."""
+    inspected = [sys.executable, "-m", "etbuild", "inspect", "--json", str(program)]
+    found = json.loads(subprocess.run(inspected, capture_output=True, check=True, text=True).stdout)
+    return float(sum(found["methods"]["forward"]["memory"])) / 1e6
+
+
+def costs(program: Path, usages: list[Usage]) -> Row:
+    """What it took to build a program, and its sizes."""
+    return {
+        "export CPU s": sum(each.cpu for each in usages),
+        "export s": sum(each.wall for each in usages),
+        "peak MB": max(each.peak for each in usages),
+        "size MB": program.stat().st_size / 1e6,
+        "planned MB": planned_megabytes(program),
+    }
+
+
+def speeds(programs: dict[str, Path], rounds: int) -> dict[str, Any]:
+    """The output of `speed.py`."""
+    named = [f"{name}={program}" for name, program in programs.items()]
+    measured = usage(sys.executable, HERE / "speed.py", rounds, *named)
+    found = next(line for line in reversed(measured.output.splitlines()) if line.startswith("{"))
+    return dict(json.loads(found))
+
+
+def distance(scores: list[float], reference: list[float]) -> float:
+    """The norm of the difference of two lists, as a part of the norm of the second."""
+    norm = sum(value**2 for value in reference) ** 0.5
+    return float(sum((a - b) ** 2 for a, b in zip(scores, reference, strict=True)) ** 0.5 / norm)
+
+
+def compare(scratch: Path, names: list[str], rounds: int) -> dict[str, Row]:
+    """Builds and runs the programs. Returns a row for each."""
+    checkpoint = scratch / "checkpoint"
+    command(sys.executable, HERE / "checkpoint.py", HERE / "qwen3/config.json", checkpoint)
+    rows, programs = {}, {}
+    for name in names:
+        programs[name], usages = BUILDS[name](checkpoint, scratch / name)
+        rows[name] = costs(programs[name], usages)
+        print(name, *(f"{key} {value:.1f}" for key, value in rows[name].items()), sep="  ", flush=True)
+    measured = speeds(programs, rounds)
+    first, *_ = names
+    for name, row in rows.items():
+        row["prefill ms"] = statistics.median(measured[name]["prefill"])
+        row["decode tokens/s"] = 1000 / statistics.median(measured[name]["decode"])
+        row["scores differ"] = distance(measured[name]["scores"], measured[first]["scores"])
+        for kind in ("prefill", "decode"):
+            pairs = zip(measured[name][kind], measured[first][kind], strict=True)
+            row[f"{kind} / {first}"] = statistics.median(theirs / own for theirs, own in pairs)
+        if row["scores differ"] > ALIKE:
+            sys.exit(f"{name} computes other scores than {first}: {row['scores differ']:.3f}")
+    return rows
+
+
+def bars(rows: dict[str, Row]) -> dict[str, dict[str, float]]:
+    """Our figures as ratios to the best of the others', with the largest ratio that we promise."""
+    own = rows["ours"]
+    others = [row for name, row in rows.items() if name != "ours"]
+    found = {
+        f"{key} / best": {"ratio": own[key] / min(row[key] for row in others), "at most": 1.0}
+        for key in ("planned MB", "size MB", "peak MB")
+    }
+    # A round's ratio has the others' time above ours.
+    for kind in ("prefill", "decode"):
+        found[f"{kind} time / best"] = {"ratio": 1 / min(row[f"{kind} / ours"] for row in others), "at most": 1.0}
+    if "optimum" in rows:
+        ratio = own["export CPU s"] / rows["optimum"]["export CPU s"]
+        found["export CPU s / optimum"] = {"ratio": ratio, "at most": 0.5}
+    return found
+
+
+def real_size(scratch: Path) -> dict[str, dict[str, float]]:
+    """Builds the model of 0.5 billion parameters. Returns its figures, with the largest that we promise."""
+    checkpoint, out = scratch / "qwen2_5", scratch / "real_size"
+    command(sys.executable, HERE / "checkpoint.py", HERE / "qwen2_5/config.json", checkpoint)
+    float32 = 2 * (checkpoint / "model.safetensors").stat().st_size / 1e6
+    build = [sys.executable, "-m", "etbuild", "build", HERE / "real_size.yaml"]
+    used = usage(*build, "--root", checkpoint, "--no-cache", "-o", out)
+    row = costs(out / "model.pte", [used])
+    artifacts = sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) / 1e6
+    print("real size", *(f"{key} {value:.1f}" for key, value in row.items()), sep="  ", flush=True)
+    return {
+        "artifacts MB": {"value": artifacts, "at most": 420.0},
+        "planned MB": {"value": row["planned MB"], "at most": 654 / 8},
+        "peak MB": {"value": row["peak MB"], "at most": 1.5 * float32},
+        "export CPU s": {"value": row["export CPU s"]},
+        "export s": {"value": row["export s"]},
+    }
+
+
+def table(rows: dict[str, dict[str, float]], head: str) -> str:
+    """Rows of numbers as a table in Markdown."""
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    lines = [f"| {head} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        cells = (f"{row[key]:.2f}" if key in row else "" for key in columns)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=BUILDS, default=list(BUILDS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each program runs")
+    parser.add_argument("--real-size", action="store_true", help="build the model of 0.5 billion parameters too")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write llm.json and llm.md there")
+    options = parser.parse_args()
+    sections: dict[str, dict[str, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.only:
+            sections["programs"] = compare(Path(scratch), options.only, options.rounds)
+            if "ours" in options.only and len(options.only) > 1:
+                sections["bars"] = bars(sections["programs"])
+        if options.real_size:
+            sections["real size"] = real_size(Path(scratch))
+    shown = "\n\n".join(f"## {name}\n\n{table(rows, '')}" for name, rows in sections.items())
+    print(f"\n{shown}")
+    if options.write:
+        write(options.write, sections, shown)
+
+
+def write(directory: Path, sections: dict[str, Any], shown: str) -> None:
+    """Writes the results, as JSON and as a page."""
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch", "transformers")}
+    machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+    machine = {**machine, **packages}
+    results = {"machine": machine, "sections": sections}
+    (directory / "llm.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    machine_line = ", ".join(f"{key} {value}" for key, value in machine.items())
+    head = "`python benchmarks/llm/run.py --real-size --write benchmarks/results` writes this page. The command's help"
+    text = f"# Language models\n\n{head}\nsays what is compared.\n\nThe machine: {machine_line}.\n\n{shown}\n"
+    (directory / "llm.md").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

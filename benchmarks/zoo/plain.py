@@ -1,0 +1,113 @@
+"""The script that a user of ExecuTorch would write for a manifest of the zoo.
+
+    python benchmarks/zoo/plain.py MANIFEST OUT
+
+It exports each method, lowers all methods together with XNNPACK, and writes one .pte. A user would write all of it but
+`sort_weights` and, often, `no_grad`.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.passes import MemoryPlanningPass
+from torch.export import Dim, ExportedProgram, export
+
+MANIFEST, OUT = Path(sys.argv[1]), Path(sys.argv[2])
+sys.path.insert(0, str(MANIFEST.parent))
+
+
+def make_module(model: dict[str, Any]) -> torch.nn.Module:
+    """The module, with the weights that its factory draws."""
+    torch.manual_seed(0)
+    module, name = model["factory"].split(":")
+    made: torch.nn.Module = getattr(importlib.import_module(module), name)(**model.get("kwargs", {}))
+    return made.eval().requires_grad_(False)
+
+
+def make_input(example: dict[str, Any]) -> torch.Tensor:
+    """One input, as `example_inputs` of a manifest describes it."""
+    shape, dtype = torch.Size(example["shape"]), getattr(torch, example.get("dtype", "float32"))
+    if example.get("fill") == "arange":
+        return torch.arange(shape.numel()).reshape(shape).to(dtype)
+    return torch.full(shape, example.get("fill", 0), dtype=dtype)
+
+
+def quantize_weights(module: torch.nn.Module) -> None:
+    """Quantizes linear layers to 4 bits."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+
+    quantize_(module, Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32)))
+
+
+def quantize_operators(program: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+    """Quantizes weights and activations to 8 bits. One call finds the scales."""
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    prepared = prepare_pt2e(program.module(), quantizer)
+    prepared(*inputs)
+    return convert_pt2e(prepared)
+
+
+def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:
+    """The graph of each method, in the order of their names."""
+    module = make_module(manifest["model"])
+    quantize = manifest["defaults"].get("quantize", {})
+    if "torchao" in quantize:
+        quantize_weights(module)
+    programs = {}
+    for name, method in sorted(manifest["methods"].items()):
+        module.forward = getattr(module, method.get("entry", name))
+        inputs = tuple(map(make_input, method["example_inputs"]))
+        programs[name] = export(module, inputs, dynamic_shapes=dynamic_shapes(method))
+        if "pt2e" in quantize:
+            programs[name] = export(quantize_operators(programs[name], inputs), inputs)
+    return programs
+
+
+def dynamic_shapes(method: dict[str, Any]) -> list[Any] | None:
+    """The dynamic dimensions of each input; None if there are none."""
+    if "dynamic_shapes" not in method:
+        return None
+    return [
+        shape and [dim and Dim(dim["dim"], min=dim["min"], max=dim["max"]) for dim in shape]
+        for shape in method["dynamic_shapes"]
+    ]
+
+
+def sort_weights(edge: EdgeProgramManager) -> None:
+    """Puts the weights of backends in the order of their keys, as `etbuild` does. Else they follow the graph."""
+    found = edge._named_data_store.get_named_data_store_output()
+    edge._named_data_store = NamedDataStore()
+    for key, entry in sorted(found.pte_data.items()):
+        blob = bytes(found.buffers[entry.buffer_index])
+        edge._named_data_store.add_named_data(key, blob, entry.alignment, tensor_layout=entry.tensor_layout)
+
+
+def main() -> None:
+    """Writes the program."""
+    manifest = json.loads(MANIFEST.read_text("utf-8"))
+    with torch.no_grad():  # else nodes that a model computes without gradients get other debug handles
+        programs = export_methods(manifest)
+    edge = to_edge_transform_and_lower(programs, partitioner={name: [XnnpackPartitioner()] for name in programs})
+    sort_weights(edge)
+    memory = MemoryPlanningPass(share_mutable_buffers=manifest.get("share_mutable_buffers", False))
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "program.pte").open("wb") as file:
+        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory)).write_to_file(file)
+
+
+if __name__ == "__main__":
+    main()
