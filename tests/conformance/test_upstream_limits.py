@@ -20,7 +20,6 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir._serialize._named_data_store import NamedDataStore
-from executorch.exir.serde import serialize
 from executorch.runtime import Runtime
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -251,13 +250,6 @@ def _(run: Run) -> bool:
         store.add_named_data("key", b"data", alignment=alignment)
     [entry] = store.get_named_data_store_output().pte_data.values()
     return bool(entry.alignment != 12)
-
-
-@probe("saved-control-flow")
-def _(run: Run) -> bool:
-    branches = lambda self, x: torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))  # noqa: E731
-    program = lower(Net(branches), X).exported_program()
-    return fails("Failed serializing node cond", lambda: serialize.serialize(program))
 
 
 @probe("derived-dimensions")

@@ -185,13 +185,6 @@ LIMITS = (
         "executorch: exir/_serialize/_named_data_store.py",
     ),
     UpstreamLimit(
-        "saved-control-flow",
-        "A lowered method with control flow cannot be saved, so that all methods are lowered together.",
-        WORKAROUND,
-        "lower/method_archive.py",
-        "executorch: exir/serde/export_serialize.py",
-    ),
-    UpstreamLimit(
         "derived-dimensions",
         'A saved program with derived dimensions, such as `8 * Dim("n")`, cannot be decomposed.',
         WORKAROUND,
