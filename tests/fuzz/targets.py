@@ -240,7 +240,7 @@ def fuzz_lowered_method(data: bytes) -> None:
             weight_sharing.measure({"forward": facts.places})
             if facts.buffers is not None:
                 mutable_buffers.check({"forward": facts.buffers}, ())
-            method_archive.load(found, {})
+            method_archive.load(found, method_archive.Content({}))
 
 
 def fuzz_record(data: bytes) -> None:

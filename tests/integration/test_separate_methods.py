@@ -3,8 +3,11 @@ itself."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +117,55 @@ def create():
     return Net().eval()
 """
 SHARED = TWO + "  look: {example_inputs: [{shape: [2, 8]}]}\nshare_mutable_buffers: true\n"
+# Writes that operators' schemas do not show, or that only seem to be some.
+HIDDEN = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("empty", torch.zeros(0))
+        self.register_buffer("cast", torch.arange(8.0))
+        self.register_buffer("view", torch.arange(8.0))
+        self.register_buffer("copied", torch.arange(8.0, dtype=torch.float64))
+
+    def embed(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = self.cast.add_(1)
+        torch.atleast_2d(self.view).add_(x[:1])
+        copy = self.copied.to(torch.float32)
+        copy.mul_(2)
+        return x + copy + cast
+
+    def score(self, x):
+        self.empty.mul_(2)
+        return x + self.cast + self.view + self.copied.to(torch.float32) + self.empty.sum()
+
+def create():
+    return Net().eval()
+"""
+NAMES = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("constant", torch.arange(8.0))
+        self.register_buffer("first", torch.ones(8))
+        self.register_buffer("second", torch.ones(8))
+
+    def embed(self, x):
+        self.first += 1
+        return x + self.first + self.constant
+
+    def score(self, x):
+        self.second += 1
+        return x + self.second
+
+def create():
+    return Net().eval()
+"""
+NAMED = TWO + "executorch: {emit_mutable_buffer_names: true}\n"
 TAGS = "named_data: {low: {parameters: ['linears.0.*']}, high: {parameters: ['linears.1.*'], shard_size: 600}}\n"
 
 
@@ -138,6 +190,8 @@ def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[st
         pytest.param(SHALLOW, CONTROL_FLOW, id="control flow"),
         pytest.param(STATES, SHARED, id="shared"),
         pytest.param(STATES, SHARED.replace("share_mutable_buffers: true", ""), id="states"),
+        pytest.param(HIDDEN, TWO + "share_mutable_buffers: true\n", id="hidden"),
+        pytest.param(NAMES.replace("torch.ones(8)", "torch.zeros(8)"), NAMED, id="names"),
         pytest.param(CONVOLUTION, IMAGES, id="convolution"),
         pytest.param(CONVOLUTION, IMAGES + "named_data: {all: {parameters: ['*']}}\n", id="folded"),
     ],
@@ -145,6 +199,30 @@ def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[st
 def test_the_bytes_are_those_of_a_joint_lowering(model: str, methods: str, build: Build) -> None:
     together = artifacts(build, HEAD + methods, model, "--no-accelerate")
     assert artifacts(build, HEAD + methods, model, "--jobs", "2") == together
+
+
+def test_a_buffer_that_executorch_confuses_with_a_constant_is_refused(build: Build) -> None:
+    """`embed` does not use `second`, which is a constant there."""
+    made = build(HEAD.replace("[xnnpack]", "[]") + NAMED, model=NAMES)
+    assert made.code == 1
+    assert "executorch.emit_mutable_buffer_names: the buffer `second` has the initial values of a constant" in made.err
+
+
+@pytest.mark.parametrize(
+    "change", ["program.state_dict[name].data.mul_(2)", "program.state_dict[name] = torch.nn.Parameter(weight * 2)"]
+)
+def test_a_weight_that_a_pass_changes_stays_changed(change: str, build: Build, tmp_path: Path) -> None:
+    passes = f"""
+def change(manager):
+    program = manager.exported_program("embed")
+    for name, weight in list(program.state_dict.items()):
+        {change}
+    return []
+"""
+    manifest = HEAD.replace("[xnnpack]", "[]") + TWO[: TWO.index("  score")]
+    manifest += "passes: {edge_manager: ['model:change']}\n"
+    together = artifacts(build, manifest, SHALLOW + passes, "--no-accelerate")
+    assert artifacts(build, manifest, SHALLOW + passes, "--cache-dir", str(tmp_path / "cache")) == together
 
 
 def test_what_looks_at_several_methods_is_lowered_together(build: Build) -> None:
@@ -319,6 +397,67 @@ def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: 
         assert f"{file.name} is damaged" in steps.merge("embed", "score", expect=2)
         file.write_bytes(content)
     steps.merge("embed", "score")
+
+
+def parts_of(plan: Any, kind: str) -> Iterator[list[Any]]:
+    """The fields of each part of a saved plan that has this type."""
+    for part in plan if isinstance(plan, list) else plan.values() if isinstance(plan, dict) else ():
+        if isinstance(plan, dict) and kind in plan:
+            yield plan[kind]
+        yield from parts_of(part, kind)
+
+
+def number(kind: str, field: int) -> Callable[[Any, Any], None]:
+    def edit(facts: Any, plans: Any) -> None:
+        del facts
+        for fields in parts_of(plans, kind):
+            fields[field] = 99
+
+    return edit
+
+
+WRONG_PLANS: dict[str, Callable[[Any, Any], None]] = {
+    "no plan": lambda facts, plans: plans.clear(),
+    "not a plan": lambda facts, plans: plans.__setitem__(0, {"Int": [3]}),
+    "a type that is none": lambda facts, plans: plans.__setitem__(0, {"Popen": [["true"]]}),
+    "another method": lambda facts, plans: plans[0]["ExecutionPlan"].__setitem__(0, "other"),
+    "a constant": number("Tensor", 6),
+    "a delegate": number("BackendDelegateDataReference", 1),
+    "named data": lambda facts, plans: facts.update(external_names={"tag": {"name": 7}}),
+    "no claims": lambda facts, plans: facts.update(claims={}),
+    "an arena": lambda facts, plans: facts.update(
+        buffers={"parts": [], "contents": {}, "planned": [], "unplanned": []}
+    ),
+}
+
+
+def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, etbuild_worker: Worker) -> None:
+    """Its digest is right, so that only its content is wrong."""
+    from etbuild.emit import method_archive
+    from etbuild.errors import InputError
+
+    steps = Steps(tmp_path, SHALLOW, etbuild_worker)
+    steps.lower("--method=embed", "-o", "embed")
+    method, plan = tmp_path / "embed/method.json", tmp_path / "embed/plan.json"
+    right = method.read_bytes(), plan.read_bytes()
+    model: dict[str, Any] = {}
+    exec(SHALLOW, model)
+    content = dict(model["create"]().state_dict())
+
+    def load() -> None:
+        method_archive.load(method_archive.read(method.parent, "embed"), method_archive.Content(content))
+
+    for edit in WRONG_PLANS.values():
+        facts, plans = (json.loads(part) for part in right)
+        edit(facts, plans)
+        plan.write_text(json.dumps(plans))
+        facts["plan"] = hashlib.sha256(plan.read_bytes()).hexdigest()
+        method.write_text(json.dumps(facts))
+        with pytest.raises(InputError, match="cannot load the lowered method"):
+            load()
+    method.write_bytes(right[0])
+    plan.write_bytes(right[1])
+    load()
 
 
 def test_without_acceleration_nothing_lowered_comes_from_the_cache(cached: Cached) -> None:

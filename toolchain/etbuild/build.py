@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import each_with_shards
@@ -355,9 +355,12 @@ def _lower_key(request: _Request, exported: Path) -> str:
 
 
 def _method_key(request: _Request, exported: Path, name: str) -> str:
-    """The key of lowering one method by itself. It leaves out the other methods and the constants of the export."""
+    """The key of lowering one method by itself. It leaves out the other methods and the constants of the export.
+
+    What other methods write to counts only if methods share buffers.
+    """
     others = {f"{METHODS}/{other}.pt2" for other in request.plan.methods if other != name}
-    others |= {CONSTANTS, CONSTANT_TENSORS}
+    others |= {CONSTANTS, CONSTANT_TENSORS, *([] if request.plan.share_mutable_buffers else [WRITTEN])}
     return digest(
         {
             "schema": "executorch-method-key/v1",

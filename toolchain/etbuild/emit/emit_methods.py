@@ -14,7 +14,7 @@ from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.emit import EmitterOutput
 from executorch.exir.program import _program
-from executorch.exir.schema import ExecutionPlan
+from executorch.exir.schema import ExecutionPlan, Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 
@@ -105,7 +105,7 @@ class Emitted:
         delegates: What backends compiled.
         external: Content of constants in named data.
         external_names: For each shard, the index of each constant in `external`, by name.
-        weights: The names of the module's parameters and buffers among the constants, by the digest of their content.
+        weights: The module's parameters and buffers among the constants, by the digest of their content.
         requests: The blobs of named data that delegates store, by key.
         claims: For each key of the named data, the shards that claim it.
         non_finite: The weights with elements that are NaN or infinite.
@@ -118,7 +118,7 @@ class Emitted:
     delegates: list[Blob]
     external: list[Blob]
     external_names: dict[str, dict[str, int]]
-    weights: dict[str, str]
+    weights: dict[str, tuple[str, torch.Tensor]]
     requests: list[tuple[str, Request]]
     claims: Claims
     non_finite: NonFinite
@@ -171,6 +171,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
         planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
         facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
     program = output.program
+    _check_named_buffers(edge, output)
     return Emitted(
         plans=program.execution_plan,
         constants=[Blob(buffer.storage) for buffer in program.constant_buffer],
@@ -184,6 +185,27 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
         non_finite=lowered.non_finite,
         facts=facts,
     )
+
+
+def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> None:
+    """Fails if a buffer with a name and initial values has the content of a constant.
+
+    ExecuTorch 1.5 then writes the number of the constant where the runtime expects that of an initial value.
+    """
+    initial = output.mutable_data or []
+    for plan in output.program.execution_plan:
+        for value in plan.values:
+            tensor = value.val
+            info = tensor.extra_tensor_info if isinstance(tensor, Tensor) else None
+            if info is None or tensor.allocation_info is None or tensor.data_buffer_idx == 0:
+                continue
+            name = info.fully_qualified_name
+            content = named_data.tensor_content(named_data.tensor(edge.exported_program(plan.name), name))
+            number = tensor.data_buffer_idx
+            if number >= len(initial) or initial[number].storage != content:
+                message = f"the buffer `{name}` has the initial values of a constant, and ExecuTorch confuses them"
+                hint = "remove `emit_mutable_buffer_names`, or give the buffer other initial values"
+                raise BuildError.at(("executorch", "emit_mutable_buffer_names"), message, hint)
 
 
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
@@ -237,16 +259,17 @@ def _tagged(program: ExportedProgram, digests: Digests) -> dict[str, TaggedWeigh
     return found
 
 
-def _weights_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[str, str]:
-    """The names of the weights that portable operators read, by the digest of their content."""
-    names: dict[str, str] = {}
+def _weights_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[str, tuple[str, torch.Tensor]]:
+    """The weights that portable operators read, each with its name, by the digest of their content."""
+    weights: dict[str, tuple[str, torch.Tensor]] = {}
     for method in sorted(edge.methods):
         program = edge.exported_program(method)
         written = program.graph_signature.buffers_to_mutate.values()
         for node, name in named_data.weights(program):
             if node.users and name not in written:
-                names.setdefault(digests.content(named_data.tensor(program, name)), name)
-    return names
+                tensor = named_data.tensor(program, name)
+                weights.setdefault(digests.content(tensor), (name, tensor))
+    return weights
 
 
 def _trained(program: ExportedProgram) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import shutil
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
+from etbuild.emit import mutable_buffers
 from etbuild.emit.emit_methods import Blob, Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, Part, Planned
 from etbuild.errors import InputError
@@ -68,7 +70,7 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
         directory: An existing directory that contains nothing except blobs.
         name: The method's name.
         emitted: Only this method.
-        content: The module's parameters and buffers by name. Their content is not saved.
+        content: The module's parameters and buffers by name, if lowering left their content as it was. It is not saved.
 
     Raises:
         BuildError: A file cannot be written.
@@ -77,7 +79,7 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
     plan = _dumped(emitted.plans)
     if _dumped(_from_json(json.loads(plan))) != plan:
         raise AssertionError(f"the plan of `{name}` is something else when it is read")
-    weights = {digest: weight for digest, weight in emitted.weights.items() if weight in content}
+    weights = {digest: name for digest, (name, weight) in emitted.weights.items() if _same(weight, content.get(name))}
     facts = {
         "plan": artifacts.write(directory, _PLAN, "lowered", lambda opened: opened.write(plan)).sha256,
         **{kind: [_write_blob(directory, blob, weights) for blob in getattr(emitted, kind)] for kind in _KINDS},
@@ -102,6 +104,16 @@ def _facts(facts: MethodFacts) -> dict[str, Any]:
         "trained": facts.trained,
         "buffers": None if facts.buffers is None else dataclasses.asdict(facts.buffers),
     }
+
+
+def _same(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether two tensors view the same memory with the same dtype, shape and strides."""
+    return other is not None and bool(
+        tensor.data_ptr() == other.data_ptr()
+        and tensor.dtype == other.dtype
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+    )
 
 
 def _write_blob(directory: Path, blob: Blob, weights: dict[str, str]) -> dict[str, str]:
@@ -172,15 +184,40 @@ def read(directory: Path, name: str) -> SavedMethod:
     return SavedMethod(directory, name, facts["why_not"], facts)
 
 
-def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
+class Content:
+    """The content of parameters and buffers for several methods. It keeps the bytes of each tensor once.
+
+    Args:
+        tensors: The tensors by name.
+    """
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._bytes: dict[str, bytes] = {}
+
+    def of(self, name: str, digest: str) -> bytes:
+        """The bytes of a tensor.
+
+        Raises:
+            ValueError: The tensor has another digest.
+        """
+        if digest not in self._bytes:
+            content = named_data.tensor_content(self._tensors[name])
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise ValueError(f"the weight `{name}` is not the one that the method was lowered with")
+            self._bytes[digest] = content
+        return self._bytes[digest]
+
+
+def load(method: SavedMethod, content: Content) -> Emitted:
     """Reads the plan and the blobs of a method.
 
     Args:
         method: What `read` returned. `why_not` is None.
-        content: The parameters and buffers in the method's `weights`, by name.
+        content: The content of the parameters and buffers in the method's `weights`.
 
     Raises:
-        InputError: A file is damaged.
+        InputError: A file is damaged, or does not fit the others.
     """
     facts, where = method.facts, method.directory
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
@@ -189,6 +226,7 @@ def load(method: SavedMethod, content: dict[str, torch.Tensor]) -> Emitted:
         kinds = {kind: [_blob(where, blob, content) for blob in facts[kind]] for kind in _KINDS}
         for blob in kinds["delegates"]:  # they may become a part of the program's flatbuffer
             blob.content = named_data.blob_bytes(blob.content)
+        _check_plans(method.name, plans, facts)
         return Emitted(
             plans=plans,
             **kinds,
@@ -229,10 +267,45 @@ def _check(file: Path, digest: str) -> None:
         raise ValueError(f"{file.name} is damaged")
 
 
-def _blob(where: Path, blob: dict[str, str], content: dict[str, torch.Tensor]) -> Blob:
+def _check_plans(name: str, plans: Any, facts: dict[str, Any]) -> None:
+    """Checks that plans fit the facts beside them.
+
+    Raises:
+        ValueError: They do not.
+    """
+    if not (isinstance(plans, list) and plans and all(type(plan) is schema.ExecutionPlan for plan in plans)):
+        raise ValueError("it has no plan")
+    (plan, *added) = plans
+    tensors = [value.val for each in plans for value in each.values if isinstance(value.val, schema.Tensor)]
+    delegates = [delegate.processed.index for each in plans for delegate in each.delegates]
+    external = [number for names in facts["external_names"].values() for number in names.values()]
+    fits = [
+        plan.name == name and all(each.name != name for each in added),
+        all(_number_fits(tensor, facts) for tensor in tensors),
+        all(0 <= number < len(facts["delegates"]) for number in delegates),
+        all(number < len(facts["external"]) for number in external),
+        {request["key"] for request in facts["requests"]} <= facts["claims"].keys(),
+    ]
+    if facts["buffers"] is not None:
+        planned = [Planned(**each) for each in facts["buffers"]["planned"]]
+        fits += [len(plan.non_const_buffer_sizes) > mutable_buffers.ARENA]
+        fits += [mutable_buffers.has_place(tensor, planned) for tensor in tensors]
+    if not all(fits):
+        raise ValueError("its plan does not fit its other facts")
+
+
+def _number_fits(tensor: schema.Tensor, facts: dict[str, Any]) -> bool:
+    info = tensor.extra_tensor_info
+    if info is not None and info.location == schema.TensorDataLocation.EXTERNAL:
+        return bool(0 <= tensor.data_buffer_idx < len(facts["external"]))
+    kind = "constants" if tensor.allocation_info is None else "mutable"
+    return bool(0 <= tensor.data_buffer_idx < len(facts[kind]))
+
+
+def _blob(where: Path, blob: dict[str, str], content: Content) -> Blob:
     digest = blob["sha256"]
     if "weight" in blob:
-        return Blob(named_data.tensor_content(content[blob["weight"]]), digest)
+        return Blob(content.of(blob["weight"], digest), digest)
     return Blob(_content(where, digest), digest)
 
 
@@ -262,11 +335,11 @@ def _to_json(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):  # ExecuTorch writes both in the same way
         return [_to_json(each) for each in value]
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": bytes(value).hex()}
     name = type(value).__name__
-    if _TYPES.get(name) is not type(value) and type(value) is not bytes:
+    if _TYPES.get(name) is not type(value):
         raise TypeError(f"a plan with {type(value)}")
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
     if isinstance(value, enum.Enum):
         return {name: value.value}
     return {name: [_to_json(getattr(value, field.name)) for field in dataclasses.fields(value)]}

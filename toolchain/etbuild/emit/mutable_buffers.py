@@ -21,7 +21,7 @@ from etbuild.lower.weight_storage import Digests
 from etbuild.model.method_tensors import original_name
 from etbuild.model.weights_files import form
 
-_ARENA = 2  # ExecuTorch's memory for buffers that methods share
+ARENA = 2  # ExecuTorch's memory for buffers that methods share
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Part:
 
     Attributes:
         backend: ExecuTorch's name of the delegate's backend; empty for the method.
-        used: The buffers that it reads or writes to and that a method of the program writes to.
+        used: The buffers that it reads or writes to.
         written: Those that it writes to itself.
     """
 
@@ -117,7 +117,7 @@ def describe(edge: EdgeProgramManager, method: str, written: Collection[str], di
     """
     program = edge.exported_program(method)
     delegates = [(each.backend_id, each.original_module) for each in named_data.delegates(program.graph_module)]
-    parts = [_part(backend, part, edge.methods, written) for backend, part in [("", program), *delegates]]
+    parts = [_part(backend, part, edge.methods) for backend, part in [("", program), *delegates]]
     contents = {}
     for _, own in named_data.weights(program):
         name = original_name(own, edge.methods)
@@ -127,14 +127,14 @@ def describe(edge: EdgeProgramManager, method: str, written: Collection[str], di
     return Buffers(parts, contents, [], [])
 
 
-def _part(backend: str, program: ExportedProgram, methods: Collection[str], written: Collection[str]) -> Part:
+def _part(backend: str, program: ExportedProgram, methods: Collection[str]) -> Part:
     """Describes a method without its delegates, or a delegate.
 
     A program lists the buffers of the whole module. A buffer that it overwrites is used, though no node reads it.
     """
     own = {original_name(name, methods) for name in program.graph_signature.buffers_to_mutate.values()}
     read = {original_name(name, methods) for node, name in named_data.weights(program) if node.users}
-    return Part(backend, sorted((read | own) & {*written, *own}), sorted(own))
+    return Part(backend, sorted(read | own), sorted(own))
 
 
 def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
@@ -149,10 +149,38 @@ def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
     places = [
         Planned(name, spec.mem_offset, spec.allocated_memory, name in written)
         for name, spec in specs
-        if spec.mem_id == _ARENA
+        if spec.mem_id == ARENA
     ]
-    unplanned = [name for name, spec in specs if name in written and spec.mem_id != _ARENA]
+    unplanned = [name for name, spec in specs if name in written and spec.mem_id != ARENA]
     return replace(buffers, planned=places, unplanned=unplanned)
+
+
+def why_together(methods: dict[str, Buffers | None]) -> str | None:
+    """The reason why methods that were lowered one by one cannot be merged, for users; None if there is none.
+
+    A method that was lowered by itself may be wrong about what the others write to, since exports do not show all
+    writes.
+
+    Args:
+        methods: The buffers of each method by name, if the program shares the buffers that methods write to.
+    """
+    shared = {name: buffers for name, buffers in methods.items() if buffers is not None}
+    writers = _writers(shared)
+    for _, buffers in sorted(shared.items()):
+        places = {original_name(buffer.name, methods) for buffer in buffers.planned}
+        used = writers.keys() & set(buffers.parts[0].used)
+        for name in sorted((used - places - set(buffers.unplanned)) | (places - writers.keys())):
+            return f"only lowering shows which methods write to `{name}`"
+    return None
+
+
+def _writers(methods: dict[str, Buffers]) -> dict[str, str]:
+    """The buffers that methods or their delegates write to, each with the first method that does."""
+    writers: dict[str, str] = {}
+    for method, buffers in sorted(methods.items()):
+        for name in [name for part in buffers.parts for name in part.written]:
+            writers.setdefault(name, method)
+    return writers
 
 
 def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
@@ -169,10 +197,7 @@ def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
         BuildError: A delegate keeps a shared buffer as its own state or treats it as a constant, or two methods have
             different buffers of the same name.
     """
-    writers: dict[str, str] = {}
-    for method, buffers in sorted(methods.items()):
-        for name in [name for part in buffers.parts for name in part.written]:
-            writers.setdefault(name, method)
+    writers = _writers(methods)
     problems = [*_unequal(methods, writers), *_taken(methods, writers, named)]
     if problems:
         raise BuildError(problems)
@@ -251,19 +276,35 @@ def lay_out(plans: dict[str, ExecutionPlan], methods: dict[str, Buffers]) -> Non
                 "use the same memory planning for all methods, or remove `share_mutable_buffers`",
             )
         _move(plans[method], buffers.planned, places)
-        plans[method].non_const_buffer_sizes[_ARENA] = end
+        plans[method].non_const_buffer_sizes[ARENA] = end
 
 
 def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> None:
     """Moves the values of a plan that are in shared buffers, or are views of them."""
     for value in plan.values:
         tensor = value.val
-        if isinstance(tensor, Tensor) and tensor.allocation_info and tensor.allocation_info.memory_id == _ARENA:
+        if isinstance(tensor, Tensor) and tensor.allocation_info and tensor.allocation_info.memory_id == ARENA:
             offset = tensor.allocation_info.memory_offset
-            holders = [each for each in own if each.offset <= offset < each.offset + each.size]
-            holders = holders or [each for each in own if each.offset == offset]  # it has no elements
-            tensor.allocation_info = _allocation(places[holders[0].name] + offset - holders[0].offset)
+            buffer = _holder(tensor, own)
+            assert buffer is not None
+            tensor.allocation_info = _allocation(places[buffer.name] + offset - buffer.offset)
+
+
+def has_place(tensor: Tensor, planned: list[Planned]) -> bool:
+    """Whether a tensor is not in the memory for shared buffers, or is in one of the planned buffers."""
+    info = tensor.allocation_info
+    return info is None or info.memory_id != ARENA or _holder(tensor, planned) is not None
+
+
+def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
+    """The buffer that a tensor in the memory for shared buffers is, or is a view of."""
+    assert tensor.allocation_info is not None
+    offset, empty = tensor.allocation_info.memory_offset, 0 in tensor.sizes
+    for each in planned:
+        if (each.size == 0) == empty and each.offset <= offset < each.offset + max(each.size, 1):
+            return each
+    return None
 
 
 def _allocation(offset: int) -> AllocationDetails:
-    return AllocationDetails(memory_id=_ARENA, memory_offset_low=offset & 0xFFFFFFFF, memory_offset_high=offset >> 32)
+    return AllocationDetails(memory_id=ARENA, memory_offset_low=offset & 0xFFFFFFFF, memory_offset_high=offset >> 32)

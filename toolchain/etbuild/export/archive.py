@@ -1,7 +1,7 @@
 """Saves and reads an export as a directory: every method without its weights, and the facts that lowering needs.
 
-    module.json           names, shapes and origin of the parameters and buffers; modules to import before loading;
-                          the buffers that methods write to
+    module.json           names, shapes and origin of the parameters and buffers; modules to import before loading
+    written.json          the buffers that methods write to
     methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
     made.safetensors      tensors from the factory or the export that no weights file holds, except all zeros
     constants.json, constants.safetensors
@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
@@ -124,7 +124,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
-    written = sorted({name for program in programs.values() for name in written_buffers(program, programs.keys())})
+    _save_written(directory, programs)
     zeros = _save_made(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan.lowering_callables]
     roots += export_plan.model.modules if roots else []
@@ -132,7 +132,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
     _save_constants(directory, export.constants)
-    _write_module(directory, {**facts, "imports": [*libraries, *imports], "written": written})
+    _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
 
 def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:
@@ -151,7 +151,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)
-    _write_module(directory, {"tensors": [], "zeros": [], "imports": [], "written": []})
+    _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
 
 
 def _write_lines(file: Path, lines: SourceLines) -> None:
@@ -291,6 +291,19 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     return zeros
 
 
+def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
+    """Saves the names of the buffers that methods write to in a file of its own, because few programs need them."""
+    written = sorted({name for program in programs.values() for name in written_buffers(program, programs.keys())})
+    if written:
+        _write(directory, WRITTEN, canonical_json({"schema": _SCHEMA, "written": written}))
+
+
+def _read_written(directory: Path) -> frozenset[str]:
+    wanted = json_file.Format("the written buffers of an export", "step#written")
+    path = directory / WRITTEN
+    return frozenset(json_file.read(path, wanted)["written"] if path.exists() else ())
+
+
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
     """Saves constants in files of their own, so that another value lowers no method."""
     from safetensors.torch import save
@@ -334,7 +347,7 @@ def read(export: ExportFiles) -> SavedExport:
             content["zeros"],
             _read_constants(directory),
             content["imports"],
-            frozenset(content["written"]),
+            _read_written(directory),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             read_plan(directory / PLAN, ExportPlan) if export.together else None,
         )

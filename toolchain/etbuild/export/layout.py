@@ -8,7 +8,7 @@ from pathlib import Path
 from etbuild.inputs.source_lines import SourceLines
 
 METHODS, PLAN, LINES, MODULE = "methods", "export_plan.json", "lines.json", "module.json"
-CONSTANTS, CONSTANT_TENSORS = "constants.json", "constants.safetensors"
+CONSTANTS, CONSTANT_TENSORS, WRITTEN = "constants.json", "constants.safetensors", "written.json"
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from etbuild.model.method_tensors import original_name
 
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """Finds the buffers that a method writes to, also through views of them.
+    """Finds the buffers that a method writes to, also through views of them and in other graphs that it calls.
 
-    Before decompositions, the signature of an exported program does not say what its operators write to.
+    Before decompositions, the signature of an exported program does not say what its operators write to. The example
+    values of its nodes do: a view has the memory of its buffer. A program that was read from a file has lost that, so
+    that writes through views may be missing.
 
     Args:
         program: The exported method.
@@ -27,26 +28,26 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     """
     buffers = program.graph_signature.inputs_to_buffers
     names = set(program.graph_signature.buffers_to_mutate.values())
-    for node in program.graph.nodes:
-        for operand in _operands(node, writing=True):
-            origin: Node | None = operand
-            while origin is not None and origin.op != "placeholder":
-                origin = next(_operands(origin, writing=False), None)
-            if origin is not None and origin.name in buffers:
-                names.add(buffers[origin.name])
+    inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in buffers]
+    memory = {_memory(node): buffers[node.name] for node in inputs}
+    graphs = [child.graph for child in program.graph_module.modules() if isinstance(child, GraphModule)]
+    for node in [node for graph in graphs for node in graph.nodes]:
+        names |= {memory[_memory(operand)] for operand in _written(node) if _memory(operand) in memory}
     return names | {original_name(name, methods) for name in names}
 
 
-def _operands(node: Node, *, writing: bool) -> Iterator[Node]:
-    """The operands whose memory a node writes to; or those whose memory its result shares."""
-    if node.target is operator.getitem and not writing:
-        yield from _nodes(node.args[0])
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return
-    for index, argument in enumerate(node.target._schema.arguments):
-        alias = argument.alias_info
-        if alias is not None and (alias.is_write or not writing):
-            yield from _nodes(node.args[index] if index < len(node.args) else node.kwargs.get(argument.name))
+def _memory(node: Node) -> int | None:
+    """The identity of the memory of a node's example value; None if it has none."""
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _written(node: Node) -> Iterator[Node]:
+    """The operands that an operator writes to."""
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        for index, argument in enumerate(node.target._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from _nodes(node.args[index] if index < len(node.args) else node.kwargs.get(argument.name))
 
 
 def _nodes(value: Any) -> Iterator[Node]:

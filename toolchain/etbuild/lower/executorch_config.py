@@ -105,7 +105,7 @@ def backend_config(
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
-    del fields["external_mutable_weights"]  # these weights have tags like all others: see `emit`
+    del fields["external_mutable_weights"]  # these weights have tags like all others: see `emit_program`
     first, fields = _started_from_recipe(lower_plan, fields, finder)
     return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
 

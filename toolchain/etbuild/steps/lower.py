@@ -87,6 +87,8 @@ def _looks_at_others(lower_plan: MethodPlan) -> str | None:
         return "its passes may look at several methods"
     if not lower_plan.has_default_edge_compile:
         return "its `edge_compile` is not ExecuTorch's own"
+    if lower_plan.executorch.emit_mutable_buffer_names:
+        return "ExecuTorch numbers buffers with names after the constants of other methods"
     if any(":" in memory.memory_planning_algo for memory in lower_plan.memory_planning.values()):
         return "its memory planning algorithm may look at several methods"
     return None
@@ -205,7 +207,9 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
         weights = non_finite(programs)
         edge = lower_programs(part, programs, export.shards, finder)
         emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
-        method_archive.write(directory, name, emitted, export.content)
+        # Code of others may have changed a weight in place, so that its content is not that of its file.
+        unchanged = export.content if _looks_at_others(part) is None else {}
+        method_archive.write(directory, name, emitted, unchanged)
 
 
 def lower_one_of_several(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
@@ -238,22 +242,26 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
         BuildError: The methods do not fit together, or the program cannot be written.
     """
     with _lowering(what) as (saved, context):
-        from etbuild.emit import method_archive
+        from etbuild.emit import method_archive, mutable_buffers
         from etbuild.export import custom_ops
 
         what = _with_constants(what, saved)
         methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
-        for name, method in methods.items():
-            if method.why_not is not None:
-                why_not = printable(method.why_not)
-                print(f"note: all methods are lowered together, because of `{name}`: {why_not}", file=sys.stderr)
-                custom_ops.load(what.plan.custom_ops, context)
-                return _lower_together(what, saved, context, directory)
-        with what.stage("merge the methods"):
-            needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-            content, shards = _read_weights(what.plan, saved, what.inputs, needed)
-            parts = [method_archive.load(method, content) for method in methods.values()]
-        return write_program(what.plan, parts, shards, context, directory)
+        reasons = [f"of `{name}`: {printable(each.why_not)}" for name, each in methods.items() if each.why_not]
+        parts: dict[str, Emitted] = {}
+        if not reasons:
+            with what.stage("merge the methods"):
+                needed = frozenset[str]().union(*(method.weights for method in methods.values()))
+                content, shards = _read_weights(what.plan, saved, what.inputs, needed)
+                kept = method_archive.Content(content)
+                parts = {name: method_archive.load(method, kept) for name, method in methods.items()}
+            reason = mutable_buffers.why_together({name: part.facts[name].buffers for name, part in parts.items()})
+            reasons = [reason] if reason is not None else []
+        if reasons:
+            print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
+            custom_ops.load(what.plan.custom_ops, context)
+            return _lower_together(what, saved, context, directory)
+        return write_program(what.plan, list(parts.values()), shards, context, directory)
 
 
 def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
