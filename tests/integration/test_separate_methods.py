@@ -416,6 +416,7 @@ def number(kind: str, field: int) -> Callable[[Any, Any], None]:
     return edit
 
 
+NO_PART = {"backend": "", "used": [], "written": []}
 WRONG_PLANS: dict[str, Callable[[Any, Any], None]] = {
     "no plan": lambda facts, plans: plans.clear(),
     "not a plan": lambda facts, plans: plans.__setitem__(0, {"Int": [3]}),
@@ -426,7 +427,7 @@ WRONG_PLANS: dict[str, Callable[[Any, Any], None]] = {
     "named data": lambda facts, plans: facts.update(external_names={"tag": {"name": 7}}),
     "no claims": lambda facts, plans: facts.update(claims={}),
     "an arena": lambda facts, plans: facts.update(
-        buffers={"parts": [], "contents": {}, "planned": [], "unplanned": []}
+        buffers={"parts": [NO_PART], "contents": {}, "planned": [], "unplanned": []}
     ),
 }
 
