@@ -53,9 +53,9 @@ def flip(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
 
 
-def test_all_three_steps_are_kept(filled: Filled) -> None:
-    assert [path.parent.parent.name for path in filled.records] == ["export", "lower", "program"]
-    assert filled.right[list(filled.records)[2]] == filled.program
+def test_all_steps_are_kept(filled: Filled) -> None:
+    assert [path.parent.parent.name for path in filled.records] == ["export", "lower", "method", "program"]
+    assert filled.right[list(filled.records)[3]] == filled.program
 
 
 def test_a_flip_of_any_byte_of_a_record_is_noticed(filled: Filled) -> None:
@@ -98,7 +98,7 @@ def test_a_build_replaces_damaged_cache_entries_and_reports_them(
 
 
 def test_a_build_does_not_use_a_damaged_file_of_an_export(filled: Filled, tmp_path: Path) -> None:
-    export, _, program = filled.records
+    export, *_, program = filled.records
     for entry in json.loads(export.read_bytes().partition(b"\n")[2])["files"]:
         program.unlink()  # so that the build looks for the export
         blob = filled.root / "cache" / "blobs" / entry["sha256"][:2] / entry["sha256"]

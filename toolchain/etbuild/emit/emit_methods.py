@@ -14,7 +14,7 @@ from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir.emit import EmitterOutput
 from executorch.exir.program import _program
-from executorch.exir.schema import ExecutionPlan, Tensor
+from executorch.exir.schema import ExecutionPlan, Tensor, TensorDataLocation
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 
@@ -197,12 +197,12 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
         for value in plan.values:
             tensor = value.val
             info = tensor.extra_tensor_info if isinstance(tensor, Tensor) else None
-            if info is None or tensor.allocation_info is None or tensor.data_buffer_idx == 0:
+            if info is None or info.location == TensorDataLocation.EXTERNAL or tensor.allocation_info is None:
                 continue
             name = info.fully_qualified_name
             content = named_data.tensor_content(named_data.tensor(edge.exported_program(plan.name), name))
             number = tensor.data_buffer_idx
-            if number >= len(initial) or initial[number].storage != content:
+            if number > 0 and (number >= len(initial) or initial[number].storage != content):
                 message = f"the buffer `{name}` has the initial values of a constant, and ExecuTorch confuses them"
                 hint = "remove `emit_mutable_buffer_names`, or give the buffer other initial values"
                 raise BuildError.at(("executorch", "emit_mutable_buffer_names"), message, hint)
