@@ -158,7 +158,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     _check_outputs(edge)
     shared, sharing = frozenset[str](), lower_plan.share_mutable_buffers
     if sharing:
-        shared = mutable_buffers.written(edge) | (lowered.written or frozenset())
+        shared = mutable_buffers.written_by(edge) | (lowered.written or frozenset())
     mutable_buffers.untag(edge, shared)
     mutable_buffers.keep_initial_values(edge, shared)
     digests = Digests()

@@ -73,7 +73,7 @@ class Buffers:
     unplanned: list[str]
 
 
-def written(edge: EdgeProgramManager) -> frozenset[str]:
+def written_by(edge: EdgeProgramManager) -> frozenset[str]:
     """The buffers that lowered methods or their delegates write to, by the names that they have in all methods."""
     programs = [edge.exported_program(method) for method in edge.methods]
     programs += [each.original_module for program in programs for each in named_data.delegates(program.graph_module)]
@@ -300,10 +300,9 @@ def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
     """The buffer that a tensor in the memory for shared buffers is, or is a view of."""
     assert tensor.allocation_info is not None
     offset, empty = tensor.allocation_info.memory_offset, 0 in tensor.sizes
-    for each in planned:
-        if (each.size == 0) == empty and each.offset <= offset < each.offset + max(each.size, 1):
-            return each
-    return None
+    holders = [each for each in planned if each.offset <= offset < each.offset + max(each.size, 1)]
+    # An empty buffer has the place of the one after it.
+    return next((each for each in holders if (each.size == 0) == empty), next(iter(holders), None))
 
 
 def _allocation(offset: int) -> AllocationDetails:
