@@ -114,5 +114,5 @@ def _megabytes(pid: int) -> float:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1000
+                return int(line.split()[1]) * 1024 / 1e6
     return 0.0

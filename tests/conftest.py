@@ -100,8 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
             item.add_marker(marker)
     if (day := config.getoption("--day")) is not None:
-        config.hook.pytest_deselected(items=(absent := left_out(items, day)))
-        items[:] = [item for item in items if item not in set(absent)]
+        whole_files = not any("::" in argument for argument in config.args) and not config.getoption("--lf")
+        absent = set(left_out(items, day, all_cases=whole_files))
+        config.hook.pytest_deselected(items=[item for item in items if item in absent])
+        items[:] = [item for item in items if item not in absent]
     if hasattr(config, "workerinput"):
         sort_longest_first(items)
 

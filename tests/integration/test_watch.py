@@ -65,7 +65,7 @@ def watch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
     running.process.wait()
 
 
-@pytest.mark.rotates(days=2)
+@pytest.mark.rotates(days=2, part=0)
 def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
     watch.turn()
     watch.assert_quiet()
@@ -100,7 +100,7 @@ def building(watch: Watch) -> int:
     return descendants(watch.process.pid)[0]
 
 
-@pytest.mark.rotates(days=2)
+@pytest.mark.rotates(days=2, part=1)
 @pytest.mark.parametrize("watch", ["out"], indirect=True)
 def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch: Watch) -> None:
     watch.turn()

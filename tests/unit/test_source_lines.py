@@ -25,11 +25,11 @@ def node(name: str, target: str, *frames: tuple[str, int, str, str], **meta: Any
 def lines_of(*nodes: SimpleNamespace) -> SourceLines:
     module = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
     programs: Any = {"forward": SimpleNamespace(graph_module=SimpleNamespace(modules=lambda: [module]))}
-    return SourceLines.of_programs(programs, {"/work/a/model.py": "a/model.py"}.get)
+    return SourceLines.of_programs(programs, {"/home/me/a/model.py": "a/model.py"}.get)
 
 
 def place(number: int, text: str = "") -> tuple[str, int, str, str]:
-    return "/work/a/model.py", number, "forward", text
+    return "/home/me/a/model.py", number, "forward", text
 
 
 def test_the_innermost_declared_line_is_named() -> None:

@@ -31,14 +31,14 @@ _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
 _RUNNERS = {
-    "executorch-asr/v1": "ExecuTorch's runner for an encoder and a decoder runs the program",
+    "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; for text, see docs/huggingface.md",
     "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
     "executorch-multimodal/v1": "ExecuTorch's runner for images and text runs the program",
 }
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
-_WITH_IMAGES = ("llava",)  # these are tried
+_WITH_IMAGES, _TOWERS = ("llava",), ("clip_vision_model", "siglip_vision_model")  # these are tried
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 _TRIES = 60  # this many combinations of inputs are tried on a module
@@ -397,7 +397,9 @@ _TASKS = (
     _Task(lambda kind, config: config.get("model_type") == "whisper" and kind == _WHISPER, _speech_to_text),
     _Task(
         lambda kind, config: (
-            config.get("model_type") in _WITH_IMAGES and {"text_config", "vision_config"} <= config.keys()
+            config.get("model_type") in _WITH_IMAGES
+            and {"text_config", "vision_config"} <= config.keys()
+            and config["vision_config"].get("model_type") in _TOWERS
         ),
         _image_text_to_text,
     ),

@@ -115,7 +115,7 @@ LIMITS = (
         "no-tensors",
         "The memory of a method that returns no tensor cannot be planned; the message does not say so.",
         ERROR,
-        "emit/emit_program.py",
+        "emit/emit_methods.py",
         "executorch: exir/memory_planning.py",
     ),
     UpstreamLimit(
@@ -123,7 +123,7 @@ LIMITS = (
         "`Module` in C++, and so `TextLLMRunner`, gives each method its own memory unless it is told otherwise: "
         "methods do not share a cache.",
         ERROR,
-        "manifest/language_model.py",
+        "manifest/runners.py",
         f"{_PULLS}/17719",
     ),
     UpstreamLimit(

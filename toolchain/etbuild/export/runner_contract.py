@@ -103,6 +103,7 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
         InputError: A token is not in the vocabulary.
     """
     found: dict[str, object] = {}
+    vocabulary = configs[0].vocab_size
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
     if configs[-1].is_encoder_decoder:  # its configuration of the text has no key that begins with `decoder_`
         keys["decoder_start_token_id"] = "decoder_start_token_id"
@@ -110,7 +111,7 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
     for name, key in ((name, key) for name, key in keys.items() if name not in said):
         values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
         value: Any = next((value for value in values if value is not None), [])
-        ids, vocabulary = value if isinstance(value, list) else [value], configs[0].vocab_size
+        ids = value if isinstance(value, list) else [value]
         wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
         if wrong:
             message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"

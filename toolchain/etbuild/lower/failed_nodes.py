@@ -31,7 +31,9 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder:
         finder: Knows the lines of the export, unless the methods still have their stack traces.
     """
     frames = list(_frames(error))
-    nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames)) or _in_work(frames)
+    nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames))
+    if frames and finder.name_of(frames[0].f_code.co_filename) is None:  # code of users may fail for any reason
+        nodes = nodes or _in_work(frames)
     known = known_lines(programs, finder)
     found = lines_of_nodes(nodes, programs, finder, _method(frames, programs))
     return found or _distinct(

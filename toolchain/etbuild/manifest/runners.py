@@ -103,6 +103,9 @@ def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> 
         if methods and name not in methods and name != _OPTIONAL:
             message = f"the runner calls `{name}`; the methods are {', '.join(f'`{each}`' for each in methods)}"
             yield Problem(message, ("runner",), f"write the methods {', '.join(f'`{each}`' for each in called)}")
+        elif "program" in method:
+            message = f"the runner calls `{name}` of the model, and nothing is known about the inputs of a program"
+            yield Problem(message, ("methods", name, "program"), "leave out `program`: the task writes the method")
         elif "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != count):
             yield Problem(f"the runner calls `{name}` with {given}", path)
         elif isinstance(inputs, list):
@@ -111,12 +114,17 @@ def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> 
 
 def _check_integers(name: str, given: str, inputs: list[Any]) -> Iterator[Problem]:
     """Checks the tokens and the position that a runner gives to a method: int64 [1, seq] and int64 [1]."""
+    first = tasks.at(inputs[0], ("shape",))
+    if isinstance(first, list) and len(first) < 2:
+        message = f"the runner calls `{name}` with {given}: the first of them has two dimensions or more"
+        yield Problem(message, ("methods", name, "example_inputs", 0))
+        return
     wanted = [(0, 2, "[1, seq]")] if "tokens" in given else []
     wanted += [(len(inputs) - 1, 1, "[1]")] if name == "text_decoder" else []
     for index, rank, shown in wanted:
         shape, dtype = tasks.at(inputs[index], ("shape",)), tasks.at(inputs[index], ("dtype",))
         fits = dtype == "int64" and _ranks([shape]) == [rank] and shape[0] == 1
-        if shape is not None and not fits:
+        if not fits and tasks.at(inputs[index], (tasks.OF_MODEL,)) is None:
             what = "tokens" if rank == 2 else "a position"
             message = f"the runner calls `{name}` with {what}, int64 {shown}"
             yield Problem(message, ("methods", name, "example_inputs", index))

@@ -23,6 +23,9 @@ _PATH: DocumentPath = ("model", "huggingface")
 _INPUTS = {"seq2seq": "input_ids", "speech-to-text": "input_features"}
 """The main input of the models of a task, as transformers names it."""
 
+_REFUSED = ("led",)
+"""The `model_type` of models whose decoder has no mask for the part of a cache that is not filled yet."""
+
 Entries = dict[str, Callable[..., torch.Tensor]]
 
 
@@ -129,6 +132,11 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
     if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
         hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
+    if config.model_type in _REFUSED:
+        hint = "write a factory for this model"
+        raise InputError.at(
+            (*_PATH, "task"), f"`{name}` makes no mask for a single token, and would read an empty cache", hint
+        )
     takes, task = model.get_encoder().main_input_name, wanted.task or ""
     if (takes == "input_ids") != (task == "seq2seq"):
         other = next(each for each in _INPUTS if each != task)
@@ -160,7 +168,8 @@ def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tenso
     if wanted.of_model == "features":
         shape = (getattr(config, "num_mel_bins", None), None if positions is None else 2 * positions)
     else:
-        shape = (positions if wanted.length is None else wanted.length, config.hidden_size)
+        width = getattr(getattr(model.get_encoder(), "config", config), "hidden_size", None)
+        shape = (positions if wanted.length is None else wanted.length, width)
     if None in shape:
         message = f"the configuration of `{type(model).__name__}` does not say the shape of this input"
         raise InputError.at(path[:2], message, "write `example_inputs` for `encoder` and for `text_decoder`")

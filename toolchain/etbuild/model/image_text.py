@@ -21,6 +21,8 @@ _TASK: DocumentPath = ("model", "huggingface", "task")
 _KNOWN = ("llava",)
 """The `model_type` of models that are tried: their decoder needs nothing but embeddings in their order. Those of others
 need to know which belong to an image: for positions in two dimensions, or because those attend in both directions."""
+_TOWERS = ("clip_vision_model", "siglip_vision_model")
+"""The `model_type` of their towers for images. A prompt of others, such as Pixtral, has tokens inside of an image."""
 
 Entries = dict[str, Callable[..., torch.Tensor]]
 
@@ -43,6 +45,10 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
     if kind not in _KNOWN:
         hint = f"write a factory for this model; known: {', '.join(_KNOWN)}"
         raise InputError.at(_TASK, f"`{kind}` is not among the models for images that this task knows", hint)
+    tower = model.config.vision_config.model_type
+    if tower not in _TOWERS:
+        hint = f"write a factory for this model; known: {', '.join(_TOWERS)}"
+        raise InputError.at(_TASK, f"the tower `{tower}` is not among those that this task knows", hint)
     decode = decoder_cache.add(model, wanted, cache, takes="inputs_embeds")
     _check_length(model, cache.longest_call)
 
@@ -73,7 +79,8 @@ def _check_length(model: Any, longest: int) -> None:
     if tokens > longest:
         path: DocumentPath = ("model", "huggingface", "cache")
         message = f"an image has {tokens} tokens, and a call of `text_decoder` at most {longest}"
-        raise InputError.at(path, message, f"write `max_seq_length: {tokens}` or more")
+        hint = f"write `max_seq_length: {tokens}` or more, and a `max_length` that has room for the text too"
+        raise InputError.at(path, message, hint)
 
 
 def _image(model: Any) -> torch.Tensor:

@@ -111,8 +111,11 @@ def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Pro
 def _of_limit(limit: RuntimeLimit, lines: SourceLines) -> Problem:
     """The problem of a limit. Its hint has a second line if lines of the sources are known."""
     at = lines.of_operator(limit["method"], limit["operator"]) if limit["operator"] is not None else ()
+    where = source_lines.shown(at)
+    if len(at) > 1:  # only some of these calls may be wrong
+        where = f"calls of `{limit['operator']}`:\n{where}"
     message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
-    return Problem(message, ("methods", limit["method"]), hints(limit["hint"], source_lines.shown(at)))
+    return Problem(message, ("methods", limit["method"]), hints(limit["hint"], where))
 
 
 def _measure(check: str, limit: Any, lowering: LoweringFacts) -> Iterator[CheckResult]:
