@@ -399,7 +399,7 @@ _TASKS = (
         lambda kind, config: (
             config.get("model_type") in _WITH_IMAGES
             and {"text_config", "vision_config"} <= config.keys()
-            and config["vision_config"].get("model_type") in _TOWERS
+            and config["vision_config"].get("model_type", _TOWERS[0]) in _TOWERS  # the first is transformers' default
         ),
         _image_text_to_text,
     ),
