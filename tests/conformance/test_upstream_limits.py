@@ -92,7 +92,7 @@ def fails(said: str, action: Callable[[], object]) -> bool:
     """Whether an action fails with a message."""
     try:
         action()
-    except Exception as error:
+    except Exception as error:  # upstream's errors have no common base class
         if said in str(error):
             return True
         raise

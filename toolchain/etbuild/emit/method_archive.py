@@ -11,10 +11,9 @@ import dataclasses
 import enum
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir import schema
@@ -155,8 +154,6 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    for path in directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
     _write_facts(directory, {"name": name, "why_not": reason})
 
 
@@ -185,15 +182,16 @@ def read(directory: Path, name: str) -> SavedMethod:
 
 
 class Content:
-    """The content of parameters and buffers for several methods. It keeps the bytes of each tensor once.
+    """The content that several methods need. It keeps the bytes of each tensor once, and checks each file once.
 
     Args:
-        tensors: The tensors by name.
+        tensors: The parameters and buffers by name.
     """
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self._tensors = tensors
         self._bytes: dict[str, bytes] = {}
+        self._files: dict[Path, CordBuffer] = {}
 
     def of(self, name: str, digest: str) -> bytes:
         """The bytes of a tensor.
@@ -208,6 +206,18 @@ class Content:
             self._bytes[digest] = content
         return self._bytes[digest]
 
+    def in_file(self, file: Path) -> CordBuffer:
+        """A blob in a file that is named after its digest.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        if file not in self._files:
+            if file_digest(file) != file.name:
+                raise ValueError(f"{file.name} is damaged")
+            self._files[file] = releases.file_backed(file, bytes.fromhex(file.name))
+        return self._files[file]
+
 
 def load(method: SavedMethod, content: Content) -> Emitted:
     """Reads the plan and the blobs of a method.
@@ -221,8 +231,10 @@ def load(method: SavedMethod, content: Content) -> Emitted:
     """
     facts, where = method.facts, method.directory
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
-        _check(where / _PLAN, facts["plan"])
-        plans = _from_json(json.loads((where / _PLAN).read_bytes()))
+        plan = (where / _PLAN).read_bytes()
+        if hashlib.sha256(plan).hexdigest() != facts["plan"]:
+            raise ValueError(f"{_PLAN} is damaged")
+        plans = _from_json(json.loads(plan))
         kinds = {kind: [_blob(where, blob, content) for blob in facts[kind]] for kind in _KINDS}
         for blob in kinds["delegates"]:  # they may become a part of the program's flatbuffer
             blob.content = named_data.blob_bytes(blob.content)
@@ -232,7 +244,7 @@ def load(method: SavedMethod, content: Content) -> Emitted:
             **kinds,
             external_names=facts["external_names"],
             weights={},
-            requests=[_request(where, request) for request in facts["requests"]],
+            requests=[_request(where, request, content) for request in facts["requests"]],
             claims={key: set(shards) for key, shards in facts["claims"].items()},
             non_finite=facts["non_finite"],
             facts={method.name: read_facts(facts)},
@@ -260,11 +272,6 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
             buffers["unplanned"],
         ),
     )
-
-
-def _check(file: Path, digest: str) -> None:
-    if file_digest(file) != digest:
-        raise ValueError(f"{file.name} is damaged")
 
 
 def _check_plans(name: str, plans: Any, facts: dict[str, Any]) -> None:
@@ -306,19 +313,14 @@ def _blob(where: Path, blob: dict[str, str], content: Content) -> Blob:
     digest = blob["sha256"]
     if "weight" in blob:
         return Blob(content.of(blob["weight"], digest), digest)
-    return Blob(_content(where, digest), digest)
+    return Blob(content.in_file(where / BLOBS / digest), digest)
 
 
-def _content(where: Path, digest: str) -> CordBuffer:
-    file = where / BLOBS / digest
-    _check(file, digest)
-    return cast("CordBuffer", releases.file_backed(file, bytes.fromhex(digest)))
-
-
-def _request(where: Path, facts: dict[str, Any]) -> tuple[str, Request]:
+def _request(where: Path, facts: dict[str, Any], content: Content) -> tuple[str, Request]:
     layout = None if facts["layout"] is None else _from_json(facts["layout"])
     entry = DataEntry(0, facts["alignment"], layout)
-    return facts["key"], Request(facts["method"], facts["backend"], _content(where, facts["sha256"]), entry)
+    data = content.in_file(where / BLOBS / facts["sha256"])
+    return facts["key"], Request(facts["method"], facts["backend"], data, entry)
 
 
 # The types of ExecuTorch's plans. Nothing else is made from the names in a file.
