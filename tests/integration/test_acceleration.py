@@ -15,11 +15,15 @@ import torch
 from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
 from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
-from executorch.exir import lowered_backend_module, to_edge
+from executorch.exir import lowered_backend_module, to_edge, to_edge_transform_and_lower
 from executorch.exir.backend import backend_api
+from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
-from torch.fx import Graph, GraphModule
+from executorch.exir.program import _program
+from torch.export import exported_program
+from torch.fx import Graph, GraphModule, Interpreter
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.traceback import NodeSource
 
@@ -101,6 +105,8 @@ PLACES = [
     (XnnpackBackend, "copy_exported_program_for_preprocess"),
     (torch._ops, "Callable"),
     (torch._export.utils, "_collect_all_valid_cia_ops"),
+    (Interpreter, "call_function"),
+    (_program, "_gen_edge_manager_for_partitioners"),
 ]
 
 
@@ -149,6 +155,9 @@ def test_weights_are_shared_unless_their_storage_has_more_in_it() -> None:
     assert copied.graph_module is not program.graph_module
     assert copied.state_dict["whole"] is program.state_dict["whole"]
     assert copied.state_dict["part"].untyped_storage().nbytes() == 16
+
+
+WIDE = ops.edge.dim_order_ops._to_dim_order_copy.default
 
 
 def shuffled_graph(chance: random.Random) -> GraphModule:
@@ -245,6 +254,91 @@ def test_a_pass_that_acts_in_the_replay_replays() -> None:
         Counting.seen = 0
         Counting()(first)
         assert Counting.seen == 2
+
+
+def values(module: GraphModule) -> list[torch.Tensor]:
+    return [node.meta["val"] for node in module.graph.nodes if node.op == "call_function"]
+
+
+def test_a_replay_uses_the_values_of_the_replay_before() -> None:
+    with accelerate.accelerated(["compute_values_once"]):
+        first = ExportPass()(edge_module()).graph_module
+        second = ExportPass()(first).graph_module
+    assert all(one is other for one, other in zip(values(first), values(second), strict=True))
+
+
+def test_two_nodes_of_a_graph_never_share_a_value() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x + 1) * (x + 1)
+
+    module = to_edge(torch.export.export(Net(), (torch.zeros(2),))).exported_program().graph_module
+    with accelerate.accelerated(["compute_values_once"]):
+        for _ in range(3):
+            module = ExportPass()(module).graph_module
+            assert len(set(map(id, values(module)))) == len(values(module)) > 2
+
+
+class Widening(ExportPass):
+    """Computes sums as 64-bit numbers."""
+
+    def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
+        if op == ops.edge.aten.sub.Tensor:
+            call = super().call_operator
+            args = [call(WIDE, (value,), {"dtype": torch.float64}, meta) for value in args]
+        return super().call_operator(op, tuple(args), kwargs, meta)
+
+
+def test_what_follows_a_changed_node_is_computed_again() -> None:
+    with accelerate.accelerated(["compute_values_once"]):
+        module = ExportPass()(edge_module()).graph_module
+        assert [value.dtype for value in values(module)] == [torch.float32] * 2
+        module = Widening()(module).graph_module
+    assert [value.dtype for value in values(module)] == [torch.float64] * 4
+
+
+def test_a_value_with_a_symbolic_size_is_not_taken_for_another_one() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.relu(), y.relu()
+
+    shapes = ({0: torch.export.Dim("a", min=2, max=8)}, {0: torch.export.Dim("b", min=2, max=8)})
+    program = torch.export.export(Net(), (torch.zeros(4), torch.zeros(4)), dynamic_shapes=shapes)
+    module = to_edge(program).exported_program().graph_module
+    with accelerate.accelerated(["compute_values_once"]):
+        for _ in range(3):
+            module = ExportPass()(module).graph_module
+            first, second = (value.shape[0] for value in values(module))
+            assert str(first) != str(second)
+
+
+@pytest.mark.parametrize(
+    ("supported", "traces"), [(True, 1), (False, 2)], ids=["kept operators are lowered", "one is decomposed"]
+)
+def test_a_method_is_traced_as_often_as_there_is_something_to_decompose(
+    supported: bool, traces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.hardswish(x)
+
+    calls = []
+    decompose = exported_program._decompose_exported_program
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        return decompose(*arguments, **named)
+
+    monkeypatch.setattr(exported_program, "_decompose_exported_program", counting)
+    program = torch.export.export(Net(), (torch.zeros(2, dtype=torch.float32 if supported else torch.float64),))
+    counted, made = [], []
+    for on in (["match_where_possible"], ["match_where_possible", "decompose_if_needed"]):
+        calls.clear()
+        with accelerate.accelerated(on):
+            made.append(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
+        counted.append(len(calls))
+    assert counted == [3, traces]
+    assert made[0] == made[1]
 
 
 def test_a_module_compiles_when_it_is_called_or_looked_into() -> None:

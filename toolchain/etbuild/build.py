@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -229,12 +230,21 @@ class _Steps:
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
-        from etbuild.steps.export import export
+        from etbuild.steps.export import export, export_beside
+        from etbuild.steps.lower import import_executorch
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
-        run = lambda: export(plan, inputs, used, directory, self.stage)  # noqa: E731
-        return self._step("export", _export_key(self.request), directory, run)
+        beside = self.effort.accelerate and self.effort.jobs > 1 and "executorch.exir" not in sys.modules
+
+        def run() -> None:
+            export(plan, inputs, used, directory, self.stage)
+
+        def run_beside() -> None:
+            """Exports in a child process, while this one imports what lowering needs."""
+            export_beside(run, lambda: import_executorch(self.effort), self.stage)
+
+        return self._step("export", _export_key(self.request), directory, run_beside if beside else run)
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
         """Lowers into a new directory. Returns `run` or `cached`.

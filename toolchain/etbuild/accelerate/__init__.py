@@ -23,6 +23,8 @@ SWITCHES = (
     "sort_in_place",
     "share_weights",
     "collect_operators_once",
+    "compute_values_once",
+    "decompose_if_needed",
 )
 
 

@@ -20,7 +20,7 @@ from etbuild.patching import replaced
 
 # An operator that every graph of the pass's pattern has. A test checks this.
 NEEDED = {
-    ConvertToSDPAPass: ops.edge.aten._softmax.default,
+    ConvertToSDPAPass: ops.edge.aten.any.dim,
     ConvertToUpsampleBilinear2d: ops.edge.aten.upsample_bilinear2d.vec,
 }
 

@@ -185,6 +185,12 @@ def unkeyed() -> Iterator[set[str]]:
         _unkeyed.pop()
 
 
+def add_unkeyed(found: set[str]) -> None:
+    """Adds what another process has collected with `unkeyed`."""
+    for reasons in _unkeyed:
+        reasons |= found
+
+
 def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
     if not _unkeyed:
         return

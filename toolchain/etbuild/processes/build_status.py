@@ -106,6 +106,11 @@ def in_stage(name: str) -> Iterator[None]:
         _slate.write()
 
 
+def last_stage() -> str | None:
+    """The stage that this process, or a copy of it, wrote last; None if it is unknown."""
+    return _slate.stage() if _slate is not None else None
+
+
 def _note_scratch(path: str, exists: bool) -> None:
     """Records the directories of this process, not those of its copies, so that its watcher can remove them."""
     if _slate is None or _slate.pid() != os.getpid():

@@ -14,7 +14,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.processes import sandbox
-from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, out_of_memory
+from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.process_state import undone
 
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
@@ -28,7 +28,13 @@ class ChildFailed(Exception):
     """A bug in a child process. The message is its traceback."""
 
 
-def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
+def _nothing() -> None:
+    """What a process does while it waits for its children."""
+
+
+def run(
+    tasks: Mapping[str, Callable[[], Any]], at_once: int, meanwhile: Callable[[], object] = _nothing
+) -> dict[str, Any]:
     """Runs each task in its own child process, and returns when all of them are done.
 
     The first task that fails ends the others. A child has only the thread that calls this function, so other threads
@@ -37,6 +43,7 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
     Args:
         tasks: The tasks by a name for messages, such as `lowering decode`.
         at_once: The number of tasks that run at the same time.
+        meanwhile: Is called in this process when the first tasks have started.
 
     Returns:
         The result of each task, by name. Results must be picklable.
@@ -59,6 +66,8 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int) -> dict[str, Any]:
                 process.start()
                 write_end.close()
                 running[result] = (name, process)
+            meanwhile()
+            meanwhile = _nothing
             ready = wait(list(running), _LOOK_SECONDS)
             for ended, (name, child) in list(running.items()):
                 if ended in ready or child.exitcode is not None:
@@ -109,7 +118,7 @@ def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
         value, error = result.recv()
     except EOFError:
         process.join()
-        raise BuildError([how_it_ended(name, process.exitcode or 0)]) from None
+        raise BuildError([how_it_ended(name, process.exitcode or 0, last_stage())]) from None
     process.join()
     if error is not None:
         raise error

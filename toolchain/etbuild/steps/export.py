@@ -16,9 +16,11 @@ from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
+from etbuild.inputs.undeclared import add_unkeyed, unkeyed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.parts import Weights
 from etbuild.plan.plan import ExportPlan
+from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.processes.process_state import torch_as_it_was
 from etbuild.steps.stages import frozen_if_first
@@ -47,9 +49,10 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
     """
     check_installed(used.packages)
     with library_messages_off(used.sources), stdout_for_results():
-        with stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild.export import archive, constant_methods, custom_ops, runner_contract
-            from etbuild.processes.random_seeds import seed
+        _import_torch(stage)
+        from etbuild.export import archive, constant_methods, custom_ops, runner_contract
+        from etbuild.processes.random_seeds import seed
+
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder, torch_as_it_was():
             context = StepContext(inputs, finder, stage)
@@ -71,6 +74,38 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
             f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr
         )
         archive.write_plan(directory, export_plan, computed, used)
+
+
+def export_beside(run: Callable[[], None], meanwhile: Callable[[], None], stage: Stage) -> None:
+    """Exports in a child process.
+
+    Args:
+        run: Exports.
+        meanwhile: Prepares this process for what follows. This process imports nothing that the export imports.
+        stage: Is called for each stage, to show progress.
+
+    Raises:
+        InputError, BuildError: The export failed.
+    """
+
+    def task() -> set[str]:
+        with unkeyed() as reasons:
+            run()
+        return reasons
+
+    with library_messages_off(), stdout_for_results():
+        _import_torch(stage)
+    add_unkeyed(forked.run({"the build": task}, 1, meanwhile)["the build"])
+
+
+def _import_torch(stage: Stage) -> None:
+    with stage("import PyTorch"), frozen_if_first("torch"):
+        from etbuild.export import (
+            archive,  # noqa: F401
+            constant_methods,  # noqa: F401
+            custom_ops,  # noqa: F401
+            runner_contract,  # noqa: F401
+        )
 
 
 def create_module(export_plan: ExportPlan, context: StepContext, weights: Weights = ()) -> torch.nn.Module:

@@ -271,6 +271,15 @@ def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[L
     return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 
+def import_executorch(effort: Effort) -> None:
+    """Imports what lowering needs of ExecuTorch."""
+    faster = importing() if effort.accelerate else nullcontext()
+    with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
+        from etbuild.emit import method_archive  # noqa: F401
+        from etbuild.emit.emit_program import write_program  # noqa: F401
+        from etbuild.lower.lower_methods import lower_programs  # noqa: F401
+
+
 @contextmanager
 def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports what lowering needs, and reads the export."""
@@ -280,12 +289,10 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         with what.stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild.export import archive
         saved = archive.read(what.export)
-        faster = importing() if what.effort.accelerate else nullcontext()
-        with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
-            from etbuild.emit import method_archive  # noqa: F401
-            from etbuild.emit.emit_program import write_program  # noqa: F401
-            from etbuild.lower.lower_methods import lower_programs  # noqa: F401
-            from etbuild.processes.random_seeds import seed
+        with what.stage("import ExecuTorch"):
+            import_executorch(what.effort)
+        from etbuild.processes.random_seeds import seed
+
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
             finder.lines = what.export.lines
