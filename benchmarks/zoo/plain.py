@@ -57,8 +57,10 @@ def quantize_operators(program: ExportedProgram, inputs: tuple[torch.Tensor, ...
 
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
     prepared = prepare_pt2e(program.module(), quantizer)
-    prepared(*inputs)
-    return convert_pt2e(prepared)
+    nnpack = torch.backends.nnpack.flags(enabled=False)
+    with torch.backends.mkldnn.flags(enabled=False), nnpack:  # these choose kernels by the processor
+        prepared(*inputs)
+        return convert_pt2e(prepared)
 
 
 def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:

@@ -9,8 +9,9 @@ all processes of a build, in megabytes.
 All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one
 is not. Both builds use ExecuTorch's defaults, except for three things that the plain script does as `etbuild` does. It
 puts the weights of backends in the order of their keys. It exports without gradients. And it runs with the arithmetic
-that is the same on all x86-64 processors, since weights are random and int8's scales are computed. The benchmark shows
-what builds say about slower ways.
+that is the same on all x86-64 processors, since weights are random and int8's scales are computed. It also runs with a
+fixed `PYTHONHASHSEED`: with another one, ExecuTorch may order the results of a delegate in another way. The benchmark
+shows what builds say about slower ways.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from zoo import MODELS, write  # noqa: E402
 from etbuild.processes.environment import ARITHMETIC  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
+SURROUNDINGS = {"PYTHONHASHSEED": "0", **ARITHMETIC}
 RATIOS = ("cold / plain", "warm / plain", "CPU / plain")
 _REQUEST_SECONDS = 3600.0
 Row = dict[str, Any]
@@ -46,7 +48,7 @@ Row = dict[str, Any]
 def measure_pair(manifest: Path, out: Path, worker: Worker) -> Row:
     """Builds a program with the plain script, cold and warm, into a new directory."""
     but = worker.process.pid
-    plain = usage(sys.executable, HERE / "plain.py", manifest, out / "plain", but=but, **ARITHMETIC)
+    plain = usage(sys.executable, HERE / "plain.py", manifest, out / "plain", but=but, **SURROUNDINGS)
     build = [sys.executable, "-m", "etbuild", "build", manifest, "--cache-dir", out / "cache"]
     cold = usage(*build, "-o", out / "cold", but=but)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import pickle
 import random
 import subprocess
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -19,16 +21,19 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge, to_edge_transform_and_lower
 from executorch.exir.backend import backend_api
+from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from executorch.exir.program import _program
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx.passes.infra.partitioner import Partition
+from torch.fx.passes.operator_support import create_op_support
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.traceback import NodeSource
 
 from etbuild import accelerate
-from etbuild.accelerate import match_where_possible, replay_once, sort_in_place
+from etbuild.accelerate import match_where_possible, merge_by_sets, replay_once, sort_in_place
 
 from .conftest import Build
 
@@ -107,6 +112,8 @@ PLACES = [
     (torch._export.utils, "_collect_all_valid_cia_ops"),
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
+    (typing, "get_type_hints"),
+    (GroupBasedPartitioner, "_can_merge_partitions"),
 ]
 
 
@@ -188,6 +195,49 @@ def test_nodes_are_sorted_as_executorch_sorts_them(seed: int) -> None:
             ]
         )
     assert described[0] == described[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
+    chance = random.Random(seed)
+    module = legalize_graph(shuffled_graph(chance))
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    chance.shuffle(calls)
+    groups = [calls[start : start + 3] for start in range(0, len(calls), 3)]
+    partitioner = GroupBasedPartitioner(module, create_op_support(lambda modules, node: True), groups)
+    partitions = {number: Partition(number, nodes) for number, nodes in enumerate(groups)}
+    answers = [
+        (
+            merge(partitioner, one, other, partitions),
+            merge_by_sets._can_merge(partitioner, one, other, partitions),
+        )
+        for merge in [GroupBasedPartitioner._can_merge_partitions]
+        for one in partitions
+        for other in partitions
+    ]
+    assert all(expected == found for expected, found in answers)
+    assert {True, False} == {expected for expected, _ in answers}
+
+
+@dataclasses.dataclass
+class Hinted:
+    """A class with a hint that refers to a name of its module."""
+
+    one: Later
+    other: list[int]
+
+
+class Later:
+    """Is defined after the class that names it."""
+
+
+def test_type_hints_are_those_of_the_class_and_the_names() -> None:
+    with accelerate.accelerated(["evaluate_hints_once"]):
+        for _ in range(2):
+            assert typing.get_type_hints(Hinted) == {"one": Later, "other": list[int]}
+            assert typing.get_type_hints(Hinted, {"Later": int, "list": list, "int": int})["one"] is int
+        typing.get_type_hints(Hinted).clear()
+        assert typing.get_type_hints(Hinted)["one"] is Later
 
 
 def test_a_cycle_is_an_error_as_before() -> None:

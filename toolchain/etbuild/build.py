@@ -235,7 +235,9 @@ class _Steps:
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
-        beside = self.effort.accelerate and self.effort.jobs > 1 and "executorch.exir" not in sys.modules
+        parallel = self.effort.accelerate and self.effort.jobs > 1
+        # Quantizers need ExecuTorch: the export imports it, so that nothing is left to do beside it.
+        beside = parallel and not self.request.plan.export_backends and "executorch.exir" not in sys.modules
 
         def run() -> None:
             export(plan, inputs, used, directory, self.stage)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate import importing
+from etbuild.accelerate import accelerated, importing
 from etbuild.inputs import import_graph, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
@@ -46,8 +46,7 @@ def _warm_export() -> None:
 
 @functools.cache
 def _warm_lowering() -> None:
-    """Lowers a tiny program. The first lowering of a process takes seconds longer, to trace patterns and fill
-    caches."""
+    """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.inputs.user_code import SourceFinder
@@ -57,9 +56,10 @@ def _warm_lowering() -> None:
         method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
         manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
         plan = from_manifest(manifest).lower_plan
-        lower_methods.lower_programs(
-            plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.UsedSources())
-        ).to_executorch()
+        with accelerated():
+            lower_methods.lower_programs(
+                plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.UsedSources())
+            ).to_executorch()
 
 
 def _tiny_program() -> ExportedProgram:

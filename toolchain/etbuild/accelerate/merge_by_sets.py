@@ -1,0 +1,33 @@
+"""Compares sets when partitions are merged, instead of looking at each node in them.
+
+For each pair of partitions that could become one delegate, XNNPACK's partitioner asks whether something that follows
+one of their users is in one of them. It walks all nodes that follow, once for each use of each node. Here each user is
+looked at once, and two sets are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
+from torch.fx.passes.utils import fuser_utils
+
+from etbuild.patching import replaced
+
+
+def _can_merge(self: Any, one: int, other: int, partitions: dict[int, Any]) -> bool:
+    """Whether no path leads from the two partitions out and back in."""
+    nodes = {*partitions[one].nodes, *partitions[other].nodes}
+    users = {user for node in nodes for user in node.users} - nodes
+    if not all(nodes.isdisjoint(self.dependency_viewer.downstreams_of(user)) for user in users):
+        return False
+    return bool(fuser_utils.validate_partition(list(nodes)))
+
+
+@contextlib.contextmanager
+def merge_by_sets() -> Iterator[None]:
+    """Returns a context manager in which partitions are merged faster."""
+    with replaced(GroupBasedPartitioner, "_can_merge_partitions", _can_merge):
+        yield
