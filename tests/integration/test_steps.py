@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from executorch.runtime import Runtime
 from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
@@ -165,6 +166,43 @@ def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
     project = Project(tmp_path / "one")
     assert sorted(project.export()) == ["made.safetensors", "methods/forward.pt2", "module.json"]
     assert project.finish() == project.built()
+
+
+ODD_MEMORY = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        numbers = torch.arange(1, 40, dtype=torch.float32)
+        self.second = torch.nn.Parameter(numbers[1:3])  # not at a multiple of eight bytes
+        self.same = torch.nn.Parameter(numbers[1:3])
+        self.odd = torch.nn.Parameter(torch.tensor([1.0, float("nan"), -0.0]))
+        self.register_buffer("flags", torch.tensor([True, False, True]))
+        self.register_buffer("nothing", torch.empty(0))
+        self.register_buffer("one", torch.tensor(7.0))
+
+    def forward(self, x):
+        return x + self.second.sum() + self.same.sum() + self.odd[0] + self.flags.sum() + self.one + self.nothing.sum()
+
+def create():
+    return Net()
+"""
+
+
+def test_tensors_of_a_factory_are_saved_wherever_they_lie_in_memory(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [1]}]}}
+"""
+    made = build(manifest, model=ODD_MEMORY)
+    assert made.code == 0, made.err
+    assert "exported again" not in made.err
+    method = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    assert method is not None
+    assert method.execute([torch.zeros(1)])[0].tolist() == [2.0 + 3.0 + 2.0 + 3.0 + 1.0 + 2.0 + 7.0]
 
 
 @pytest.mark.rotates(days=2)

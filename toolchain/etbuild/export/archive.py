@@ -17,7 +17,10 @@ a random identifier from the `.pt2` files of torch 2.13.
 
 from __future__ import annotations
 
+import collections
 import io
+import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,13 +32,14 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
 
-from etbuild.errors import InputError
+from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
+from etbuild.files.scratch import write_error
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
@@ -276,19 +280,46 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
 
     Tensors that are all zeros, such as caches, are not saved.
     """
-    from safetensors.torch import save
+    from safetensors.torch import save_file
 
     own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
     zeros = sorted(name for name, tensor in own.items() if _all_zero_bytes(tensor))
-    # Copies, because safetensors refuses tensors that share memory.
-    kept = {name: tensor.clone() for name, tensor in own.items() if name not in zeros}
+    kept = {name: tensor for name, tensor in own.items() if name not in zeros}
     if kept:
+        path = directory / _MADE
         try:
-            data = save(kept)
+            save_file(_without_shared_memory(kept), path)
         except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
+            if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
+                raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
-        _write(directory, _MADE, data)
+        path.chmod(0o644)  # safetensors lets nobody else read it
+        _check_saved(path, kept)
     return zeros
+
+
+def _without_shared_memory(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, with copies of those that share memory, because safetensors refuses these."""
+    counts = collections.Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
+    return {
+        name: tensor.clone() if counts[tensor.untyped_storage().data_ptr()] > 1 else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Reads a file of tensors back.
+
+    Raises:
+        BuildError: It has other content.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as saved:
+        for name, tensor in tensors.items():
+            if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
+                message = f"{path.name}: `{name}` has other content than was written"
+                raise BuildError.of(message, "is the disk faulty?")
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -327,7 +358,15 @@ def _read_constants(directory: Path) -> dict[str, object]:
 
 def _all_zero_bytes(tensor: torch.Tensor) -> bool:
     """Whether every bit of a tensor is zero. -0.0 has a bit that is not."""
-    return not bool(tensor.contiguous().view(-1).view(torch.uint8).count_nonzero())
+    return not bool(_bytes(tensor).count_nonzero())
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor, as numbers of eight bytes if it has whole ones: they are compared faster."""
+    flat = tensor.contiguous().view(-1)
+    if flat.storage_offset() * flat.itemsize % 8:
+        flat = flat.clone()
+    return flat.view(torch.uint8 if tensor.nbytes % 8 else torch.int64)
 
 
 def read(export: ExportFiles) -> SavedExport:
