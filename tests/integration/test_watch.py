@@ -127,7 +127,8 @@ def test_a_change_behind_a_link_is_built(tmp_path: Path) -> None:
         directory.mkdir()
 
     def weights(value: float) -> bytes:
-        return save({"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)})
+        content: bytes = save({"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)})
+        return content
 
     (hub / "blob").write_bytes(weights(1.0))
     (root / "net.safetensors").symlink_to(hub / "blob")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli import build
-from etbuild.cli.options import add_parser, declared
+from etbuild.cli.options import add_parser, declared, settings
 from etbuild.cli.options import inputs as declared_inputs
 from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
 
@@ -107,7 +107,7 @@ def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
     for manifest in options.manifests:
         with suppress(EtbuildError, OSError):
             inputs = declared_inputs(options, [manifest.parent, *options.root])
-            for loaded in validate.load_each(manifest, None, build.wanted(options), build.settings(options)):
+            for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
                 for name, files in each_with_shards(from_manifest(loaded.data).data_names, inputs).items():
                     paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
                     targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}

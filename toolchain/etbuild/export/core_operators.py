@@ -1,4 +1,7 @@
-"""Writes operators that neither ExecuTorch takes nor PyTorch decomposes with core ATen operators."""
+"""Writes operators that neither ExecuTorch takes nor PyTorch decomposes with core ATen operators.
+
+It also leaves out aliases that ExecuTorch's kernel refuses.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,26 @@ def _bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False
 _WRITERS: dict[Any, Callable[..., Any]] = {_aten.bucketize.Tensor: _bucketize}
 
 
+def _is_reformatted(node: torch.fx.Node) -> bool:
+    """Whether a node is an alias of a tensor in the format channels_last. ExecuTorch would copy it into a row-major
+    tensor, and its kernel refuses to."""
+    value = node.meta.get("val")
+    return (
+        node.target is _aten.alias.default
+        and isinstance(value, torch.Tensor)
+        and not value.is_contiguous()
+        and any(
+            value.dim() == rank and value.is_contiguous(memory_format=kind)
+            for rank, kind in ((4, torch.channels_last), (5, torch.channels_last_3d))
+        )
+    )
+
+
 def write(program: ExportedProgram) -> None:
     """Replaces the operators in a program. It is changed in place."""
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
-            nodes = [node for node in graph_module.graph.nodes if node.target in _WRITERS]
+            nodes = [node for node in graph_module.graph.nodes if node.target in _WRITERS or _is_reformatted(node)]
             for node in nodes:
                 _replace(program, graph_module.graph, node)
             if nodes:
@@ -47,7 +65,8 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
         return added
 
     with graph.inserting_before(node):
-        result = _WRITERS[node.target](add, *node.args, **node.kwargs)
+        write = _WRITERS.get(node.target)
+        result = node.args[0] if write is None else write(add, *node.args, **node.kwargs)
     node.replace_all_uses_with(result)
     program.graph_signature.replace_all_uses(node.name, result.name)
     graph.erase_node(node)
