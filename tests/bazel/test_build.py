@@ -183,7 +183,7 @@ def test_the_command_line_makes_the_same_bytes(
 
 
 @pytest.mark.rotates(days=3)
-def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Workspace, built: Result) -> None:
+def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Workspace) -> None:
     """All of them together take minutes: `//examples/...` leaves them out."""
     checkout.build("//examples/gallery:all_programs", "--nobuild")
     assert not list((checkout.directory / "bazel-bin/examples/gallery").glob("*.pte"))
