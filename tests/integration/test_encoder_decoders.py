@@ -290,7 +290,7 @@ INPUTS = {
             "does not say the shape of this input\n    write `example_inputs` for `encoder` and for `text_decoder`",
         ),
         (
-            {"task": "seq2seq", "config": T5_GEMMA, "max_source_length": 17, "cache": {"max_length": 16}},
+            {"task": "seq2seq", "config": T5_GEMMA, "max_source_length": 17, "cache": {"max_length": 12}},
             {},
             "max_source_length 17 is more than the configuration's `max_position_embeddings` 16\n    write 16 or less",
         ),

@@ -48,6 +48,8 @@ _INTEGERS = (ScalarType.BYTE, ScalarType.CHAR, ScalarType.SHORT, ScalarType.INT,
 _PORTABLE = ("aten", "dim_order_ops")  # their kernels select code by dtype; other namespaces have their own kernels
 
 
+_CHANNELS_LAST = ([0, 2, 3, 1], [0, 2, 3, 4, 1])
+"""The dimensions of images and of volumes in the format channels_last, from the outermost one in memory."""
 _ROW_MAJOR = frozenset(
     {
         "aten::cat.out",
@@ -168,9 +170,9 @@ def _volumes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
 def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
     """Finds tensors in the memory format channels_last. Most kernels compute with such tensors if all tensors have this
     format. If not, most kernels refuse when they run, and some read the elements in a wrong order."""
-    row_major = {list(tensor.dim_order) == sorted(tensor.dim_order) for tensor in tensors}
-    fits = operator in _MIXES_FORMATS or (True not in row_major and operator not in _ROW_MAJOR)
-    if operator.startswith("aten::") and False in row_major and not fits:
+    channels_last = {list(tensor.dim_order) in _CHANNELS_LAST for tensor in tensors}
+    fits = operator in _MIXES_FORMATS or (False not in channels_last and operator not in _ROW_MAJOR)
+    if operator.startswith("aten::") and True in channels_last and not fits:
         what = f"its kernel of `{operator}` fails or computes wrong numbers for tensors in the format channels_last"
         hint = "leave out `memory_format=torch.channels_last` in the model: a backend chooses the format that it needs"
         yield Limit(method, what, hint, wrong=True)
