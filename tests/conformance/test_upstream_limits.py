@@ -147,6 +147,12 @@ def _(run: Run) -> bool:
     return fails("execute() failed", lambda: run(cut, torch.ones(1, 2, 8, 8)))
 
 
+@probe("images-without-batch")
+def _(run: Run) -> bool:
+    partitioners = (XnnpackPartitioner(),)
+    return fails("ChannelsLast", lambda: lower(nn.MaxPool2d(2), torch.ones(3, 8, 8), partitioners=partitioners))
+
+
 @probe("bucketize")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: torch.bucketize(x, self.ends), ends=torch.tensor([0.0, 1.0]))

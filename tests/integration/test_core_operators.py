@@ -7,9 +7,11 @@ from math import inf, nan
 from pathlib import Path
 
 import torch
+from executorch.runtime import Runtime
 
 from tests.helpers import commands
 from tests.helpers.runtime import run
+from tests.integration.conftest import Build
 
 MODEL = """
 import torch
@@ -26,6 +28,25 @@ class Buckets(torch.nn.Module):
 
 def create():
     return Buckets()
+"""
+
+
+POOL = """
+import torch
+
+class Pools(torch.nn.Module):
+    def forward(self, image):
+        return torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2)
+
+def create():
+    return Pools()
+"""
+POOLED = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [3, 8, 8]}]}}
+defaults: {partitioners: [xnnpack]}
 """
 
 
@@ -47,3 +68,13 @@ def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
     torch.testing.assert_close(later, expected)
     torch.testing.assert_close(small, torch.bucketize(values, ends, out_int32=True))
     torch.testing.assert_close(hot, torch.nn.functional.one_hot(expected, 5).sum(1))
+
+
+def test_poolings_of_an_image_without_a_batch_are_lowered_for_xnnpack(build: Build) -> None:
+    made = build(POOLED, model=POOL)
+    assert made.code == 0, made.err
+    image = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([image])
+    expected = (torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -85,6 +85,13 @@ LIMITS = (
         "executorch: kernels/portable/cpu/op_alias_copy.cpp",
     ),
     UpstreamLimit(
+        "images-without-batch",
+        "XNNPACK's partitioner takes `max_pool2d` and `avg_pool2d` of an image without a batch, and then lowering fails.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
         "bucketize",
         "Neither PyTorch decomposes `bucketize` into core ATen operators, nor does ExecuTorch accept it.",
         WORKAROUND,

@@ -1,10 +1,11 @@
-"""Writes operators that neither ExecuTorch takes nor PyTorch decomposes with core ATen operators.
+"""Writes operators anew that ExecuTorch does not take as they are, and that PyTorch does not decompose.
 
-It also leaves out aliases that ExecuTorch's kernel refuses.
+Each of them is a limit of upstream in `upstream_limits.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,36 +29,48 @@ def _bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False
     return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, later), [-1], dtype=dtype)
 
 
-_WRITERS: dict[Any, Callable[..., Any]] = {_aten.bucketize.Tensor: _bucketize}
+def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) -> Any:
+    """A pooling of an image without a batch, which XNNPACK fails to lower: of a batch of one image."""
+    pooled = add(operator, add(_aten.unsqueeze.default, image, 0), *options, **named)
+    return add(_aten.squeeze.dim, pooled, 0)
 
 
-def _is_reformatted(node: torch.fx.Node) -> bool:
-    """Whether a node is an alias of a tensor in the format channels_last. ExecuTorch would copy it into a row-major
-    tensor, and its kernel refuses to."""
+def _original(add: Add, given: Any) -> Any:
+    del add
+    return given
+
+
+def _writer(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """What writes an operator anew; None if it stays as it is."""
     value = node.meta.get("val")
-    return (
-        node.target is _aten.alias.default
-        and isinstance(value, torch.Tensor)
-        and not value.is_contiguous()
-        and any(
-            value.dim() == rank and value.is_contiguous(memory_format=kind)
-            for rank, kind in ((4, torch.channels_last), (5, torch.channels_last_3d))
-        )
-    )
+    if node.target is _aten.bucketize.Tensor:
+        return _bucketize
+    if not isinstance(value, torch.Tensor):
+        return None
+    if node.target in (_aten.max_pool2d.default, _aten.avg_pool2d.default) and value.dim() == 3:
+        return functools.partial(_as_batch, node.target)
+    return _original if node.target is _aten.alias.default and _is_channels_last(value) else None
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    """Whether a tensor is in this memory format. ExecuTorch would copy an alias of it into a row-major tensor, and its
+    kernel refuses to."""
+    kind = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
+    return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
 def write(program: ExportedProgram) -> None:
     """Replaces the operators in a program. It is changed in place."""
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
-            nodes = [node for node in graph_module.graph.nodes if node.target in _WRITERS or _is_reformatted(node)]
-            for node in nodes:
-                _replace(program, graph_module.graph, node)
-            if nodes:
+            found = [(node, writer) for node in graph_module.graph.nodes if (writer := _writer(node)) is not None]
+            for node, writer in found:
+                _replace(program, graph_module.graph, node, writer)
+            if found:
                 graph_module.recompile()
 
 
-def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Callable[..., Any]) -> None:
     def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
         added = graph.call_function(operator, inputs, options)
         values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in inputs]
@@ -65,8 +78,7 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
         return added
 
     with graph.inserting_before(node):
-        write = _WRITERS.get(node.target)
-        result = node.args[0] if write is None else write(add, *node.args, **node.kwargs)
+        result = writer(add, *node.args, **node.kwargs)
     node.replace_all_uses_with(result)
     program.graph_signature.replace_all_uses(node.name, result.name)
     graph.erase_node(node)
