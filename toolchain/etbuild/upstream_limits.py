@@ -86,7 +86,7 @@ LIMITS = (
     ),
     UpstreamLimit(
         "images-without-batch",
-        "XNNPACK's partitioner takes `max_pool2d` and `avg_pool2d` of an image without a batch, and then lowering fails.",
+        "XNNPACK's partitioner takes `max_pool2d` and `avg_pool2d` of images without a batch, and then lowering fails.",
         WORKAROUND,
         "export/core_operators.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
