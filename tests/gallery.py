@@ -1,6 +1,7 @@
 """Builds the manifests of examples/gallery, and compares each program with eager PyTorch.
 
     python -m tests.gallery             writes docs/gallery.md, which takes some minutes
+    python -m tests.gallery bert vit    measures these, and keeps the other rows of the page
     pytest tests/integration/test_gallery.py
 
 The inputs are random, because constant ones could hide that a program mixes up elements. Dynamic methods run at
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
 import json
 import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,14 +83,15 @@ def measure(name: str, scratch: Path) -> Row:
     build(path, scratch, environment=None)
     seconds = time.monotonic() - start
     report = json.loads((scratch / f"{name}.report.json").read_text("utf-8"))
-    operators = report["methods"]["forward"]["operators"]
-    delegated = sum(sum(counts.values()) for counts in operators["delegated"].values())
+    operators = [method["operators"] for method in report["methods"].values()]
+    delegated = sum(sum(counts.values()) for each in operators for counts in each["delegated"].values())
     module = _module(manifest["model"])
-    sessions = [_calls(manifest, length) for length in (1, 7, 16)] if _is_decoder(manifest) else [_calls(manifest, 0)]
-    outputs = run(scratch / f"{name}.pte", sessions, scratch)
+    with torch.no_grad():
+        sessions = list(_SESSIONS[manifest["model"].get("huggingface", {}).get("task")](manifest, module))
+    outputs = run(scratch / f"{name}.pte", [calls for calls, _ in sessions], scratch)
     largest = difference = 0.0
-    for calls, results in zip(sessions, outputs, strict=True):
-        for expected, found in zip(_eager(manifest, module, calls), results, strict=True):
+    for (_, wanted), results in zip(sessions, outputs, strict=True):
+        for expected, found in zip(wanted, results, strict=True):
             for one, other in zip(expected, found, strict=True):
                 largest = max(largest, float(one.abs().max()))
                 difference = max(difference, float((one - other).abs().max()))
@@ -97,14 +101,10 @@ def measure(name: str, scratch: Path) -> Row:
         seconds=seconds,
         size=(scratch / f"{name}.pte").stat().st_size,
         delegated=delegated,
-        operators=delegated + sum(operators["fallback"].values()),
+        operators=delegated + sum(sum(each["fallback"].values()) for each in operators),
         largest=largest,
         difference=difference / largest if largest else float("inf"),
     )
-
-
-def _is_decoder(manifest: dict[str, Any]) -> bool:
-    return "task" in manifest["model"].get("huggingface", {})
 
 
 def _module(model: dict[str, Any]) -> torch.nn.Module:
@@ -124,43 +124,90 @@ def _module(model: dict[str, Any]) -> torch.nn.Module:
     return made.eval()
 
 
-def _calls(manifest: dict[str, Any], length: int) -> list[Call]:
-    """The calls of one session: for a decoder two prompts of a length and one token, for others one call."""
-    numbers = torch.Generator().manual_seed(length)
-    if _is_decoder(manifest):
-        calls: list[Call] = []
-        position = 0
-        for count in (length, length, 1):
-            ids = torch.randint(256, (1, count), generator=numbers)
-            calls.append(("forward", [ids, torch.tensor([position])]))
-            position += count
-        return calls
-    method = manifest["methods"]["forward"]
-    examples = [*method.get("example_inputs", []), *method.get("example_kwargs", {}).values()]
-    return [("forward", [_random(example, numbers) for example in examples])]
+Session = tuple[list[Call], list[list[torch.Tensor]]]
+"""The calls of one session, and the outputs of each of them in eager PyTorch."""
+
+
+def _plain(manifest: dict[str, Any], module: torch.nn.Module) -> Iterator[Session]:
+    """One call of a model without a task."""
+    numbers, method = torch.Generator().manual_seed(0), manifest["methods"]["forward"]
+    positional = [_random(example, numbers) for example in method.get("example_inputs", [])]
+    named = {name: _random(example, numbers) for name, example in method.get("example_kwargs", {}).items()}
+    yield [("forward", [*positional, *named.values()])], [_tensors(module(*positional, **named))]
+
+
+def _decoder(manifest: dict[str, Any], module: torch.nn.Module) -> Iterator[Session]:
+    """Two prompts of several lengths and one token. In eager PyTorch, the decoder reads them without a cache."""
+    del manifest
+    for length in (1, 7, 16):
+        texts = _texts(torch.Generator().manual_seed(length), length, length, 1)
+        scores = module(input_ids=torch.cat(texts, dim=1)).logits
+        calls: list[Call] = [("forward", [text, start]) for text, start in zip(texts, _starts(texts), strict=True)]
+        yield calls, [[part] for part in scores.split([text.shape[1] for text in texts], dim=1)]
+
+
+def _encoder_decoder(manifest: dict[str, Any], module: torch.nn.Module) -> Iterator[Session]:
+    """A text or speech for the encoder, and six tokens one after the other. The decoder gets eager PyTorch's states."""
+    config = manifest["model"]["huggingface"]["config"]
+    for length in (1, 7, 32):
+        numbers = torch.Generator().manual_seed(length)
+        [source] = _texts(numbers, length)
+        if "num_mel_bins" in config:
+            source = torch.randn(1, config["num_mel_bins"], 2 * config["max_source_positions"], generator=numbers)
+        texts = _texts(numbers, *[1] * 6)
+        states = module.get_encoder()(source).last_hidden_state
+        scores = module(source, decoder_input_ids=torch.cat(texts, dim=1), use_cache=False).logits[0]
+        calls: list[Call] = [("encoder", [source])]
+        calls += [("text_decoder", [text, states, at]) for text, at in zip(texts, _starts(texts), strict=True)]
+        yield calls, [[states], *([part] for part in scores.split(1))]
+
+
+def _image_text(manifest: dict[str, Any], module: Any) -> Iterator[Session]:
+    """An image and a text, each with its encoder. The runner's tests in test_image_text.py compare their use."""
+    config = manifest["model"]["huggingface"]["config"]
+    size, numbers = config["vision_config"]["image_size"], torch.Generator().manual_seed(0)
+    image = torch.randn(1, 3, size, size, generator=numbers)
+    pixels = image.unsqueeze(0) if "scale_factor" in config else image  # SmolVLM takes several images
+    features = torch.cat(list(module.get_image_features(pixel_values=pixels, return_dict=True).pooler_output))
+    [before, after] = _texts(numbers, 5, 7)
+    places = torch.full((1, len(features)), config["image_token_id"])
+    ids = torch.cat([before, places, after], dim=1)
+    types = {} if "scale_factor" in config else {"token_type_ids": (ids == config["image_token_id"]).long()}
+    scores = module(input_ids=ids, pixel_values=pixels, **types).logits
+    # Some decoders take a last value that says which embeddings belong to an image.
+    marks = 0 if "scale_factor" in config else 1
+    parts = [module.get_input_embeddings()(before), features[None], module.get_input_embeddings()(after)]
+    marked = [torch.nn.functional.pad(part, (0, marks), value=float(at == 1)) for at, part in enumerate(parts)]
+    calls: list[Call] = [("vision_encoder", [image]), ("token_embedding", [after])]
+    calls += [("text_decoder", [part, at]) for part, at in zip(marked, _starts(marked), strict=True)]
+    ends = [int(at) - 1 for at in _starts(marked)[1:]] + [ids.shape[1] - 1]
+    yield calls, [[marked[1]], [marked[2]], *([scores[:, end]] for end in ends)]
+
+
+_SESSIONS: dict[str | None, Callable[[dict[str, Any], Any], Iterator[Session]]] = {
+    None: _plain,
+    "text-generation": _decoder,
+    "seq2seq": _encoder_decoder,
+    "speech-to-text": _encoder_decoder,
+    "image-text-to-text": _image_text,
+}
+
+
+def _texts(numbers: torch.Generator, *lengths: int) -> list[torch.Tensor]:
+    """Texts of random tokens. The last token of the vocabulary stands for an image."""
+    return [torch.randint(3, 255, (1, length), generator=numbers) for length in lengths]
+
+
+def _starts(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The position at which each part begins, int64 [1]."""
+    lengths = itertools.accumulate((part.shape[1] for part in parts[:-1]), initial=0)
+    return [torch.tensor([length]) for length in lengths]
 
 
 def _random(example: dict[str, Any], numbers: torch.Generator) -> torch.Tensor:
     if example.get("dtype") == "int64":
         return torch.randint(250, example["shape"], generator=numbers)
     return torch.randn(example["shape"], generator=numbers)
-
-
-def _eager(manifest: dict[str, Any], module: torch.nn.Module, calls: list[Call]) -> list[list[torch.Tensor]]:
-    """The outputs of each call. A decoder reads all tokens so far, without a cache."""
-    with torch.no_grad():
-        if _is_decoder(manifest):
-            ids = torch.cat([inputs[0] for _, inputs in calls], dim=1)
-            scores, ends, start = module(input_ids=ids).logits, [], 0
-            for _, inputs in calls:
-                ends.append([scores[:, start : start + inputs[0].shape[1]]])
-                start += inputs[0].shape[1]
-            return ends
-        names = list(manifest["methods"]["forward"].get("example_kwargs", {}))
-        [(_, inputs)] = calls
-        count = len(inputs) - len(names)
-        keywords = dict(zip(names, inputs[count:], strict=True))
-        return [_tensors(module(*inputs[:count], **keywords))]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -187,34 +234,46 @@ Measured with ExecuTorch {executorch}, torch {torch} and transformers {transform
 """
 
 
-def page(rows: list[Row]) -> str:
-    """The text of docs/gallery.md."""
+def page(rows: list[str]) -> str:
+    """The text of docs/gallery.md with these rows of its table."""
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in _MEASURED_WITH}
-    lines = [_PAGE.format(**versions, machine=platform.machine())]
-    for row in rows:
-        cells = [
-            f"[{row.name}](../examples/gallery/{row.name}.yaml)",
-            row.about.rstrip("."),
-            f"{row.seconds:.0f} s",
-            f"{row.size / 1000:.0f} kB",
-            f"{row.delegated} of {row.operators}",
-            f"{row.difference:.0e}",
-            "right" if row.right else "wrong",
-        ]
-        lines.append(f"| {' | '.join(cells)} |\n")
-    return "".join(lines)
+    return "".join([_PAGE.format(**versions, machine=platform.machine()), *rows])
 
 
-def main() -> int:
-    """Measures every program and writes the page. The exit code is 1 if one is wrong."""
-    rows = []
-    for name in NAMES:
+def _line(row: Row) -> str:
+    cells = [
+        f"[{row.name}](../examples/gallery/{row.name}.yaml)",
+        row.about.rstrip("."),
+        f"{row.seconds:.0f} s",
+        f"{row.size / 1000:.0f} kB",
+        f"{row.delegated} of {row.operators}",
+        f"{row.difference:.0e}",
+        "right" if row.right else "wrong",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _rows_of_page() -> dict[str, str]:
+    """The rows of the page as it is, by the name of their manifest."""
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| [")]
+    return {line.partition("]")[0].removeprefix("| ["): f"{line}\n" for line in lines}
+
+
+def main(arguments: list[str]) -> int:
+    """Measures programs and writes the page. The exit code is 1 if one is wrong.
+
+    Args:
+        arguments: The names of the manifests to measure; the page keeps its other rows. Without names, all of them.
+    """
+    cells, right = _rows_of_page() if arguments else {}, True
+    for name in arguments or NAMES:
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(measure(name, Path(scratch)))
-            print(rows[-1], file=sys.stderr, flush=True)
-    PAGE.write_text(page(rows), "utf-8")
-    return 0 if all(row.right for row in rows) else 1
+            row = measure(name, Path(scratch))
+            print(row, file=sys.stderr, flush=True)
+            cells[name], right = _line(row), right and row.right
+    PAGE.write_text(page([cells[name] for name in NAMES]), "utf-8")
+    return 0 if right else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -180,3 +180,12 @@ def test_the_command_line_makes_the_same_bytes(
         file = ours.with_suffix(f".{suffix}").name
         made = checkout.output(f"examples/{program}").with_name(file)
         assert sha256(made) == sha256(ours.with_name(file)), file
+
+
+@pytest.mark.rotates(days=3)
+def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Workspace) -> None:
+    """All of them together take minutes: `//examples/...` leaves them out."""
+    checkout.build("//examples/gallery:all_programs", "--nobuild")
+    assert not list((checkout.directory / "bazel-bin/examples/gallery").glob("*.pte"))
+    checkout.build("//examples/gallery:lstm")
+    assert checkout.output("examples/gallery/lstm.pte").stat().st_size > 100_000

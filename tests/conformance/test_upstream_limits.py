@@ -127,6 +127,38 @@ def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x.nonzero()), X)
 
 
+@probe("memory-formats")
+def _(run: Run) -> bool:
+    image = torch.arange(64.0).reshape(1, 2, 4, 8)
+    mixed = Net(lambda self, x: x.to(memory_format=torch.channels_last) * 2)
+    return fails("execute() failed", lambda: run(mixed, image)) and differs(
+        run, Net(lambda self, x: x.to(memory_format=torch.channels_last).flip(2)), image
+    )
+
+
+@probe("volumes")
+def _(run: Run) -> bool:
+    return fails("execute() failed", lambda: run(nn.Conv3d(1, 1, 2), torch.ones(1, 1, 3, 3, 3)))
+
+
+@probe("aliases-of-formats")
+def _(run: Run) -> bool:
+    cut = Net(lambda self, x: x.to(memory_format=torch.channels_last).relu()[:, :, :8])
+    return fails("execute() failed", lambda: run(cut, torch.ones(1, 2, 8, 8)))
+
+
+@probe("images-without-batch")
+def _(run: Run) -> bool:
+    partitioners = (XnnpackPartitioner(),)
+    return fails("ChannelsLast", lambda: lower(nn.MaxPool2d(2), torch.ones(3, 8, 8), partitioners=partitioners))
+
+
+@probe("bucketize")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: torch.bucketize(x, self.ends), ends=torch.tensor([0.0, 1.0]))
+    return fails("is not in Core ATen opset", lambda: lower(net, X))
+
+
 @probe("remainder")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x % 3), X.long())

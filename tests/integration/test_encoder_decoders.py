@@ -207,13 +207,6 @@ SMALL_BART = {
     "decoder_ffn_dim": 16,
     "max_position_embeddings": 16,
 }
-SPEECH = {
-    **{key: value for key, value in SMALL_BART.items() if key != "max_position_embeddings"},
-    "model_type": "speech_to_text",
-    "input_feat_per_channel": 16,
-    "conv_channels": 16,
-    "max_target_positions": 16,
-}
 MOONSHINE = {
     "model_type": "moonshine",
     "vocab_size": 32,
@@ -223,6 +216,21 @@ MOONSHINE = {
     "decoder_num_hidden_layers": 1,
     "encoder_num_attention_heads": 2,
     "decoder_num_attention_heads": 2,
+}
+GEMMA_PART = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+T5_GEMMA = {  # the limits are those of its parts
+    "model_type": "t5gemma",
+    "vocab_size": 32,
+    "encoder": {**GEMMA_PART, "max_position_embeddings": 16},
+    "decoder": {**GEMMA_PART, "max_position_embeddings": 12},
 }
 INPUTS = {
     "encoder": {"example_inputs": [{"shape": [1, 4000]}]},
@@ -277,9 +285,24 @@ INPUTS = {
             "nothing says which token a text of the decoder begins with",
         ),
         (
-            {"task": "speech-to-text", "config": SPEECH, "cache": {"max_length": 8}},
+            {"task": "speech-to-text", "config": MOONSHINE, "cache": {"max_length": 8}},
             {},
             "does not say the shape of this input\n    write `example_inputs` for `encoder` and for `text_decoder`",
+        ),
+        (
+            {"task": "seq2seq", "config": T5_GEMMA, "max_source_length": 17, "cache": {"max_length": 12}},
+            {},
+            "max_source_length 17 is more than the configuration's `max_position_embeddings` 16\n    write 16 or less",
+        ),
+        (
+            {"task": "seq2seq", "config": T5_GEMMA, "max_source_length": 16, "cache": {"max_length": 13}},
+            {},
+            "cache.max_length 13 is more than the configuration's `max_position_embeddings` 12\n    write 12 or less",
+        ),
+        (
+            {"task": "speech-to-text", "config": CONFIGS["whisper"], "cache": {"max_length": 8}},
+            {"runner": "executorch-asr/v1", "model_keys": {"dtype": "float16"}},
+            "the runner gives images and features in float32 or bfloat16, and the model is in float16",
         ),
         (
             {"task": "speech-to-text", "config": MOONSHINE, "cache": {"max_length": 8}},
@@ -291,8 +314,75 @@ INPUTS = {
 def test_what_cannot_be_a_program_is_named(
     huggingface: dict[str, Any], keys: dict[str, Any], message: str, build: Build
 ) -> None:
-    manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}, **keys}
-    outcome = build(json.dumps(manifest))
+    model_keys = {"huggingface": huggingface, **keys.pop("model_keys", {})}
+    outcome = build(json.dumps({"schema": "executorch-model/v1", "name": "net", "model": model_keys, **keys}))
     assert outcome.code in (1, 2)
     assert message in outcome.err
     assert "Traceback" not in outcome.err
+
+
+_WIDE = {"vocab_size": VOCABULARY, "d_model": 32, "is_encoder_decoder": True}
+_OF_BART: dict[str, Any] = {
+    **_WIDE,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 3,
+    "forced_eos_token_id": None,
+}
+_OF_T5: dict[str, Any] = {**_WIDE, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 4}
+TYPES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("bart", "m2m_100", "marian", "mbart", "pegasus"), _OF_BART),
+    **dict.fromkeys(("mt5", "t5", "umt5"), _OF_T5),
+    "speech_to_text": {
+        **{key: value for key, value in _OF_BART.items() if key != "max_position_embeddings"},
+        "input_feat_per_channel": 16,
+        "conv_channels": 16,
+        "max_source_positions": 40,
+        "max_target_positions": 32,
+    },
+}
+
+
+@pytest.mark.rotates(days=3)
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_path: Path) -> None:
+    """The scores of a text of four tokens, one after the other."""
+    config, is_speech = {"model_type": kind, **TYPES[kind]}, kind == "speech_to_text"
+    auto = transformers.AutoModelForSpeechSeq2Seq if is_speech else transformers.AutoModelForSeq2SeqLM
+    made = auto.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in (each for each in made.parameters() if each.dim() > 1):
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    save_file({key: value.clone() for key, value in made.state_dict().items()}, tmp_path / "model.safetensors")
+    task: dict[str, Any] = {"task": "seq2seq", "max_source_length": 20}
+    if is_speech:
+        task = {"task": "speech-to-text"}
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {
+            "huggingface": {**task, "config": config, "cache": {"max_length": 16}},
+            "weights": "model.safetensors",
+        },
+        "defaults": {"partitioners": ["xnnpack"]},
+    }
+    (tmp_path / "model.yaml").write_text(json.dumps(manifest))
+    commands.build(tmp_path / "model.yaml", tmp_path / "out")
+    inputs = torch.randn(1, 40, 16, generator=numbers) if is_speech else tokens(9, vocab_size=VOCABULARY, seed=1)
+    text = torch.tensor([[3, 7, 9, 4]])
+    [[[states]]] = run(tmp_path / "out/net.pte", [[("encoder", [inputs])]], tmp_path)
+    calls = [("text_decoder", [text[:, i : i + 1], states, torch.tensor([i])]) for i in range(text.shape[1])]
+    [outputs] = run(tmp_path / "out/net.pte", [calls], tmp_path)
+    with torch.no_grad():
+        expected = made(inputs, decoder_input_ids=text, use_cache=False).logits[0]
+    actual = torch.cat([scores for (scores,) in outputs])
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))

@@ -301,6 +301,17 @@ def test_changed_keys_reach_nested_and_renamed_configurations(
     assert reads(config) in [(3, 8, 8), 8]
 
 
+def test_a_key_without_a_default_that_the_model_reads_is_taken(tmp_path: Path) -> None:
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model.huggingface_config import make_config
+    from etbuild.plan.parts import ConfigFile
+
+    transformers.DebertaV2Config().save_pretrained(tmp_path)
+    for wanted in ({"position_buckets": 16}, ConfigFile("config.json", {"position_buckets": 16})):
+        made = make_config(transformers, transformers.DebertaV2Model, wanted, Inputs(roots=[tmp_path]))
+        assert made.position_buckets == 16
+
+
 def test_a_configuration_that_is_not_a_mapping_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2

@@ -68,6 +68,13 @@ def strangers(*arguments):
 
 def failing(*arguments):
     raise ValueError("not today")
+
+def failing_later(method, program):
+    def walk(graph_module):
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function":
+                raise ValueError("not for any node")
+    return [walk]
 """
 
 
@@ -146,6 +153,14 @@ def test_wrong_and_failing_passes_are_named(make: Any) -> None:
     made = make(passes(executorch=["failing"]))
     assert made.code == 1
     assert "passes.executorch[0]: `passes:failing` failed at passes.py:45, in failing: ValueError" in made.err
+
+
+def test_a_failing_pass_names_no_line_of_the_model(make: Any) -> None:
+    """It fails while it looks at a node of the graph, which need not be the cause."""
+    made = make(passes(edge=["failing_later"]))
+    assert made.code == 1
+    assert "not for any node" in made.err
+    assert "model.py" not in made.err
 
 
 def test_a_callable_that_is_not_there(make: Any) -> None:

@@ -54,6 +54,18 @@ class Net(torch.nn.Module):
     def spread(self, x):
         return self.codes.unsqueeze(0).expand(2, 4).repeat(2, 1).select(0, 1)
 
+    def turn(self, x):
+        return x.to(memory_format=torch.channels_last).flip(2)
+
+    def double(self, x):
+        return x.to(memory_format=torch.channels_last) * 2
+
+    def film(self, x):
+        return torch.nn.functional.conv3d(x, torch.ones(1, 1, 2, 2, 2))
+
+    def crop(self, x):
+        return x.to(memory_format=torch.channels_last).relu()[:, :, :4]
+
 def create():
     return Net()
 """
@@ -93,6 +105,7 @@ LIMITS = [
     ("wrap", [4], "its kernel of `aten::remainder.Scalar_out` gives a wrong result for integers of different signs"),
     ("read", [4], "its kernel of `dim_order_ops::_to_dim_order_copy.out` does not take uint16"),
     ("join", [4], "its kernel of `aten::cat.out` does not take uint16"),
+    ("film", [1, 1, 3, 3, 3], "its kernel of `aten::convolution.out` takes no tensors of 5 dimensions"),
     ("multiply", [4], "its kernel of `aten::mul.out` does not take uint16"),
 ]
 
@@ -268,3 +281,25 @@ def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) ->
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("note: the kernels of the runtime are not checked") == 1
+
+
+@pytest.mark.rotates(days=2)
+@pytest.mark.parametrize(("method", "operator"), [("turn", "aten::flip.out"), ("double", "aten::mul.out")])
+def test_a_kernel_that_does_not_know_a_memory_format_fails_the_build(build: Build, method: str, operator: str) -> None:
+    """One computes wrong numbers, and the other fails when it runs."""
+    refused = build(manifest(method, [1, 2, 4, 8]), model=MODEL)
+    assert refused.code == 1
+    assert f"its kernel of `{operator}` fails or computes wrong numbers for tensors in the format" in refused.err
+    assert "leave out `memory_format=torch.channels_last` in the model" in refused.err
+    assert "in " + method in refused.err
+    made = build(manifest(method, [1, 2, 4, 8], ALLOWED), model=MODEL)
+    assert made.code == 0, made.err
+    image = torch.arange(64.0).reshape(1, 2, 4, 8)
+    assert not agrees(made, method, image), "ExecuTorch has fixed this: remove it from `runtime_limits`"
+
+
+def test_kernels_of_one_memory_format_are_right(build: Build) -> None:
+    """The crop leaves out nothing, so that it is an alias, which ExecuTorch's kernel would refuse."""
+    made = build(manifest("crop", [1, 2, 4, 8]), model=MODEL)
+    assert made.code == 0, made.err
+    assert agrees(made, "crop", torch.arange(64.0).reshape(1, 2, 4, 8) - 30)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save
 
 from etbuild.cache.store import Cache
 
@@ -45,6 +47,14 @@ def test_a_second_build_that_fails_is_reported(build: Build) -> None:
     assert made.code == 1
     assert "a second build failed" in made.err
     assert "not for you" in made.err
+
+
+def test_a_file_that_no_second_build_can_name_is_told(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "a=b.safetensors").write_bytes(save({"linear.weight": torch.ones(4, 8), "linear.bias": torch.ones(4)}))
+    manifest = PORTABLE.replace('factory: "model:create"', 'factory: "model:create"\n  weights: a=b.safetensors')
+    made = verified(build, EXACT, manifest, "--root", str(tmp_path))
+    assert made.code == 2
+    assert "model.weights: `a=b.safetensors` has a `=`, so that no second build can name it" in made.err
 
 
 @pytest.mark.rotates(days=2)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save
 
 from tests.helpers.worker_client import descendants, wait_until
 
@@ -24,10 +26,10 @@ QUIET_SECONDS = 2.0  # longer than a watch needs to notice a change
 class Watch:
     """A running `etbuild watch`."""
 
-    def __init__(self, root: Path, out: str) -> None:
+    def __init__(self, root: Path, out: str, manifest: str = MANIFEST) -> None:
         self.root = root
         self.out = out
-        (root / "model.yaml").write_text(MANIFEST)
+        (root / "model.yaml").write_text(manifest)
         (root / "model.py").write_text(MODEL)
         command = [sys.executable, "-m", "etbuild", "watch", str(root / "model.yaml")]
         command += ["-o", str(root / out), "--cache-dir", str(root / ".cache")]
@@ -117,8 +119,46 @@ def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch
     assert unfinished(watch) == []
 
 
-def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "etbuild", "watch", str(tmp_path / "nowhere/model.yaml")]
+@pytest.mark.rotates(days=2, part=0)
+def test_a_change_behind_a_link_is_built(tmp_path: Path) -> None:
+    """As in the cache of a hub: the link stays, and the file that it leads to changes or is replaced."""
+    hub, root = tmp_path / "hub", tmp_path / "project"
+    for directory in (hub, root):
+        directory.mkdir()
+
+    def weights(value: float) -> bytes:
+        content: bytes = save({"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)})
+        return content
+
+    (hub / "blob").write_bytes(weights(1.0))
+    (root / "net.safetensors").symlink_to(hub / "blob")
+    manifest = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.safetensors')
+    running = Watch(root, ".", manifest)
+    try:
+        assert "error" not in running.turn()
+        programs = {running.program()}
+        (hub / "other").write_bytes(b"nothing reads this")
+        running.assert_quiet()
+        (hub / "blob").write_bytes(weights(2.0))
+        assert f"changed: {hub / 'blob'}" in running.turn()
+        programs.add(running.program())
+        (hub / "next").write_bytes(weights(3.0))
+        (hub / "next").replace(hub / "blob")
+        running.turn()
+        programs.add(running.program())
+        (hub / "blob").write_bytes(weights(4.0))
+        running.turn()
+        programs.add(running.program())
+        assert len(programs) == 4
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+@pytest.mark.parametrize("name", ["nowhere/model.yaml", "missing.yaml"])
+def test_a_manifest_that_is_not_there_is_told_before_torch_is_imported(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "etbuild", "watch", str(tmp_path / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no such file or directory" in done.stderr
+    assert "executorch" not in [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]

@@ -116,9 +116,19 @@ def test_an_encoder_and_a_decoder_have_a_task(
     assert "generate" not in said
 
 
-def test_a_model_for_images_and_text_has_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "vision"),
+    [
+        ("llava", "LlavaForConditionalGeneration", {}),
+        ("gemma3", "Gemma3ForConditionalGeneration", {"model_type": "siglip_vision_model"}),
+        ("smolvlm", "SmolVLMForConditionalGeneration", {"model_type": "smolvlm_vision"}),
+    ],
+)
+def test_a_model_for_images_and_text_has_a_task(
+    kind: str, name: str, vision: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = {"max_position_embeddings": 96, "eos_token_id": 1}
-    config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "vision_config": {}}
+    config = {"architectures": [name], "model_type": kind, "vision_config": vision}
     source = folder(tmp_path / "net", {**config, "text_config": text})
     manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
     huggingface = manifest["model"]["huggingface"]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs, is_file
+from etbuild.manifest.tasks import IMAGE_TOWERS
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,6 @@ _RUNNERS = {
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
-_WITH_IMAGES, _TOWERS = ("llava",), ("clip_vision_model", "siglip_vision_model")  # these are tried
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 _TRIES = 60  # this many combinations of inputs are tried on a module
@@ -392,17 +392,19 @@ def _is_composed(config: dict[str, Any]) -> bool:
     return config.get("is_encoder_decoder") is True or any(key.endswith("_config") for key in config)
 
 
+def _sees_images(config: dict[str, Any]) -> bool:
+    """Whether a model is one of those that `task: image-text-to-text` knows."""
+    text, vision = config.get("text_config"), config.get("vision_config")
+    towers = IMAGE_TOWERS.get(str(config.get("model_type")), ())
+    if not (isinstance(text, dict) and isinstance(vision, dict) and towers):
+        return False
+    return vision.get("model_type", towers[0]) in towers  # the first is transformers' default
+
+
 _TASKS = (
     _Task(lambda kind, config: "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")), _decoder),
     _Task(lambda kind, config: config.get("model_type") == "whisper" and kind == _WHISPER, _speech_to_text),
-    _Task(
-        lambda kind, config: (
-            config.get("model_type") in _WITH_IMAGES
-            and {"text_config", "vision_config"} <= config.keys()
-            and config["vision_config"].get("model_type", _TOWERS[0]) in _TOWERS  # the first is transformers' default
-        ),
-        _image_text_to_text,
-    ),
+    _Task(lambda kind, config: _sees_images(config), _image_text_to_text),
     _Task(lambda kind, config: config.get("model_type") in _SEQ2SEQ and kind.endswith(_WRITERS), _seq2seq),
     _Task(
         lambda kind, config: not _is_composed(config) and "conv_dim" in config and "feat_proj_dropout" in config,

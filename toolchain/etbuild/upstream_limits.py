@@ -63,6 +63,42 @@ LIMITS = (
         "executorch: kernels/portable/cpu/op_nonzero.cpp",
     ),
     UpstreamLimit(
+        "memory-formats",
+        "Some kernels read tensors in the format channels_last as if they were row-major, and most refuse them beside "
+        "row-major tensors, such as numbers.",
+        ERROR,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu",
+    ),
+    UpstreamLimit(
+        "volumes",
+        "The kernel of `convolution` takes images and signals, and no volumes (Conv3d): the method fails when it runs.",
+        NOTE,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
+    ),
+    UpstreamLimit(
+        "aliases-of-formats",
+        "The kernel of `alias_copy` refuses a tensor in the format channels_last.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "executorch: kernels/portable/cpu/op_alias_copy.cpp",
+    ),
+    UpstreamLimit(
+        "images-without-batch",
+        "XNNPACK's partitioner takes `max_pool2d` and `avg_pool2d` of images without a batch, and then lowering fails.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "bucketize",
+        "Neither PyTorch decomposes `bucketize` into core ATen operators, nor does ExecuTorch accept it.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "torch: torch/_decomp",
+    ),
+    UpstreamLimit(
         "remainder",
         "The kernels of `remainder` give integers the sign of the dividend, where PyTorch gives that of the divisor.",
         NOTE,

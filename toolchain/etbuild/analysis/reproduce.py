@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild.errors import BuildError
+from etbuild.errors import BuildError, InputError
 from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
@@ -47,6 +47,7 @@ def verify(
 
     Raises:
         BuildError: The second build failed, or its result differs. Names the first artifact, section and field.
+        InputError: The second build cannot name a file.
     """
     from etbuild.analysis.program_diff import first_difference
 
@@ -68,6 +69,9 @@ def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: I
         artifacts.replace(root / name, canonical_json(plan))
     names = {**weights_names(lower_plan.weights), **export_plan.data_names}
     data = with_declared(inputs, names)
+    for name, path in data.items():
+        if "=" in name:
+            raise InputError.at(path, f"`{name}` has a `=`, so that no second build can name it", "rename the file")
     declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from etbuild.cli import build
-from etbuild.cli.options import add_parser, declared
+from etbuild.cli.options import add_parser, declared, settings
+from etbuild.cli.options import inputs as declared_inputs
 from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
@@ -35,10 +38,12 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.worker.warm_up import warm
 
     check_current_directory()
-    changes = _changes(options)
+    if find_spec("watchfiles") is None:
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", "pip install 'etbuild[watch]'")
+    places = _places(options)
     warm("build")
     try:
-        for changed in changes:
+        for changed in _changes(options, places):
             for path in sorted(changed):
                 print(f"changed: {printable(str(path))}", file=sys.stderr)
             for manifest in options.manifests:
@@ -76,31 +81,70 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     return task
 
 
-def _changes(options: argparse.Namespace) -> Iterator[set[str]]:
-    """Yields sets of changed files. The first set is empty: every change after it is reported."""
-    try:
-        from watchfiles import watch
-    except ImportError:
-        hint = "pip install 'etbuild[watch]'"
-        raise InputError.of("`etbuild watch` needs the package `watchfiles`", hint) from None
+def _places(options: argparse.Namespace) -> set[Path]:
+    """The directories to watch: those of the manifests and of the declared files, and each `--root`.
+
+    Raises:
+        InputError: A file or a directory is missing.
+    """
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
     directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
-    missing = [path for path in (*directories, *files) if not path.exists()]
+    missing = [path for path in (*sorted(directories), *options.manifests, *sorted(files)) if not path.exists()]
     if missing:
         raise InputError.of(f"{missing[0]}: no such file or directory")
+    return directories | {file.parent for file in files}
 
-    places = directories | {file.parent for file in files}
+
+def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
+    """The files behind links among the data that the manifests name, each with its inode: a watch of the links sees no
+    change of their content. None of a manifest that is wrong, or that names a file that is missing."""
+    from etbuild.inputs.checkpoints import each_with_shards
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    found: set[tuple[Path, int]] = set()
+    for manifest in options.manifests:
+        with suppress(EtbuildError, OSError):
+            inputs = declared_inputs(options, [manifest.parent, *options.root])
+            for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
+                for name, files in each_with_shards(from_manifest(loaded.data).data_names, inputs).items():
+                    paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
+                    targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}
+                    found |= {(target, target.stat().st_ino) for target in targets}
+    return frozenset(found)
+
+
+def _changes(options: argparse.Namespace, places: set[Path]) -> Iterator[set[str]]:
+    """Yields sets of changed files. The first set is empty: every change after it is reported.
+
+    Args:
+        options: The options of the command.
+        places: The directories to watch.
+    """
+    from watchfiles import watch
+
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places
 
     def matters(change: object, name: str) -> bool:
         return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
 
-    started = False
-    for changed in watch(*places, watch_filter=matters, rust_timeout=200, yield_on_timeout=True):
-        if changed or not started:
+    linked, waiting = _linked(options), set[str]()
+    while True:
+        started = False
+        for changed in watch(
+            *places, *{path for path, _ in linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
+        ):
+            names = {name for _, name in changed}
+            if started and not names:
+                continue
+            now = _linked(options) if started else linked
+            if now != linked:  # a watch of a file ends when another file takes its place
+                linked, waiting = now, names
+                break
             started = True
-            yield {name for _, name in changed}
+            yield names | waiting
+            waiting = set()
 
 
 def _matters(name: str) -> bool:
@@ -110,4 +154,5 @@ def _matters(name: str) -> bool:
     is_output = any(
         part == "__pycache__" or part.startswith(".etbuild-") or part.endswith(".tokenizer") for part in path.parts
     )
-    return not is_output and not path.is_dir() and not path.name.startswith(".") and not name.endswith(_MADE)
+    is_directory = path.is_dir() and not path.is_symlink()  # what a link leads to may change
+    return not is_output and not is_directory and not path.name.startswith(".") and not name.endswith(_MADE)

@@ -48,6 +48,22 @@ _INTEGERS = (ScalarType.BYTE, ScalarType.CHAR, ScalarType.SHORT, ScalarType.INT,
 _PORTABLE = ("aten", "dim_order_ops")  # their kernels select code by dtype; other namespaces have their own kernels
 
 
+_CHANNELS_LAST = ([0, 2, 3, 1], [0, 2, 3, 4, 1])
+"""The dimensions of images and of volumes in the format channels_last, from the outermost one in memory."""
+_ROW_MAJOR = frozenset(
+    {
+        "aten::cat.out",
+        "aten::constant_pad_nd.out",
+        "aten::flip.out",
+        "aten::full_like.out",
+        "aten::index.Tensor_out",
+    }
+)
+"""The operators whose kernels fail or compute wrong numbers even if all tensors are in the format channels_last."""
+_MIXES_FORMATS = frozenset({"aten::convolution.out", "aten::var.correction_out"})
+"""The operators whose kernels may compute with tensors of several formats."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """Something in a program that the runtime cannot do, or does wrongly.
@@ -144,7 +160,31 @@ def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Li
         yield Limit(method, what, "write `x - x // y * y`, unless no value is negative")
 
 
-_CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (_uint16, _nonzero, _remainder)
+def _volumes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Finds convolutions of volumes, such as those of videos."""
+    if operator == "aten::convolution.out" and len(tensors[0].sizes) > 4:
+        what = f"its kernel of `{operator}` takes no tensors of {len(tensors[0].sizes)} dimensions, so the method fails"
+        yield Limit(method, what, "write it with convolutions of 2 dimensions, or link a kernel into the application")
+
+
+def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Finds tensors in the memory format channels_last. Most kernels compute with such tensors if all tensors have this
+    format. If not, most kernels refuse when they run, and some read the elements in a wrong order."""
+    channels_last = {list(tensor.dim_order) in _CHANNELS_LAST for tensor in tensors}
+    fits = operator in _MIXES_FORMATS or (False not in channels_last and operator not in _ROW_MAJOR)
+    if operator.startswith("aten::") and True in channels_last and not fits:
+        what = f"its kernel of `{operator}` fails or computes wrong numbers for tensors in the format channels_last"
+        hint = "leave out `memory_format=torch.channels_last` in the model: a backend chooses the format that it needs"
+        yield Limit(method, what, hint, wrong=True)
+
+
+_CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
+    _uint16,
+    _nonzero,
+    _remainder,
+    _volumes,
+    _memory_formats,
+)
 
 
 def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:

@@ -19,7 +19,15 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
-from etbuild.export import assignments, derived_dims, example_values, method_results, pt2_file, strict_names
+from etbuild.export import (
+    assignments,
+    core_operators,
+    derived_dims,
+    example_values,
+    method_results,
+    pt2_file,
+    strict_names,
+)
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -164,6 +172,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     assigned.check(program, entry)
     method_results.check(program, entry)
     method_results.make_plain(program)
+    core_operators.write(program)
     if strict:
         strict_names.restore(program, module)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -286,6 +295,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         program = pt2_file.load(archive)
         derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
+        core_operators.write(program)
         return _bound(program)
 
 

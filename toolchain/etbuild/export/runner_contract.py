@@ -6,7 +6,10 @@ that are missing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files import json_file, regular_files
@@ -36,6 +39,10 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     config = encoder_decoder.decoder_config(module.config)
     settings = _generation_config(wanted, inputs)
     decoder = "forward" if runner.contract == "executorch-llm/v1" else "text_decoder"
+    if runner.contract != "executorch-llm/v1":
+        _check_dtype(wanted, module)
+    if runner.contract == "executorch-multimodal/v1":
+        _check_embedding(export_plan.methods)
     found = {
         **_lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), wanted.cache),
         **_ids(settings, (config, module.config), runner.said),
@@ -52,6 +59,30 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
         hint = f"add `generation_config: generation_config.json` to the model, or `{start}` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which token a text of the decoder begins with", hint)
     return {name: value for name, value in sorted(found.items()) if name not in runner.said}
+
+
+def _check_dtype(wanted: HuggingFace, module: Any) -> None:
+    """Checks that the runner can give images or features in the dtype of the encoder.
+
+    Raises:
+        InputError: The encoder takes images or features in float16, which the runners do not convert to.
+    """
+    if wanted.task != "seq2seq" and module.dtype == torch.float16:
+        message = "the runner gives images and features in float32 or bfloat16, and the model is in float16"
+        raise InputError.at(("model", "dtype"), message, "write `dtype: float32`, or leave out `runner`")
+
+
+def _check_embedding(methods: Mapping[str, ExportMethod]) -> None:
+    """Checks that every text that the decoder takes has embeddings.
+
+    Raises:
+        InputError: `token_embedding` takes fewer lengths than `text_decoder`.
+    """
+    (longest, least, step), (needed, _, _) = _range(methods["token_embedding"]), _range(methods["text_decoder"])
+    if longest < needed or least > 1 or step > 1:
+        message = f"`token_embedding` does not take every text that `text_decoder` takes, from 1 to {needed} tokens"
+        hint = "leave out its inputs: the task writes them"
+        raise InputError.at(("methods", "token_embedding"), message, hint)
 
 
 def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> dict[str, object]:

@@ -121,9 +121,8 @@ def _check_encoder_decoder(wanted: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_methods(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Problem]:
-    """Checks that each method has an entry of the task, and that no call is longer than the cache allows."""
-    task, cache = tasks.of(wanted), mapping(wanted, "cache")
-    longest = tasks.longest_call(cache)
+    """Checks that each method has an entry of the task, and that no call is longer than the model is made for."""
+    task = tasks.of(wanted)
     for name, method in mapping(data, "methods").items():
         if not isinstance(method, dict) or "program" in method:
             continue
@@ -133,20 +132,36 @@ def _check_methods(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Pro
             message = f"`task: {wanted['task']}` writes {' and '.join(f'`{each}`' for each in task.entries)}"
             hint = f"name the method like one of them, or write {entries}"
             yield Problem(message, ("methods", name), hint, at_key=True)
-        elif entry in ("forward", "decode"):
-            yield from _check_lengths(method, longest, ("methods", name))
+            continue
+        for index, longest, key in _limits(entry, wanted):
+            yield from _check_lengths(method, index, longest, key, ("methods", name))
 
 
-def _check_lengths(method: Any, longest: int | None, path: DocumentPath) -> Iterator[Problem]:
-    """Checks that the calls of a method are not longer than the longest one that the cache is made for."""
-    if not isinstance(method, dict) or longest is None:
-        return
-    hint = f"write {longest} or less, or a larger `max_seq_length`"
+def _limits(entry: str, wanted: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
+    """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
+    longest, source = tasks.longest_call(mapping(wanted, "cache")), wanted.get("max_source_length")
+    if entry in ("forward", "decode") and longest is not None:
+        yield 0, longest, "max_seq_length"
+    if entry in ("encode", "decode") and wanted.get("task") == "seq2seq" and isinstance(source, int):
+        yield (0 if entry == "encode" else 1), source, "max_source_length"
+
+
+def _check_lengths(method: dict[str, Any], index: int, longest: int, key: str, path: DocumentPath) -> Iterator[Problem]:
+    """Checks that an input is not longer than the model is made for.
+
+    Args:
+        method: The method in the manifest.
+        index: The index of the input.
+        longest: The largest number of tokens.
+        key: The key of the manifest that says this number.
+        path: The document path of the method.
+    """
     places: tuple[tuple[str, tuple[int | str, ...]], ...] = (
-        ("example_inputs", (0, "shape", 1)),
-        ("dynamic_shapes", (0, 1, "max")),
+        ("example_inputs", (index, "shape", 1)),
+        ("dynamic_shapes", (index, 1, "max")),
     )
-    for key, place in places:
-        length = tasks.at(method.get(key), place)
+    for inputs, place in places:
+        length = tasks.at(method.get(inputs), place)
         if isinstance(length, int) and length > longest:
-            yield Problem(f"a call of {length} tokens is longer than {longest}", (*path, key, *place), hint)
+            message = f"a call of {length} tokens is longer than {longest}"
+            yield Problem(message, (*path, inputs, *place), f"write {longest} or less, or a larger `{key}`")

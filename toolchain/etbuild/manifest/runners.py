@@ -114,9 +114,12 @@ def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> 
 
 def _check_integers(name: str, given: str, inputs: list[Any]) -> Iterator[Problem]:
     """Checks the tokens and the position that a runner gives to a method: int64 [1, seq] and int64 [1]."""
-    first = tasks.at(inputs[0], ("shape",))
-    if "tokens" not in given and isinstance(first, list) and len(first) < 2:
-        message = f"the first input of `{name}` needs two dimensions or more: the runner calls it with {given}"
+    first, of_model = (tasks.at(inputs[0], (key,)) for key in ("shape", tasks.OF_MODEL))
+    is_short = isinstance(first, list) and len(first) < 2
+    if "tokens" not in given and (is_short or (name == "text_decoder" and first is None and of_model is None)):
+        message = (
+            f"the first input of `{name}` needs a `shape` of two dimensions or more: the runner calls it with {given}"
+        )
         yield Problem(message, ("methods", name, "example_inputs", 0))
         return
     wanted = [(0, 2, "[1, seq]")] if "tokens" in given else []

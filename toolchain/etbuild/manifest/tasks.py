@@ -143,6 +143,16 @@ def _of_image_text(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, A
     return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [own, None]}
 
 
+IMAGE_TOWERS = {
+    "gemma3": ("siglip_vision_model",),
+    "idefics3": ("idefics3_vision",),
+    "internvl": ("internvl_vision",),
+    "llava": ("clip_vision_model", "siglip_vision_model"),
+    "smolvlm": ("smolvlm_vision",),
+}
+"""The `model_type` of the models that `image-text-to-text` knows, and of their towers for images: the default of
+transformers first. Towers that are missing are not tried, or have a prompt with tokens inside of an image."""
+
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 TASKS = {
     "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {"forward": "forward"}, _of_decoder),

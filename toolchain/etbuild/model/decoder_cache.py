@@ -20,15 +20,26 @@ from etbuild.plan.parts import DecoderCache, HuggingFace
 _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")
 
+Keywords = Callable[[Any, torch.Tensor, Any, torch.Tensor], dict[str, Any]]
+"""Makes the inputs of the original `forward` for one call: of the model, what the new `forward` takes, transformers'
+cache, and the position of the first token, int64 [1]."""
 
-def add(model: Any, wanted: HuggingFace, cache: DecoderCache, takes: str = "input_ids") -> Callable[..., torch.Tensor]:
+
+def _of_tokens(model: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, Any]:
+    del model, cache, position
+    return {"input_ids": tokens}
+
+
+def add(
+    model: Any, wanted: HuggingFace, cache: DecoderCache, keywords: Keywords = _of_tokens
+) -> Callable[..., torch.Tensor]:
     """Adds the buffers of a cache to a decoder.
 
     Args:
         model: The decoder. It is changed in place.
         wanted: What the manifest says about it.
         cache: The cache.
-        takes: What the new `forward` takes: `input_ids`, or `inputs_embeds`, float [1, seq, hidden].
+        keywords: Makes the inputs of the original `forward` besides its cache.
 
     Returns:
         The new `forward` of its class.
@@ -38,7 +49,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache, takes: str = "inpu
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
-    scores = _scores(model, wanted.logits, takes)
+    scores = _scores(model, wanted.logits, keywords)
     return _add_static(model, config, cache, scores) if cache.kind is None else _add_own(model, config, cache, scores)
 
 
@@ -52,23 +63,24 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
         raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
 
-def _scores(model: Any, logits: str | None, takes: str) -> Callable[..., torch.Tensor]:
+def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[..., torch.Tensor]:
     """A function that calls the original `forward` of the model with a cache, and returns its scores.
 
     Raises:
         InputError: The model cannot compute the scores of the last token only.
     """
     original = type(model).forward
-    if logits is None:
-        return lambda self, tokens, cache: (
-            original(self, **{takes: tokens}, past_key_values=cache, use_cache=True).logits
-        )
-    if "logits_to_keep" not in inspect.signature(original).parameters:
+    more: dict[str, Any] = {} if logits is None else {"logits_to_keep": 1}
+    if more.keys() - inspect.signature(original).parameters:
         message = f"`{type(model).__name__}` computes the scores of all tokens"
         raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")
-    return lambda self, tokens, cache: original(
-        self, **{takes: tokens}, past_key_values=cache, use_cache=True, logits_to_keep=1
-    ).logits[:, -1]
+
+    def scores(self: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> torch.Tensor:
+        own = keywords(self, given, cache, position)
+        found: torch.Tensor = original(self, **own, past_key_values=cache, use_cache=True, **more).logits
+        return found[:, -1] if more else found
+
+    return scores
 
 
 def _add_static(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +89,7 @@ def _add_static(model: Any, config: Any, wanted: DecoderCache, scores: Callable[
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         with static_cache.calling(self, cache_position) as cache:
-            result: torch.Tensor = scores(self, input_ids, cache)
+            result: torch.Tensor = scores(self, input_ids, cache, cache_position)
         return result
 
     return forward
@@ -113,7 +125,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         call = custom_attention.Call(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
         with custom_attention.calling(call) as cache:
-            return scores(self, input_ids, cache)
+            return scores(self, input_ids, cache, cache_position)
 
     return forward
 

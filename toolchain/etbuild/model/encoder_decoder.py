@@ -20,8 +20,9 @@ from etbuild.model import static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
 
 _PATH: DocumentPath = ("model", "huggingface")
-_INPUTS = {"seq2seq": "input_ids", "speech-to-text": "input_features"}
-"""The main input of the models of a task, as transformers names it."""
+_TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
+_SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
+"""The keys of configurations for the longest text, as far as it is limited."""
 
 _REFUSED = ("led",)
 """The `model_type` of models whose decoder has no mask for the part of a cache that is not filled yet."""
@@ -139,18 +140,27 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
         )
     takes, task = model.get_encoder().main_input_name, wanted.task or ""
     if (takes == "input_ids") != (task == "seq2seq"):
-        other = next(each for each in _INPUTS if each != task)
+        other = "seq2seq" if takes == "input_ids" else "speech-to-text"
         raise InputError.at((*_PATH, "task"), f"the encoder of `{name}` takes `{takes}`", f"write `task: {other}`")
-    lengths = (
-        ("cache.max_length", cache.max_length, ("max_target_positions", "max_position_embeddings")),
-        ("max_source_length", wanted.max_source_length, ("max_source_positions", "max_position_embeddings")),
-    )
-    for place, length, keys in lengths:
-        found = ((key, getattr(config, key, None)) for key in keys)
-        key, limit = next((each for each in found if each[1] is not None), ("", None))
-        if length is not None and limit is not None and length > limit:
-            message = f"{place} {length} is more than the configuration's `{key}` {limit}"
-            raise InputError.at((*_PATH, *place.split(".")), message, f"write {limit} or less")
+    encoder = getattr(model.get_encoder(), "config", config)
+    _check_length("cache.max_length", cache.max_length, (decoder_config(config), config), _TARGET_LENGTHS)
+    _check_length("max_source_length", wanted.max_source_length, (encoder, config), _SOURCE_LENGTHS)
+
+
+def _check_length(place: str, length: int | None, configs: tuple[Any, ...], keys: tuple[str, ...]) -> None:
+    """Checks a length of the manifest against the first limit that the configurations have.
+
+    Args:
+        place: Where the manifest says the length.
+        length: The length.
+        configs: The configuration of the encoder or decoder, which may be a part of that of the model, and the latter.
+        keys: The keys for such limits.
+    """
+    found = [(key, getattr(config, key, None)) for config in configs for key in keys]
+    key, limit = next((each for each in found if type(each[1]) is int), ("", None))
+    if length is not None and limit is not None and length > limit:
+        message = f"{place} {length} is more than the configuration's `{key}` {limit}"
+        raise InputError.at((*_PATH, *place.split(".")), message, f"write {limit} or less")
 
 
 def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
@@ -164,13 +174,29 @@ def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tenso
     Raises:
         InputError: The configuration does not say its shape.
     """
-    config, positions = model.config, getattr(model.config, "max_source_positions", None)
-    if wanted.of_model == "features":
-        shape = (getattr(config, "num_mel_bins", None), None if positions is None else 2 * positions)
-    else:
-        width = getattr(getattr(model.get_encoder(), "config", config), "hidden_size", None)
-        shape = (positions if wanted.length is None else wanted.length, width)
-    if None in shape:
+    inputs = _features(model) if wanted.length is None else torch.zeros((1, wanted.length), dtype=torch.int64)
+    if inputs is None:
         message = f"the configuration of `{type(model).__name__}` does not say the shape of this input"
         raise InputError.at(path[:2], message, "write `example_inputs` for `encoder` and for `text_decoder`")
-    return torch.zeros((1, *shape), dtype=model.dtype)
+    return inputs if wanted.of_model == "features" else _encoded(model, inputs)
+
+
+def _features(model: Any) -> torch.Tensor | None:
+    """The longest features of speech that the encoder takes, with zeros; None if the configuration does not say it."""
+    config = model.config
+    positions, bins = getattr(config, "max_source_positions", None), getattr(config, "num_mel_bins", None)
+    if positions is not None and bins is not None:  # Whisper
+        return torch.zeros((1, bins, 2 * positions), dtype=model.dtype)
+    bins = getattr(config, "input_feat_per_channel", None)
+    if positions is not None and bins is not None:  # Speech2Text
+        return torch.zeros((1, positions, bins * config.input_channels), dtype=model.dtype)
+    return None
+
+
+def _encoded(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Zeros in the shape of what the encoder returns."""
+    from torch._subclasses import FakeTensorMode
+
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        shape = model.encode(mode.from_tensor(inputs)).shape
+    return torch.zeros(tuple(shape), dtype=model.dtype)

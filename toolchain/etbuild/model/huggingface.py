@@ -46,6 +46,8 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
     seed(first_seed)
     with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration", context.finder):
         config = make_config(transformers, cls, wanted.config, context.inputs)
+        if wanted.task == "image-text-to-text":
+            image_text.check(config)
         model = _model(cls, config, wanted.attention, dtype)
         if wanted.cache is None:
             _return_tensors(model)

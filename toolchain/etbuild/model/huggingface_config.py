@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,10 +71,17 @@ def _check_keys(config: Any, wanted: Mapping[str, Any], path: DocumentPath) -> N
     problems = [
         Problem(f"`{cls.__name__}` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
         for key in wanted
-        if key in config.to_dict() and key not in known
+        if key in config.to_dict() and key not in known and not _is_read(cls, key)
     ]
     if problems:
         raise InputError(problems)
+
+
+def _is_read(config_class: Any, key: str) -> bool:
+    """Whether transformers' code for a model reads a key that has no default, such as DeBERTa's `position_buckets`."""
+    folder = Path(inspect.getfile(config_class)).parent
+    read = re.compile(rf"""config\.{re.escape(key)}\b|["']{re.escape(key)}["']""")
+    return any(read.search(file.read_text("utf-8")) for file in sorted(folder.glob("*_*.py")))
 
 
 def _set(values: dict[str, Any], wanted: Mapping[str, Any], config_class: Any, path: DocumentPath) -> None:
@@ -104,7 +114,8 @@ def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, pa
         defaults = defaults.get(part) or {}
     if not above:  # GPT-2, for example, calls `hidden_size` `n_embd`
         last = config_class.attribute_map.get(last, last)
-    if last not in level and last not in defaults:
+    has_key = last in level or last in defaults or (not above and _is_read(config_class, last))
+    if not has_key:
         hint = did_you_mean(last, {**defaults, **level})
         yield Problem(f"the configuration has no `{key}`", (*path, key), hint, at_key=True)
     level[last] = copy.deepcopy(value)  # a later key may change a part of it

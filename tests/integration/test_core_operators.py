@@ -1,0 +1,80 @@
+"""Operators that the driver writes with core ATen operators compute what PyTorch computes."""
+
+from __future__ import annotations
+
+import json
+from math import inf, nan
+from pathlib import Path
+
+import torch
+from executorch.runtime import Runtime
+
+from tests.helpers import commands
+from tests.helpers.runtime import run
+from tests.integration.conftest import Build
+
+MODEL = """
+import torch
+
+class Buckets(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ends", torch.tensor([-1.0, 0.0, 0.0, 2.0]))
+
+    def forward(self, x):
+        later = torch.bucketize(x, self.ends, right=True)
+        small = torch.bucketize(x, self.ends, out_int32=True)
+        return later, small, torch.nn.functional.one_hot(later, 5).sum(1)
+
+def create():
+    return Buckets()
+"""
+
+
+POOL = """
+import torch
+
+class Pools(torch.nn.Module):
+    def forward(self, image):
+        return torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2)
+
+def create():
+    return Pools()
+"""
+POOLED = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [3, 8, 8]}]}}
+defaults: {partitioners: [xnnpack]}
+"""
+
+
+def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    method = {"example_inputs": [{"shape": [2, 5]}], "dynamic_shapes": [[None, {"dim": "n", "min": 2, "max": 9}]]}
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {"factory": "model:create"},
+        "methods": {"forward": method},
+    }
+    (tmp_path / "model.yaml").write_text(json.dumps(manifest))
+    commands.build(tmp_path / "model.yaml", tmp_path / "out")
+    values = torch.tensor([[-2.0, -1.0, -0.5, 0.0, 0.1, 2.0, 3.0], [nan, inf, -inf, 2.0, 1.0, -0.0, -1.0]])
+    ends = torch.tensor([-1.0, 0.0, 0.0, 2.0])
+    [[[later, small, hot]]] = run(tmp_path / "out/net.pte", [[("forward", [values])]], tmp_path)
+    expected = torch.bucketize(values, ends, right=True)
+    torch.testing.assert_close(later, expected)
+    torch.testing.assert_close(small, torch.bucketize(values, ends, out_int32=True))
+    torch.testing.assert_close(hot, torch.nn.functional.one_hot(expected, 5).sum(1))
+
+
+def test_poolings_of_an_image_without_a_batch_are_lowered_for_xnnpack(build: Build) -> None:
+    made = build(POOLED, model=POOL)
+    assert made.code == 0, made.err
+    image = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([image])
+    expected = (torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

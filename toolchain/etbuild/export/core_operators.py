@@ -1,0 +1,84 @@
+"""Writes operators anew that ExecuTorch does not take as they are, and that PyTorch does not decompose.
+
+Each of them is a limit of upstream in `upstream_limits.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+_aten = torch.ops.aten
+
+Add = Callable[..., Any]
+"""Adds a call of an operator to a graph and returns its node."""
+
+
+def _bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The number of boundaries that are not above each value; for `right=False`, that are below it.
+
+    A boundary is counted unless a comparison holds, so that NaN is above all of them, as in PyTorch.
+    """
+    above = (_aten.gt if right else _aten.ge).Tensor
+    later = add(above, boundaries, add(_aten.unsqueeze.default, given, -1))
+    dtype = torch.int32 if out_int32 else torch.int64
+    return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, later), [-1], dtype=dtype)
+
+
+def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) -> Any:
+    """A pooling of an image without a batch, which XNNPACK fails to lower: of a batch of one image."""
+    pooled = add(operator, add(_aten.unsqueeze.default, image, 0), *options, **named)
+    return add(_aten.squeeze.dim, pooled, 0)
+
+
+def _original(add: Add, given: Any) -> Any:
+    del add
+    return given
+
+
+def _writer(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """What writes an operator anew; None if it stays as it is."""
+    value = node.meta.get("val")
+    if node.target is _aten.bucketize.Tensor:
+        return _bucketize
+    if not isinstance(value, torch.Tensor):
+        return None
+    if node.target in (_aten.max_pool2d.default, _aten.avg_pool2d.default) and value.dim() == 3:
+        return functools.partial(_as_batch, node.target)
+    return _original if node.target is _aten.alias.default and _is_channels_last(value) else None
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    """Whether a tensor is in this memory format. ExecuTorch would copy an alias of it into a row-major tensor, and its
+    kernel refuses to."""
+    kind = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
+    return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
+
+
+def write(program: ExportedProgram) -> None:
+    """Replaces the operators in a program. It is changed in place."""
+    for graph_module in program.graph_module.modules():
+        if isinstance(graph_module, torch.fx.GraphModule):
+            found = [(node, writer) for node in graph_module.graph.nodes if (writer := _writer(node)) is not None]
+            for node, writer in found:
+                _replace(program, graph_module.graph, node, writer)
+            if found:
+                graph_module.recompile()
+
+
+def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Callable[..., Any]) -> None:
+    def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
+        added = graph.call_function(operator, inputs, options)
+        values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in inputs]
+        added.meta = {**node.meta, "val": operator(*values, **options)}
+        return added
+
+    with graph.inserting_before(node):
+        result = writer(add, *node.args, **node.kwargs)
+    node.replace_all_uses_with(result)
+    program.graph_signature.replace_all_uses(node.name, result.name)
+    graph.erase_node(node)
