@@ -13,6 +13,7 @@ from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
 from etbuild.manifest import (
+    adapters,
     example_inputs,
     executorch_options,
     language_model,
@@ -176,6 +177,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     methods = mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
     yield from language_model.check(data)
+    yield from adapters.check(data, _check_input_name)
     yield from runners.check(data)
     yield from _check_tokenizer(data)
     if isinstance(data.get("model"), dict):
@@ -457,7 +459,7 @@ def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Probl
         yield from _check_input_name(name, (*path, "program"))
         if not name.endswith(".pt2"):
             yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in (*example_inputs.KEYS, "entry", "strict", "quantize"):
+    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
@@ -595,7 +597,8 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
 
 def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     """Checks that the limits of `checks` are for methods and tags of the manifest."""
-    checks, tags = mapping(data, "checks"), mapping(data, "named_data")
+    checks = mapping(data, "checks")
+    tags = {**mapping(data, "named_data"), **mapping(mapping(data, "model"), "adapters")}
     for check, kind, known in (
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),
