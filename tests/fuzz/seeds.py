@@ -52,6 +52,13 @@ def _made(target: str) -> list[bytes]:
             return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
         case "checkpoint_index":
             return [json.dumps({"metadata": {"total_size": 4}, "weight_map": {"w": "a.safetensors"}}).encode()]
+        case "adapter_config":
+            config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": False}
+            patterns = {"rank_pattern": {"head|q": 4}, "alpha_pattern": {"^head": 2.5}, "exclude_modules": r"^v\.\d+"}
+            return [
+                json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}).encode(),
+                json.dumps({**config, "target_modules": "all-linear", **patterns}).encode(),
+            ]
         case "torch_file":
             return [
                 _saved({"w": [1.0, 2.0]}),

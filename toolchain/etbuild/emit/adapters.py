@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.emit.emit_methods import Blob, Emitted, MethodFacts
+from etbuild.emit.emit_methods import Blob, Emitted
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Request
@@ -48,33 +48,32 @@ def read_by(programs: Mapping[str, ExportedProgram], adapters: set[str]) -> dict
     }
 
 
-def check_kept(facts: Mapping[str, MethodFacts], read: Mapping[str, set[str]]) -> None:
-    """Checks that lowering left the weights of adapters as they are.
+def check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
+    """Checks that the weights of adapters are in named data as they are.
 
     Args:
-        facts: The facts of the lowered methods.
+        emitted: The emitted methods.
         read: The weights of adapters that each exported method reads.
 
     Raises:
         BuildError: A backend keeps a weight in another form, or a pass computed with one.
     """
+    portable = {name for names in emitted.external_names.values() for name in names}
     problems = []
     for method, wanted in sorted(read.items()):
-        kept: set[str] = set()
-        for place in facts[method].places:
-            of_adapters = [(name, size) for name, size in place.weights.values() if name in wanted]
-            kept.update(name for name, _ in of_adapters)
-            others = [
-                name for name, size in of_adapters if place.backend and _digest(name, size) not in place.named_data
-            ]
-            if others:
-                message = f"{place.backend} keeps the adapter's weight `{others[0]}` in a form of its own"
+        path, kept = ("methods", method, "adapter"), set[str]()
+        for place in emitted.facts[method].places:
+            of_adapters = {name: size for name, size in place.weights.values() if name in wanted}
+            kept.update(of_adapters if place.backend else of_adapters.keys() & portable)
+            others = [name for name, size in of_adapters.items() if _digest(name, size) not in place.named_data]
+            if place.backend and others:
+                message = f"{place.backend} keeps the adapter's weight `{min(others)}` in a form of its own"
                 hint = "use `xnnpack` or no partitioner for this method, or merge the adapter into the model's weights"
-                problems.append(Problem(message, ("methods", method, "adapter"), hint))
+                problems.append(Problem(message, path, hint))
         if wanted - kept:
             message = f"a pass computed something from the adapter's weight `{min(wanted - kept)}`"
-            hint = "remove the pass, or merge the adapter into the model's weights"
-            problems.append(Problem(message, ("methods", method, "adapter"), hint))
+            hint = "remove the pass or option, or merge the adapter into the model's weights"
+            problems.append(Problem(message, path, hint))
     if problems:
         raise BuildError(problems)
 

@@ -129,7 +129,7 @@ def _problems(content: dict[str, Any], config: AdapterConfig) -> list[tuple[str,
         hint = "convert the adapter with PEFT: `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
         found.append((f"`init_lora_weights: {start}` also changes the model's own weights", hint))
     for key in sorted(content.keys() - _READ - _HARMLESS):
-        if content[key] not in (None, False, [], {}, ""):
+        if content[key] is not None and content[key] is not False and content[key] not in ("", [], {}):
             hint = "merge such an adapter into the model's weights with PEFT's `merge_and_unload`"
             found.append((f"`{key}` asks for something else than LoRA of linear layers", hint))
     patterns = {
@@ -141,6 +141,6 @@ def _problems(content: dict[str, Any], config: AdapterConfig) -> list[tuple[str,
     for key, pattern in patterns.items():
         try:
             re.compile(pattern if isinstance(pattern, str) else "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             found.append((f"`{key}` is not a regular expression: {error}", None))
     return found

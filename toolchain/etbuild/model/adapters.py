@@ -10,7 +10,7 @@ The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter compu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
 from etbuild.plan.plan import ExportPlan
 
 FACTORS = ("lora_A", "lora_B")
+_SMALL = 1024  # a rank that a layer of any size may have
 
 
 class Adapter(torch.nn.Module):  # type: ignore[misc]
@@ -96,6 +97,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
     """
     layers = dict(module.named_modules())
     problems: list[Problem] = []
+    adapters: dict[str, tuple[dict[str, torch.nn.Module], AdapterConfig]] = {}
     for name, file in export_plan.adapters.items():
         path: DocumentPath = ("model", "adapters", name, "config")
         config = adapter_config.read(file, path, inputs)
@@ -113,10 +115,27 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
             message = f"no layer of the module is one of the `target_modules` of `{file}`: {', '.join(targets)}"
             problems.append(Problem(message, path, did_you_mean(targets[0], ends) or "is it an adapter of this model?"))
         else:
-            for layer, child in wanted.items():
-                _attach(layer, child, name, config)
+            problems += _too_large(wanted, config, file, path)
+            adapters[name] = wanted, config
     if problems:
         raise InputError(problems)
+    for name, (wanted, config) in adapters.items():
+        for layer, child in wanted.items():
+            _attach(layer, child, name, config)
+
+
+def _too_large(
+    layers: Mapping[str, torch.nn.Module], config: AdapterConfig, file: str, path: DocumentPath
+) -> Iterator[Problem]:
+    """The layers whose adapters would be much larger than the layers themselves, which no training makes."""
+    for layer, child in layers.items():
+        inputs, outputs = _sizes(child) or (0, 0)
+        rank = config.rank_of(layer)
+        if rank > max(inputs, outputs, _SMALL):
+            message = (
+                f"`{file}` gives `{layer}` the rank {rank}, and the layer has {inputs} inputs and {outputs} outputs"
+            )
+            yield Problem(message, path, "is it an adapter of this model?")
 
 
 def _attach(layer: str, child: torch.nn.Module, name: str, config: AdapterConfig) -> None:
@@ -181,11 +200,7 @@ def _layers(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
 
 def _has(layer: torch.nn.Module, name: str) -> bool:
     children = layer._modules.get(OF_LAYER)
-    return isinstance(children, torch.nn.ModuleDict) and name in children and _is_adapter(children[name])
-
-
-def _is_adapter(module: torch.nn.Module) -> bool:
-    return isinstance(module, Adapter)
+    return isinstance(children, torch.nn.ModuleDict) and name in children and isinstance(children[name], Adapter)
 
 
 def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
@@ -217,13 +232,15 @@ def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: 
 
 
 def leave_out_unused(program: ExportedProgram, module: torch.nn.Module) -> None:
-    """Removes the weights of adapters that a method does not read: ExecuTorch would write unused buffers into the program.
+    """Removes the weights of adapters that a method does not read. ExecuTorch writes unused buffers into programs.
 
     Args:
         program: The exported method. It is changed in place.
         module: The module.
     """
-    own = {f"{name}.{factor}" for name, child in module.named_modules() for factor in FACTORS if _is_adapter(child)}
+    own = {
+        f"{name}.{factor}" for name, child in module.named_modules() for factor in FACTORS if isinstance(child, Adapter)
+    }
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
     unused = [spec for spec in specs if spec.target in own and not inputs[spec.arg.name].users]

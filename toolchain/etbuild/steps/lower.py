@@ -207,7 +207,7 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
         weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(part, export.shards))
         edge = lower_programs(part, programs, export.shards, finder)
         emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
-        adapters.check_kept(emitted.facts, read)
+        adapters.check_kept(emitted, read)
         # Code of others may have changed a weight in place, so that its content is not that of its file.
         unchanged = export.content if _looks_at_others(part) is None else {}
         method_archive.write(directory, name, emitted, unchanged)
@@ -338,7 +338,7 @@ def _lower_together(
             edge = lower_programs(what.plan, programs, shards, context.finder)
         with what.stage("emit"):
             emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None), context.finder)
-            adapters.check_kept(emitted.facts, read)
+            adapters.check_kept(emitted, read)
         return write_program(what.plan, [emitted], shards, context, directory)
 
 
