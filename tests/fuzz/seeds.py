@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ def _made(target: str) -> list[bytes]:
                 json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}).encode(),
                 json.dumps({**config, "target_modules": "all-linear", **patterns}).encode(),
             ]
+        case "gguf":
+            head = b"GGUF" + struct.pack("<IQQ", 3, 1, 3)
+            values = _text("general.alignment") + struct.pack("<II", 4, 32)
+            values += _text("general.architecture") + struct.pack("<I", 8) + _text("llama")
+            values += _text("tokens") + struct.pack("<IIQ", 9, 8, 2) + _text("a") + _text("b")
+            header = head + values + _text("output_norm.weight") + struct.pack("<IQIQ", 1, 4, 0, 0)
+            return [header + bytes(-len(header) % 32) + bytes(16)]
         case "torch_file":
             return [
                 _saved({"w": [1.0, 2.0]}),
@@ -67,6 +75,11 @@ def _made(target: str) -> list[bytes]:
             ]
         case _:
             return []
+
+
+def _text(content: str) -> bytes:
+    """A text in a GGUF file."""
+    return struct.pack("<Q", len(content)) + content.encode()
 
 
 def _saved(content: dict[str, Any], old: bool = False) -> bytes:

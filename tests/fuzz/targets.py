@@ -325,6 +325,14 @@ def fuzz_adapter_config(data: bytes) -> None:
         config.factor_of("head")
 
 
+def fuzz_gguf(data: bytes) -> None:
+    """The header of a GGUF file."""
+    from etbuild.inputs import gguf_header
+
+    with contextlib.suppress(ValueError):
+        gguf_header.check(io.BytesIO(data), len(data), {0: (1, 4), 1: (1, 2), 8: (32, 34)})
+
+
 def fuzz_torch_file(data: bytes) -> None:
     """A file of torch.save with weights."""
     from etbuild.model import tensor_digests, tensor_files

@@ -26,10 +26,11 @@ from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document, mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+GGUF_SUFFIX = ".gguf"
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
-    *(".ckpt", ".gguf", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
+    *(".ckpt", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
     *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
@@ -217,10 +218,10 @@ def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
     entries = weights if isinstance(weights, list) else [weights]
     for index, entry in enumerate(entries):
         path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
-        yield from _check_checkpoint(entry, path)
+        yield from _check_checkpoint(entry, path, "huggingface" in model)
 
 
-def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
+def _check_checkpoint(entry: Any, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
     """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
     if isinstance(entry, dict):
         yield from _check_renames(mapping(entry, "rename"), (*path, "rename"))
@@ -229,10 +230,12 @@ def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
         return
     yield from _check_input_name(entry, path)
     if not entry.endswith(INDEX_SUFFIXES) and entry.lower().endswith(_OTHER_SUFFIXES):
-        known = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))}, and folders"
-        gguf = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
-        hint = gguf if entry.endswith(".gguf") else known
+        hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
         yield Problem(f"`{entry}` has an unknown file type", path, hint)
+    elif entry.endswith(GGUF_SUFFIX) and not of_transformers:
+        hint = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
+        message = f"`{entry}` goes with `model.huggingface`: only transformers knows the layout of its tensors"
+        yield Problem(message, path, hint)
 
 
 def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
+from etbuild.manifest.validate import GGUF_SUFFIX
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Part, Readers, each_of, optional, plain
 from etbuild.plan.parts import (
@@ -211,7 +212,7 @@ class ExportPlan(_Document):
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
         read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
-            from them, or because a checkpoint may lack some weights.
+            from them, because a checkpoint may lack some weights, or because it is a GGUF file, which needs the module.
         adapters: The declared file with the configuration of each adapter, by the adapter's name.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
@@ -454,7 +455,7 @@ class Plan(_Lowered):
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())
-        read = carried or any(entry.optional for entry in self.model.weights)
+        read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
         return ExportPlan(
             model=self.model.source,
             weights=bool(self.model.weights) and not read,

@@ -92,7 +92,7 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
     root = module.create(export_plan.model, context)
     read = (*export_plan.read_weights, *weights)
     if read:
-        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None)
+        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None, root)
         if module.loading_code(root) is None:
             checkpoint.load_into(root)
         else:
