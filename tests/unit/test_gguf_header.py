@@ -1,4 +1,4 @@
-"""The header of a GGUF file is checked before its sizes are believed."""
+"""The sizes in the header of a GGUF file are compared with the size of the file."""
 
 from __future__ import annotations
 

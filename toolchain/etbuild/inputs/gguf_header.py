@@ -1,4 +1,4 @@
-"""Checks the header of a GGUF file before the `gguf` package reads it, which believes the sizes in a file.
+"""Checks the header of a GGUF file, because the `gguf` package reads as much as the sizes in it say.
 
 The format is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: the magic number, a version, the
 numbers of tensors and of values, the values, and for each tensor its name, sizes, type and place. All numbers are
