@@ -156,7 +156,7 @@ def _named(manifest, files, attribute):
     check_unique(named, attribute)
     return named
 
-def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [], tokenizer = []):
+def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [], tokenizer = [], adapters = []):
     """Gives each input file the name that the manifest and the sources use for it.
 
     Args:
@@ -166,18 +166,23 @@ def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [],
       data: list of File, the files that exporting and lowering read.
       weights: list of File, the files that only lowering reads.
       tokenizer: list of File, the files that travel with the program. No step but the last one reads them.
+      adapters: list of File, the weights of adapters. Of the actions that lower, only the one that writes the program
+        reads them.
 
     Returns:
       struct with these fields. A named file is a struct(name, file).
 
       - `sources`: depset of named files, the sources, including those of the libraries.
       - `source_files`: depset of File, the same files.
-      - `data`, `weights`, `tokenizer`: lists of named files.
+      - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
     named_data_files = _named(manifest, data, "data")
     named_weights = _named(manifest, weights, "weights")
+    named_adapters = _named(manifest, adapters, "adapters")
     check_unique(named_data_files + named_weights, "weights")
+    check_unique(named_data_files + named_weights + named_adapters, "adapters")
     return struct(
+        adapters = named_adapters,
         data = named_data_files,
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(_named(manifest, srcs, "srcs"), transitive = [library.sources for library in libraries]),
@@ -325,6 +330,7 @@ def lower_program(ctx, plans, inputs, export):
 
     lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
     arguments = _lower_arguments(ctx, plans.lower, export, export.exported_methods, inputs)
+    arguments.add_all(inputs.adapters, map_each = _data_argument)
     for method, lowered in lowered_methods.items():
         arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
     arguments.add("-o", facts.dirname)
@@ -332,7 +338,7 @@ def lower_program(ctx, plans, inputs, export):
         ctx,
         arguments,
         inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
-                 _files(inputs.data + inputs.weights),
+                 _files(inputs.data + inputs.weights + inputs.adapters),
         outputs = [pte] + named_data.values() + [facts],
         mnemonic = "ExecutorchLower",
         progress = "Merging" if lowered_methods else "Lowering",
@@ -360,14 +366,14 @@ def verify_program(ctx, plans, inputs, lowered):
     arguments = driver_arguments(ctx, "verify")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
-    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
+    arguments.add_all(inputs.data + inputs.weights + inputs.adapters, map_each = _data_argument)
     arguments.add_all(first_build, format_each = "--against=%s", expand_directories = False)
     arguments.add(stamp, format = "--stamp=%s")
     run_driver(
         ctx,
         arguments,
         inputs = depset(
-            [plans.export, plans.lower] + _files(inputs.data + inputs.weights) + first_build,
+            [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + first_build,
             transitive = [inputs.source_files],
         ),
         outputs = [stamp],

@@ -23,6 +23,7 @@ def _executorch_program_impl(ctx):
         data = ctx.files.data,
         weights = ctx.files.weights,
         tokenizer = ctx.files.tokenizer,
+        adapters = ctx.files.adapters,
     )
     shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
     plans = plan_program(
@@ -71,6 +72,12 @@ def _executorch_program_impl(ctx):
     ]
 
 PROGRAM_ATTRS = {
+    "adapters": attr.label_list(
+        doc = "The files with the weights of the manifest's `model.adapters`, named as those of `data`. Only the action " +
+              "that writes the program reads them, so new weights of an adapter lower no method. Their configurations " +
+              "belong to `data`.",
+        allow_files = True,
+    ),
     "backends": attr.string_list(
         doc = "All backends that the manifest names. If given, the build fails when the two differ.",
     ),

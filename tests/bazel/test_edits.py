@@ -25,6 +25,17 @@ executorch_program(
     weights = ["net.safetensors"],
 )
 
+executorch_program(
+    name = "adapted",
+    srcs = ["model.py"],
+    adapters = ["adapter_model.safetensors"],
+    data = ["adapter_config.json"],
+    manifest = "adapted.yaml",
+    methods = ["forward", "forward_math"],
+    named_data = ["math"],
+    weights = ["net.safetensors"],
+)
+
 executorch_lock(
     name = "update",
     lock = "net.lock.json",
@@ -42,6 +53,18 @@ named_data:
   up: {parameters: ["up.*"]}
   down: {parameters: ["down.*"], shard_size: 64}
 tokenizer: tokenizer.json
+"""
+ADAPTED = """\
+schema: executorch-model/v1
+name: adapted
+model:
+  factory: "model:create"
+  weights: net.safetensors
+  adapters: {math: {config: adapter_config.json, weights: adapter_model.safetensors}}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward: {example_inputs: [{shape: [1, 8]}]}
+  forward_math: {entry: forward, adapter: math, example_inputs: [{shape: [1, 8]}]}
 """
 MODEL = """\
 import torch
@@ -65,6 +88,12 @@ def write_weights(path: Path, value: float) -> None:
     shapes = {"up.weight": (16, 8), "up.bias": (16,), "down.weight": (4, 16), "down.bias": (4,)}
     made = {name: torch.full(shape, number + value) for number, (name, shape) in enumerate(shapes.items(), start=1)}
     save_file(made, path)
+
+
+def write_adapter(path: Path, value: float) -> None:
+    """Writes the weights of an adapter of the layer `up`."""
+    shapes = {"A": (2, 8), "B": (16, 2)}
+    save_file({f"base_model.model.up.lora_{name}.weight": torch.full(shapes[name], value) for name in shapes}, path)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +163,20 @@ def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: l
         assert net.build("//edits:net", *options).mnemonics == [EXPORT]
     finally:
         net.write("edits/unused.py", "")
+
+
+def test_new_weights_of_an_adapter_lower_no_method(net: Workspace, options: list[str]) -> None:
+    weights = net.directory / "edits/adapter_model.safetensors"
+    net.write("edits/adapted.yaml", ADAPTED)
+    net.write("edits/adapter_config.json", json.dumps({"peft_type": "LORA", "r": 2, "target_modules": ["up"]}))
+    write_adapter(weights, 0.5)
+    first = net.build("//edits:adapted", *options)
+    assert first.mnemonics == [PLAN, EXPORT, LOWER, LOWER, LOWER, REPORT]
+    before = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
+    write_adapter(weights, 0.25)
+    assert net.build("//edits:adapted", *options).mnemonics == [LOWER, REPORT]
+    after = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
 def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]) -> None:

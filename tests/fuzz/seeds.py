@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def _made(target: str) -> list[bytes]:
             return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
         case "checkpoint_index":
             return [json.dumps({"metadata": {"total_size": 4}, "weight_map": {"w": "a.safetensors"}}).encode()]
+        case "adapter_config":
+            config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": False}
+            patterns = {"rank_pattern": {"head|q": 4}, "alpha_pattern": {"^head": 2.5}, "exclude_modules": r"^v\.\d+"}
+            return [
+                json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}).encode(),
+                json.dumps({**config, "target_modules": "all-linear", **patterns}).encode(),
+            ]
+        case "gguf":
+            head = b"GGUF" + struct.pack("<IQQ", 3, 1, 3)
+            values = _text("general.alignment") + struct.pack("<II", 4, 32)
+            values += _text("general.architecture") + struct.pack("<I", 8) + _text("llama")
+            values += _text("tokens") + struct.pack("<IIQ", 9, 8, 2) + _text("a") + _text("b")
+            header = head + values + _text("output_norm.weight") + struct.pack("<IQIQ", 1, 4, 0, 0)
+            return [header + bytes(-len(header) % 32) + bytes(16)]
         case "torch_file":
             return [
                 _saved({"w": [1.0, 2.0]}),
@@ -60,6 +75,11 @@ def _made(target: str) -> list[bytes]:
             ]
         case _:
             return []
+
+
+def _text(content: str) -> bytes:
+    """A text in a GGUF file."""
+    return struct.pack("<Q", len(content)) + content.encode()
 
 
 def _saved(content: dict[str, Any], old: bool = False) -> bytes:

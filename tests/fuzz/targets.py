@@ -314,6 +314,25 @@ def fuzz_checkpoint_index(data: bytes) -> None:
         assert list(found.files.values()) == [shard]
 
 
+def fuzz_adapter_config(data: bytes) -> None:
+    """PEFT's configuration of an adapter."""
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model import adapter_config
+
+    file = _file("adapter_config.json", data)
+    with _only_our_errors():
+        config = adapter_config.read(file.name, (), Inputs(roots=[file.parent]))
+        config.factor_of("head")
+
+
+def fuzz_gguf(data: bytes) -> None:
+    """The header of a GGUF file."""
+    from etbuild.inputs import gguf_header
+
+    with contextlib.suppress(ValueError):
+        gguf_header.check(io.BytesIO(data), len(data), {0: (1, 4), 1: (1, 2), 8: (32, 34)})
+
+
 def fuzz_torch_file(data: bytes) -> None:
     """A file of torch.save with weights."""
     from etbuild.model import tensor_digests, tensor_files

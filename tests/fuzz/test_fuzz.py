@@ -27,6 +27,7 @@ SCHEMAS = {
     "lowering": ["step#lowering"],
     "export": ["step#export"],
     "lowered_method": ["step#loweredMethod"],
+    "adapter_config": ["adapter-config"],
 }
 EXAMPLES = {"manifest": 250, "pte": 40, "ptd": 40}
 SECONDS = 20  # limit for one input: a hundred times what it should take on the slowest machine

@@ -83,6 +83,7 @@ def build(tmp_path: Path, capsys: pytest.CaptureFixture[str], patterns_traced_on
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text), "utf-8")
         for name, data in (files or {}).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
         capsys.readouterr()
         cache = () if "--cache-dir" in arguments else ("--no-cache",)

@@ -26,17 +26,17 @@ from etbuild.plan.parts import (
 
 
 def test_a_part_is_equal_to_one_of_its_class_with_equal_fields() -> None:
-    assert NamedData(("*",), None) == NamedData(parameters=("*",), shard_size=None)
-    assert NamedData(("*",), None) != NamedData(("*",), 1)
+    assert NamedData(("*",), None, False) == NamedData(parameters=("*",), shard_size=None, adapter=False)
+    assert NamedData(("*",), None, False) != NamedData(("*",), 1, False)
     assert FactoryCall("a:a", {}) != RecipeCall("a:a", {})
-    assert len({NamedData(("*",), None), NamedData(("*",), None), NamedData(("*",), 1)}) == 2
+    assert len({NamedData(("*",), None, False), NamedData(("*",), None, False), NamedData(("*",), 1, False)}) == 2
 
 
 def test_a_part_does_not_change() -> None:
-    part: Any = NamedData(("*",), None)
+    part: Any = NamedData(("*",), None, False)
     with pytest.raises(AttributeError, match="NamedData is immutable"):
         part.shard_size = 1
-    assert part.replace(shard_size=1) == NamedData(("*",), 1)
+    assert part.replace(shard_size=1) == NamedData(("*",), 1, False)
     assert part.shard_size is None
 
 
@@ -45,14 +45,14 @@ def test_a_part_does_not_change() -> None:
     [
         ((), {}),
         ((("*",),), {}),
-        ((("*",), None, 1), {}),
-        ((("*",), None), {"tag": 1}),
-        ((("*",), None), {"shard_size": 1}),
+        ((("*",), None, False, 1), {}),
+        ((("*",), None, False), {"tag": 1}),
+        ((("*",), None, False), {"shard_size": 1}),
     ],
 )
 def test_each_field_is_given_once(values: tuple[Any, ...], named: dict[str, Any]) -> None:
     make: Any = NamedData
-    with pytest.raises(TypeError, match="NamedData takes parameters, shard_size, each once"):
+    with pytest.raises(TypeError, match="NamedData takes parameters, shard_size, adapter, each once"):
         make(*values, **named)
 
 

@@ -373,12 +373,15 @@ def _method_key(request: _Request, exported: Path, name: str) -> str:
     """
     others = {f"{METHODS}/{other}.pt2" for other in request.plan.methods if other != name}
     others |= {CONSTANTS, CONSTANT_TENSORS, *([] if request.plan.share_mutable_buffers else [WRITTEN])}
+    plan = request.plan.lower_plan.of_method(name)
     return digest(
         {
             "schema": "executorch-method-key/v1",
-            "plan": request.plan.lower_plan.of_method(name).to_json(),
+            "plan": plan.to_json(),
             "export": {file: file_digest(exported / file) for file in _export_files(exported) if file not in others},
-            "data": {data: request.described["data"][data] for data in _lower_data(request, exported)},
+            "data": {
+                data: request.described["data"][data] for data in {**request.beside, **request.data(plan.data_names)}
+            },
             "toolchain": request.described["toolchain"],
         }
     )

@@ -13,7 +13,7 @@ from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import with_declared
-from etbuild.plan.plan import ExportPlan, LowerPlan, weights_names
+from etbuild.plan.plan import ExportPlan, LowerPlan
 from etbuild.processes import environment
 
 # What must not reach the bytes. Without vector instructions PyTorch computes as on another processor.
@@ -67,7 +67,7 @@ def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: I
         copy.write_bytes(used.contents[name])
     for name, plan in (("export.json", export_plan.to_json()), ("lower.json", lower_plan.to_json())):
         artifacts.replace(root / name, canonical_json(plan))
-    names = {**weights_names(lower_plan.weights), **export_plan.data_names}
+    names = {**lower_plan.weights_names, **export_plan.data_names}
     data = with_declared(inputs, names)
     for name, path in data.items():
         if "=" in name:

@@ -71,14 +71,14 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.inputs import checkpoints, import_graph, key
     from etbuild.manifest import validate
     from etbuild.model.tensor_digests import tensors_of_files
-    from etbuild.plan.plan import from_manifest, weights_names
+    from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(path, None, options.variant, settings(options))
     try:
         plan = from_manifest(loaded.data)
         declared = inputs(options, [path.parent, *options.root])
         described = key.describe_inputs(plan, declared, import_graph.used_sources(declared, plan.export_plan))
-        weights = checkpoints.with_shards(weights_names(plan.lower_plan.weights), declared)
+        weights = checkpoints.with_shards(plan.lower_plan.weights_names, declared)
         tensors = tensors_of_files({name: declared.find_data(name, where) for name, where in weights.items()})
     except EtbuildError as error:
         from etbuild.manifest.positions import located

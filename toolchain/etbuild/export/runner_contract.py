@@ -43,8 +43,16 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
         _check_dtype(wanted, module)
     if runner.contract == "executorch-multimodal/v1":
         _check_embedding(export_plan.methods)
+    lengths = _lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), wanted.cache)
+    for name, method in export_plan.methods.items():
+        path: DocumentPath = ("methods", name, "dynamic_shapes")
+        if method.adapter is not None and _lengths(method, path, wanted.cache) != lengths:
+            message = (
+                f"the runner reads from the program how many tokens `{decoder}` takes, and calls `{name}` with as many"
+            )
+            raise InputError.at(path, message, f"give `{name}` the inputs of `{decoder}`")
     found = {
-        **_lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), wanted.cache),
+        **lengths,
         **_ids(settings, (config, module.config), runner.said),
         "get_n_layers": config.num_hidden_layers,
         "get_vocab_size": config.vocab_size,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.inputs.declared import Inputs, is_file
+from etbuild.manifest.validate import GGUF_SUFFIX
 from etbuild.plan.plan import ExportPlan
 
 
@@ -53,7 +54,9 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
         InputError: The module of a callable is not among the sources, or a source is not Python or hides one of
             Python's own modules.
     """
-    used = UsedSources(packages={"transformers"} if export_plan.model.huggingface is not None else set())
+    packages = {"transformers"} if export_plan.model.huggingface is not None else set()
+    packages |= {"gguf"} if any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights) else set()
+    used = UsedSources(packages=packages)
     problems = []
     roots = [(name.partition(":")[0], ("model", "factory")) for name in export_plan.callables]
     roots += [(name, ("model", "modules")) for name in export_plan.model.modules]

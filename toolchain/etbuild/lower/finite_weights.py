@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.export import ExportedProgram
 
@@ -38,6 +40,16 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
             else:
                 known.add(place)
     return by_name
+
+
+def counted(weights: Mapping[str, torch.Tensor]) -> NonFinite:
+    """Finds the parameters among some weights that have elements that are NaN or infinite.
+
+    Args:
+        weights: The content of the parameters, by name.
+    """
+    found = {name: _counted(tensor, "parameter") for name, tensor in weights.items()}
+    return {name: each for name, each in found.items() if each["nan"] or each["infinite"]}
 
 
 def _may_have(dtype: torch.dtype) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest import tasks
+from etbuild.manifest import adapters, tasks
 from etbuild.manifest.yaml_document import mapping
 
 CUSTOM_SDPA = "custom_sdpa"
@@ -28,6 +28,8 @@ def completed(manifest: dict[str, Any]) -> dict[str, Any]:
     task, methods = tasks.of(wanted), manifest.get("methods")
     if task is None or not isinstance(methods, dict | None):
         return manifest
+    if task is tasks.TASKS["text-generation"]:
+        methods = methods or adapters.methods(mapping(model, "adapters"))
     wanted = {"class": task.model_class, "logits": "last", **wanted}
     methods = tasks.completed(methods, task, wanted)
     return {**manifest, "model": {**model, "huggingface": wanted}, "methods": methods}

@@ -13,6 +13,7 @@ from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
 from etbuild.manifest import (
+    adapters,
     example_inputs,
     executorch_options,
     language_model,
@@ -25,10 +26,11 @@ from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document, mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+GGUF_SUFFIX = ".gguf"
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
-    *(".ckpt", ".gguf", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
+    *(".ckpt", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
     *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
@@ -176,6 +178,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     methods = mapping(data, "methods")
     yield from _check_model_is_there(data, methods)
     yield from language_model.check(data)
+    yield from adapters.check(data, _check_input_name)
     yield from runners.check(data)
     yield from _check_tokenizer(data)
     if isinstance(data.get("model"), dict):
@@ -215,10 +218,10 @@ def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
     entries = weights if isinstance(weights, list) else [weights]
     for index, entry in enumerate(entries):
         path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
-        yield from _check_checkpoint(entry, path)
+        yield from _check_checkpoint(entry, path, "huggingface" in model)
 
 
-def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
+def _check_checkpoint(entry: Any, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
     """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
     if isinstance(entry, dict):
         yield from _check_renames(mapping(entry, "rename"), (*path, "rename"))
@@ -227,10 +230,12 @@ def _check_checkpoint(entry: Any, path: DocumentPath) -> Iterator[Problem]:
         return
     yield from _check_input_name(entry, path)
     if not entry.endswith(INDEX_SUFFIXES) and entry.lower().endswith(_OTHER_SUFFIXES):
-        known = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))}, and folders"
-        gguf = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
-        hint = gguf if entry.endswith(".gguf") else known
+        hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
         yield Problem(f"`{entry}` has an unknown file type", path, hint)
+    elif entry.endswith(GGUF_SUFFIX) and not of_transformers:
+        hint = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
+        message = f"`{entry}` goes with `model.huggingface`: only transformers knows the layout of its tensors"
+        yield Problem(message, path, hint)
 
 
 def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
@@ -457,7 +462,7 @@ def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Probl
         yield from _check_input_name(name, (*path, "program"))
         if not name.endswith(".pt2"):
             yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in (*example_inputs.KEYS, "entry", "strict", "quantize"):
+    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
@@ -595,7 +600,8 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
 
 def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
     """Checks that the limits of `checks` are for methods and tags of the manifest."""
-    checks, tags = mapping(data, "checks"), mapping(data, "named_data")
+    checks = mapping(data, "checks")
+    tags = {**mapping(data, "named_data"), **mapping(mapping(data, "model"), "adapters")}
     for check, kind, known in (
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),

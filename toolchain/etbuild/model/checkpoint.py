@@ -54,7 +54,14 @@ class _Stored:
 class Checkpoint:
     """The content of parameters and buffers. Its files are open, and their tensors are not read yet."""
 
-    def __init__(self, weights: Weights, inputs: Inputs, facts: list[TensorFacts], cast: bool) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        inputs: Inputs,
+        facts: list[TensorFacts],
+        cast: bool,
+        module: torch.nn.Module | None = None,
+    ) -> None:
         """Opens the files and checks that their tensors fit the module.
 
         Args:
@@ -62,6 +69,7 @@ class Checkpoint:
             inputs: The declared inputs, which contain their files.
             facts: Facts about the module's parameters and buffers.
             cast: Whether tensors of another floating-point dtype are converted to that of the module.
+            module: The module. Only GGUF files need it.
 
         Raises:
             InputError: The files cannot be read, or do not fit the module. The error names each parameter that is
@@ -69,7 +77,7 @@ class Checkpoint:
         """
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
-        problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs)]
+        problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         # One name of a tied parameter is enough, as in the files that safetensors writes.
         of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
         self._given = {first_name(self._expected[name]): name for name in of_module}
@@ -78,11 +86,11 @@ class Checkpoint:
         if problems:
             raise InputError(problems)
 
-    def _open(self, weights: Weights, index: int, inputs: Inputs) -> Iterator[Problem]:
+    def _open(self, weights: Weights, index: int, inputs: Inputs, module: torch.nn.Module | None) -> Iterator[Problem]:
         """Opens the files of one checkpoint, and finds the names of their tensors."""
         entry, place = weights[index], weights_place(weights, index)
         files = checkpoints.find(entry.file, weights_names(weights)[entry.file], inputs)
-        opened = {name: open_checkpoint(name, file, place, entry.key) for name, file in files.files.items()}
+        opened = {name: open_checkpoint(name, file, place, entry.key, module) for name, file in files.files.items()}
         held = {file: set(one.names) for file, one in opened.items()}
         for name, file in files.listed.items():
             if name not in held[file]:

@@ -12,6 +12,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
+from etbuild.manifest.validate import GGUF_SUFFIX
 
 _ENTRIES_SHOWN = 5
 
@@ -88,7 +89,9 @@ class _Loaded:
         return tensor
 
 
-def open_checkpoint(name: str, file: Path, place: DocumentPath, key: str | None = None) -> TensorFile:
+def open_checkpoint(
+    name: str, file: Path, place: DocumentPath, key: str | None = None, module: torch.nn.Module | None = None
+) -> TensorFile:
     """Opens one file of a checkpoint.
 
     Args:
@@ -96,15 +99,21 @@ def open_checkpoint(name: str, file: Path, place: DocumentPath, key: str | None 
         file: The file.
         place: The place in the manifest that names it.
         key: The key of the state dict, if a file of torch.save holds several.
+        module: The module. Only GGUF files need it.
 
     Raises:
         InputError: The file cannot be read, or it is not clear what its state dict is.
     """
     check_content(name, file, place)
+    if key is not None and name.endswith((".safetensors", GGUF_SUFFIX)):
+        message = f"`key` goes with files of torch.save, and `{name}` is another file"
+        raise InputError.at((*place, "key"), message, "remove it")
+    if name.endswith(GGUF_SUFFIX):
+        from etbuild.model.gguf_file import GgufFile
+
+        assert module is not None
+        return GgufFile(name, file, place, module)
     if name.endswith(".safetensors"):
-        if key is not None:
-            message = f"`key` goes with files of torch.save, and `{name}` is a safetensors file"
-            raise InputError.at((*place, "key"), message, "remove it")
         with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
             return _Safetensors(file)
     return _Loaded(_state_dict(_load(name, file, place), name, place, key), name, place)

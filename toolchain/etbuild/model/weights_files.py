@@ -125,13 +125,14 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
         InputError: A pattern matches nothing, or a parameter belongs to two tags.
     """
     entries = {entry.name: entry for entry in facts}
-    names = list(entries)
     aliases: dict[str, list[str]] = {}  # all names of tied weights get the same tag
     for entry in entries.values():
         aliases.setdefault(first_name(entry), []).append(entry.name)
     found: dict[str, str] = {}
     problems = []
-    for tag, content in sorted(lower_plan.named_data.items()):
+    # Adapters come first, because the patterns of other tags do not match their weights.
+    for tag, content in sorted(lower_plan.named_data.items(), key=lambda item: (not item[1].adapter, item[0])):
+        names = [name for name in entries if not _of_adapter(name, found, lower_plan)]
         for index, pattern in enumerate(content.parameters):
             path = ("named_data", tag, "parameters", index)
             matching = [
@@ -154,6 +155,17 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
     if problems:
         raise InputError(problems)
     return found
+
+
+def _of_adapter(name: str, tags: dict[str, str], lower_plan: MethodPlan) -> bool:
+    """Whether a tensor is a weight of an adapter.
+
+    Args:
+        name: The tensor's name.
+        tags: The tags that are known so far, by the name of the tensor.
+        lower_plan: The lower plan.
+    """
+    return name in tags and lower_plan.named_data[tags[name]].adapter
 
 
 def _matches(entry: TensorFacts, pattern: str) -> bool:

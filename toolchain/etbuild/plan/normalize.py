@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import example_inputs, executorch_options, language_model
+from etbuild.manifest import adapters, example_inputs, executorch_options, language_model
 
 PLAN_SCHEMA = "executorch-plan/v2"
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
@@ -34,6 +34,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             "weights": _weights(model.get("weights", [])),
             "modules": sorted(model.get("modules", [])),
             **({"dtype": model["dtype"]} if "dtype" in model else {}),
+            **({"adapters": adapters.files(manifest)} if model.get("adapters") else {}),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": recipes.normalized(manifest),
@@ -44,6 +45,10 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
         "named_data": {
             tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
             for tag, entry in manifest.get("named_data", {}).items()
+        }
+        | {
+            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.*"], "shard_size": None, "adapter": True}
+            for name in model.get("adapters", {})
         },
         "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
         **executorch_options.normalized(manifest),
@@ -90,6 +95,7 @@ def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict
     return {
         "program": method.get("program"),
         "entry": method.get("entry", name),
+        **({"adapter": method["adapter"]} if "adapter" in method else {}),
         **example_inputs.normalized(method),
         "strict": method.get("strict", defaults.get("strict", False)),
         "quantize": None if "program" in method else _quantize(method.get("quantize", defaults.get("quantize"))),

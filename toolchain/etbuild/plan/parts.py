@@ -459,12 +459,25 @@ class WeightsFile(Part):
 Weights = tuple[WeightsFile, ...]
 
 
-class Model(ModuleSource):
-    """Where the module comes from, and the checkpoints that contain its weights."""
+class AdapterFiles(Part):
+    """The declared files of a LoRA adapter: PEFT's configuration, and the weights."""
 
-    _READERS: ClassVar[Readers] = {**ModuleSource._READERS, "weights": each_of(WeightsFile.read)}
+    config: str
+    weights: str
+
+
+class Model(ModuleSource):
+    """Where the module comes from, the checkpoints that contain its weights, and its adapters by name."""
+
+    _READERS: ClassVar[Readers] = {
+        **ModuleSource._READERS,
+        "weights": each_of(WeightsFile.read),
+        "adapters": each_of(AdapterFiles.from_json),
+    }
+    _LEFT_OUT: ClassVar[Options] = {**ModuleSource._LEFT_OUT, "adapters": {}}
 
     weights: Weights
+    adapters: dict[str, AdapterFiles]
 
     @property
     def source(self) -> ModuleSource:
@@ -511,10 +524,19 @@ class Runner(Part):
 
 
 class NamedData(Part):
-    """The weights of a tag: patterns for their names, and the size of a shard in bytes (None for a single file)."""
+    """The weights of a tag.
+
+    Attributes:
+        parameters: Patterns for their names.
+        shard_size: The size of a shard in bytes; None for a single file.
+        adapter: Whether they are those of an adapter, with the name of the tag. Then no other tag can have them.
+    """
+
+    _LEFT_OUT: ClassVar[Options] = {"adapter": False}
 
     parameters: Names
     shard_size: int | None
+    adapter: bool
 
 
 class CustomOps(Part):
@@ -616,6 +638,7 @@ class ExportMethod(Part):
     Attributes:
         program: The declared file with the exported method; None if the method is exported from the module.
         entry: The callable of the module that the method calls.
+        adapter: The adapter that it computes with; None for none.
         strict: Whether the export is strict.
         quantize: How it is quantized; None if it is not.
         example_inputs: The positional inputs.
@@ -632,9 +655,11 @@ class ExportMethod(Part):
         "dynamic_shapes": each_of(read_shapes),
         "dynamic_kwargs_shapes": each_of(read_shapes),
     }
+    _LEFT_OUT: ClassVar[Options] = {"adapter": None}
 
     program: str | None
     entry: str
+    adapter: str | None
     strict: bool
     quantize: Quantize | None
     example_inputs: tuple[Example, ...]
@@ -715,6 +740,7 @@ class Method(ExportMethod):
         return ExportMethod(
             program=self.program,
             entry=self.entry,
+            adapter=self.adapter,
             strict=self.strict,
             quantize=self.quantize,
             example_inputs=self.example_inputs,

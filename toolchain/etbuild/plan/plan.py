@@ -24,6 +24,7 @@ from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
+from etbuild.manifest.validate import GGUF_SUFFIX
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Part, Readers, each_of, optional, plain
 from etbuild.plan.parts import (
@@ -111,6 +112,16 @@ def weights_names(weights: Weights) -> dict[str, DocumentPath]:
         own = () if entry.to_json() == entry.file else ("file",)
         found.setdefault(entry.file, (*weights_place(weights, index), *own))
     return found
+
+
+def adapter_files(files: Mapping[str, str], key: str) -> dict[str, DocumentPath]:
+    """The names of one of the files of each adapter, each with the place in the manifest that names it first.
+
+    Args:
+        files: The names of the files by adapter.
+        key: The key of the file in the manifest: `config` or `weights`.
+    """
+    return {name: ("model", "adapters", adapter, key) for adapter, name in reversed([*files.items()])}
 
 
 def _read_constant(value: Any) -> object:
@@ -201,7 +212,8 @@ class ExportPlan(_Document):
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
         read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
-            from them, or because a checkpoint may lack some weights.
+            from them, because a checkpoint may lack some weights, or because it is a GGUF file, which needs the module.
+        adapters: The declared file with the configuration of each adapter, by the adapter's name.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -213,7 +225,7 @@ class ExportPlan(_Document):
 
     SCHEMA = "executorch-export-plan/v1"
     DEFINITION = "plan#exportPlan"
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None}
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None, "adapters": {}}
     _READERS: ClassVar[Readers] = {
         "model": ModuleSource.from_json,
         "read_weights": each_of(WeightsFile.read),
@@ -227,6 +239,7 @@ class ExportPlan(_Document):
     model: ModuleSource
     weights: bool
     read_weights: Weights
+    adapters: dict[str, str]
     methods: dict[str, ExportMethod]
     custom_ops: CustomOps
     recipe: RecipeCall | None
@@ -252,9 +265,10 @@ class ExportPlan(_Document):
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared inputs that the export reads, each with the place that names it first: example inputs,
-        calibration data, exported programs, weights that it reads itself, shared libraries, and a model's
-        configuration."""
-        found = {**weights_names(self.read_weights), **self.custom_ops.library_names}
+        calibration data, exported programs, weights that it reads itself, shared libraries, and the configurations of
+        a model and of adapters."""
+        adapters = adapter_files(self.adapters, "config")
+        found = {**weights_names(self.read_weights), **self.custom_ops.library_names, **adapters}
         if self.model.huggingface is not None:
             for file, place in self.model.huggingface.data_names.items():
                 found.setdefault(file, place)
@@ -340,11 +354,25 @@ class LowerPlan(MethodPlan):
 
     Attributes:
         constant_methods: The values of constant methods, by name.
+        adapters: The declared file with the weights of each adapter, by the adapter's name.
     """
 
     DEFINITION = "plan#lowerPlan"
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {**MethodPlan._LEFT_OUT, "adapters": {}}
 
     constant_methods: dict[str, object]
+    adapters: dict[str, str]
+
+    @cached_property
+    def weights_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that hold weights which lowering reads, each with the place that names it first."""
+        return {**adapter_files(self.adapters, "weights"), **weights_names(self.weights)}
+
+    @cached_property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that lowering reads, each with the place that names it first. One method by itself does
+        not read the weights of adapters."""
+        return {**self.weights_names, **self.custom_ops.library_names}
 
 
 class Plan(_Lowered):
@@ -427,11 +455,12 @@ class Plan(_Lowered):
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())
-        read = carried or any(entry.optional for entry in self.model.weights)
+        read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
         return ExportPlan(
             model=self.model.source,
             weights=bool(self.model.weights) and not read,
             read_weights=self.model.weights if read else (),
+            adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
             methods={name: method.of_export for name, method in self.methods.items()},
             custom_ops=self.custom_ops,
             recipe=self.recipe and self.recipe.call,
@@ -472,6 +501,7 @@ class Plan(_Lowered):
             edge_compile=self.edge_compile,
             passes=self.passes.of_lowering,
             constant_methods={name: value for name, value in constants if not isinstance(value, FactoryCall)},
+            adapters={name: adapter.weights for name, adapter in self.model.adapters.items()},
             executorch=self.executorch,
             memory_planning={name: method.memory_planning for name, method in self.methods.items()},
             share_mutable_buffers=self.share_mutable_buffers,
@@ -480,7 +510,9 @@ class Plan(_Lowered):
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
         """All declared inputs that the plan reads, each with the place that names it first."""
-        return {**weights_names(self.model.weights), **self.tokenizer_names, **self.export_plan.data_names}
+        of_adapters = adapter_files(self.lower_plan.adapters, "weights")
+        weights = {**of_adapters, **weights_names(self.model.weights)}
+        return {**weights, **self.tokenizer_names, **self.export_plan.data_names}
 
     @property
     def tokenizer_names(self) -> dict[str, DocumentPath]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -120,19 +120,20 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made.
     """
-    from etbuild.model import module
+    from etbuild.model import adapters, module
     from etbuild.model.checkpoint import Checkpoint
     from etbuild.model.weights_files import describe_state
 
     root = module.create(export_plan.model, context)
     read = (*export_plan.read_weights, *weights)
     if read:
-        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None)
+        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None, root)
         if module.loading_code(root) is None:
             checkpoint.load_into(root)
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
     module.normalize(root)
+    adapters.attach(root, export_plan, context.inputs)
     return root
 
 
@@ -209,12 +210,19 @@ class Modules:
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
         """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
-        quantized = self._find(name)
-        if quantized is None:
-            yield self._module, lambda program: None
-            return
-        with quantized() as module:
-            yield module, quantized.check
+        from etbuild.model import adapters
+
+        quantized, adapter = self._find(name), self._export_plan.methods[name].adapter
+
+        def check(program: ExportedProgram) -> None:
+            if quantized is not None:
+                quantized.check(program)
+            if adapter is not None:
+                adapters.check(program, self._module, name, adapter)
+            adapters.leave_out_unused(program, self._module)
+
+        with adapters.applied(self._module, adapter), nullcontext() if quantized is None else quantized():
+            yield self._module, check
 
     def _find(self, name: str) -> Quantized | None:
         method = self._export_plan.methods[name]

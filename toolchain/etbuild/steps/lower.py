@@ -22,7 +22,7 @@ from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
-from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, weights_names
+from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.results import LoweringFacts, WeightDigests
@@ -193,7 +193,7 @@ class _Export:
 
 def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory: Path) -> None:
     """Lowers and emits the method of a plan, and saves it in an empty directory."""
-    from etbuild.emit import method_archive
+    from etbuild.emit import adapters, method_archive
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.export import custom_ops
     from etbuild.lower.finite_weights import non_finite
@@ -204,9 +204,10 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
     custom_ops.load(part.custom_ops, export.context)
     with _acceleration(effort, directory):
         programs = _load(saved, export.content, [name], finder)
-        weights = non_finite(programs)
+        weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(part, export.shards))
         edge = lower_programs(part, programs, export.shards, finder)
         emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
+        adapters.check_kept(emitted, read)
         # Code of others may have changed a weight in place, so that its content is not that of its file.
         unchanged = export.content if _looks_at_others(part) is None else {}
         method_archive.write(directory, name, emitted, unchanged)
@@ -327,6 +328,7 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 def _lower_together(
     what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
+    from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
@@ -337,12 +339,13 @@ def _lower_together(
             programs = _load(saved, content, what.plan.methods, context.finder)
     else:
         shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
-    weights = non_finite(programs)
+    weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(what.plan, shards))
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(what.plan, programs, shards, context.finder)
         with what.stage("emit"):
             emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None), context.finder)
+            adapters.check_kept(emitted, read)
         return write_program(what.plan, [emitted], shards, context, directory)
 
 
@@ -358,8 +361,11 @@ def _read_weights(
         needed: The names of the parameters and buffers to read. None: all.
     """
     from etbuild.export import archive
+    from etbuild.model import adapter_weights
     from etbuild.model.checkpoint import Checkpoint
 
+    if isinstance(lower_plan, LowerPlan):
+        adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
     shards = _shards(lower_plan, saved.tensors)
     if needed is not None and not needed:
         return {}, shards
@@ -394,8 +400,11 @@ def _export_with_weights(
     lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
+    from etbuild.model import adapter_weights, weights_files
+
     with context.stage("create the module"):
         root = create_module(export_plan, context, lower_plan.weights)
+        adapter_weights.check(lower_plan.adapters, weights_files.describe(root, False), context.inputs)
     programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
     return shards_of(lower_plan, export_plan, root, programs), programs
 
@@ -431,10 +440,14 @@ def write_program(
     Raises:
         BuildError: The program cannot be written.
     """
-    from etbuild.emit import emit_program
+    from etbuild.emit import adapters, emit_program
     from etbuild.export.constant_methods import described
+    from etbuild.lower.finite_weights import counted
+    from etbuild.model import adapter_weights
 
     with context.stage("write the program"):
+        weights = adapter_weights.read(lower_plan.adapters, adapters.names(lower_plan, shards), context.inputs)
+        parts = adapters.filled(parts, weights)
         emission = emit_program.write_program(lower_plan, parts, shards, context.finder, directory)
         methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
         facts: LoweringFacts = {
@@ -444,7 +457,10 @@ def write_program(
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "named_data": emission.named_data,
             "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),
-            "non_finite": {name: counted for part in parts for name, counted in part.non_finite.items()},
+            "non_finite": {
+                **{name: found for part in parts for name, found in part.non_finite.items()},
+                **counted(weights),
+            },
             "runtime_limits": [limit.facts() for limit in emission.limits],
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
             **_describe_weights(lower_plan, context.inputs),
@@ -456,6 +472,6 @@ def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
     from etbuild.inputs.checkpoints import with_shards
     from etbuild.model.tensor_digests import tensors_of_files
 
-    names = with_shards(weights_names(lower_plan.weights), inputs)
+    names = with_shards(lower_plan.weights_names, inputs)
     found = {name: inputs.find_data(name, path) for name, path in names.items()}
     return {"data": {name: file_digest(file) for name, file in found.items()}, "tensors": tensors_of_files(found)}

@@ -1,0 +1,136 @@
+"""Weights from GGUF files, with the names, the layout and the blocks of llama.cpp."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.runtime import run
+from tests.integration.conftest import Build
+
+transformers = pytest.importorskip("transformers")
+gguf = pytest.importorskip("gguf")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers and gguf
+
+HEADS, KEY_HEADS = 4, 2
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_HEADS,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.0.input_layernorm": "blk.0.attn_norm",
+    "model.layers.0.post_attention_layernorm": "blk.0.ffn_norm",
+    "model.layers.0.self_attn.q_proj": "blk.0.attn_q",
+    "model.layers.0.self_attn.k_proj": "blk.0.attn_k",
+    "model.layers.0.self_attn.v_proj": "blk.0.attn_v",
+    "model.layers.0.self_attn.o_proj": "blk.0.attn_output",
+    "model.layers.0.mlp.gate_proj": "blk.0.ffn_gate",
+    "model.layers.0.mlp.up_proj": "blk.0.ffn_up",
+    "model.layers.0.mlp.down_proj": "blk.0.ffn_down",
+}
+
+
+def model() -> Any:
+    made = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**CONFIG)).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in made.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    return made
+
+
+def paired(rows: Any, heads: int) -> Any:
+    """The rows of a projection in llama.cpp's order for Llama, whose rotations turn neighbours and not halves."""
+    return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def write(path: Path, module: Any, leave_out: str = "") -> Any:
+    """Writes a model of transformers as llama.cpp does, its matrices in blocks of 8 bits.
+
+    Returns the model with the weights that are in the file.
+    """
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(32)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(64)
+    writer.add_token_list(["a", "b"])
+    for name, parameter in module.named_parameters():
+        layer = name.removesuffix(".weight")
+        rows = parameter.detach().numpy()
+        if rows.ndim == 1:
+            stored, kind = rows, gguf.GGMLQuantizationType.F32
+        else:
+            kind = gguf.GGMLQuantizationType.Q8_0
+            stored = gguf.quantize(rows, kind)
+            parameter.data = torch.from_numpy(gguf.dequantize(stored, kind).copy())
+        heads = {"q_proj": HEADS, "k_proj": KEY_HEADS}.get(layer.rpartition(".")[2])
+        stored = stored if heads is None else paired(stored, heads)
+        if layer != leave_out:
+            writer.add_tensor(f"{NAMES[layer]}.weight", stored, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return module
+
+
+def manifest(**config: Any) -> str:
+    inputs = [{"shape": [1, 8], "dtype": "int64", "fill": "zeros"}]
+    huggingface = {"class": "AutoModelForCausalLM", "config": {**CONFIG, **config}}
+    return json.dumps(
+        {
+            "schema": "executorch-model/v1",
+            "name": "net",
+            "model": {"huggingface": huggingface, "weights": "net.gguf"},
+            "defaults": {"partitioners": ["xnnpack"]},
+            "methods": {"forward": {"example_inputs": inputs}},
+        }
+    )
+
+
+def test_a_quantized_file_of_llama_cpp_gives_the_scores_of_its_model(build: Build, tmp_path: Path) -> None:
+    module = write(tmp_path / "net.gguf", model())
+    built = build(manifest(), files={"net.gguf": (tmp_path / "net.gguf").read_bytes()})
+    assert built.code == 0, built.err
+    ids = torch.arange(3, 11)[None]
+    [[[actual]]] = run(built.directory / "net.pte", [[("forward", [ids])]], tmp_path)
+    with torch.no_grad():
+        expected = module(input_ids=ids).logits
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    distributions = built.json("net.index.json")["inputs"]["toolchain"]["distributions"]
+    assert "gguf" in distributions
+
+
+def test_a_file_that_does_not_fit_is_an_error(build: Build, tmp_path: Path) -> None:
+    write(tmp_path / "net.gguf", model(), leave_out="model.norm")
+    content = (tmp_path / "net.gguf").read_bytes()
+    built = build(manifest(), files={"net.gguf": content})
+    assert built.code == 2
+    assert "parameter `model.norm.weight` float32[32] is missing in `net.gguf`" in built.err
+    built = build(manifest(model_type="qwen3", head_dim=8), files={"net.gguf": content})
+    assert built.code == 2
+    assert "parameter `model.layers.0.self_attn.k_norm.weight` float32[8] is missing in `net.gguf`" in built.err
+    built = build(manifest(num_attention_heads=8), files={"net.gguf": content})
+    assert built.code == 2
+    assert "its `num_attention_heads` is 4, and that of the configuration is 8" in built.err
+    built = build(manifest(), files={"net.gguf": content[:-100]})
+    assert built.code == 2
+    assert "cannot read `net.gguf`: it has" in built.err

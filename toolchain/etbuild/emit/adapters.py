@@ -1,0 +1,123 @@
+"""Puts the weights of adapters into a program that was lowered and emitted with stand-ins for them.
+
+So new weights of an adapter lower nothing, and change only the adapter's own `.ptd`. This works because each stand-in
+is in named data as it is, where it has a name of its own. A backend that keeps weights in another form, or a pass that
+computes with them, would make the program compute with stand-ins. Both are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch.export import ExportedProgram
+
+from etbuild.emit.emit_methods import Blob, Emitted
+from etbuild.errors import BuildError, Problem
+from etbuild.lower import named_data
+from etbuild.lower.named_data import Request
+from etbuild.model.adapters import stand_in
+from etbuild.model.weights_files import tag_of_shard
+from etbuild.plan.plan import MethodPlan
+
+_ELEMENT = 4  # bytes: adapters are in float32
+
+
+def names(lower_plan: MethodPlan, shards: Mapping[str, str]) -> set[str]:
+    """The names of the weights of adapters.
+
+    Args:
+        lower_plan: The lower plan.
+        shards: The shard of each parameter that has a tag, by name.
+    """
+    return {name for name, shard in shards.items() if lower_plan.named_data[tag_of_shard(shard)].adapter}
+
+
+def read_by(programs: Mapping[str, ExportedProgram], adapters: set[str]) -> dict[str, set[str]]:
+    """The weights of adapters that each method reads, by the method's name.
+
+    Args:
+        programs: The exported methods.
+        adapters: The names of the weights of adapters.
+    """
+    return {
+        method: {name for node, name in named_data.weights(program) if node.users and name in adapters}
+        for method, program in programs.items()
+    }
+
+
+def check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
+    """Checks that the weights of adapters are in named data as they are.
+
+    Args:
+        emitted: The emitted methods.
+        read: The weights of adapters that each exported method reads.
+
+    Raises:
+        BuildError: A backend keeps a weight in another form, or a pass computed with one.
+    """
+    portable = {name for names in emitted.external_names.values() for name in names}
+    problems = []
+    for method, wanted in sorted(read.items()):
+        path, kept = ("methods", method, "adapter"), set[str]()
+        for place in emitted.facts[method].places:
+            of_adapters = {name: size for name, size in place.weights.values() if name in wanted}
+            kept.update(of_adapters if place.backend else of_adapters.keys() & portable)
+            others = [name for name, size in of_adapters.items() if _digest(name, size) not in place.named_data]
+            if place.backend and others:
+                message = f"{place.backend} keeps the adapter's weight `{min(others)}` in a form of its own"
+                hint = "use `xnnpack` or no partitioner for this method, or merge the adapter into the model's weights"
+                problems.append(Problem(message, path, hint))
+        if wanted - kept:
+            message = f"a pass computed something from the adapter's weight `{min(wanted - kept)}`"
+            hint = "remove the pass or option, or merge the adapter into the model's weights"
+            problems.append(Problem(message, path, hint))
+    if problems:
+        raise BuildError(problems)
+
+
+def _digest(name: str, size: int) -> str:
+    """The digest of a stand-in of a size in bytes, in hex."""
+    return hashlib.sha256(named_data.tensor_content(stand_in(name, size // _ELEMENT))).hexdigest()
+
+
+def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> list[Emitted]:
+    """Emitted methods with the weights of adapters in place of the stand-ins.
+
+    Args:
+        parts: The emitted methods.
+        weights: The weights of all adapters by name, in float32.
+
+    Raises:
+        BuildError: A stand-in is in the program itself.
+    """
+    content = {_digest(name, weight.nbytes): named_data.tensor_content(weight) for name, weight in weights.items()}
+    for part in parts:
+        _check_outside(part, content.keys())
+    return [
+        replace(
+            part,
+            external=[_filled(blob, content) for blob in part.external],
+            requests=[(key, _answered(request, content)) for key, request in part.requests],
+        )
+        for part in parts
+    ]
+
+
+def _check_outside(part: Emitted, stand_ins: Iterable[str]) -> None:
+    known = set(stand_ins)
+    for blob in (*part.constants, *part.delegates):
+        if known and blob.sha256 in known:
+            raise BuildError.of("a weight of an adapter would be in the program itself")
+
+
+def _filled(blob: Blob, content: Mapping[str, bytes]) -> Blob:
+    """The blob with its content. It keeps its digest, by which methods find out that they share it."""
+    return Blob(content[blob.sha256], blob.sha256) if blob.sha256 in content else blob
+
+
+def _answered(request: Request, content: Mapping[str, bytes]) -> Request:
+    data = content.get(Blob(request.data).sha256)
+    return request if data is None else replace(request, data=data)

@@ -1,0 +1,123 @@
+"""Checks the header of a GGUF file, because the `gguf` package reads as much as the sizes in it say.
+
+The format is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: the magic number, a version, the
+numbers of tensors and of values, the values, and for each tensor its name, sizes, type and place. All numbers are
+little endian.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+_VERSIONS = (2, 3)
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of the types of values, in bytes
+_STRING, _LIST = 8, 9
+_MOST_DIMENSIONS = 4
+_ALIGNMENT = "general.alignment"
+
+
+@dataclass
+class _Reader:
+    """Reads a header, and no byte behind the end of the file."""
+
+    file: BinaryIO
+    end: int
+    at: int = 0
+
+    def skip(self, size: int) -> None:
+        """Moves on by a number of bytes.
+
+        Raises:
+            ValueError: The file ends before.
+        """
+        if size > self.end - self.at:
+            raise ValueError(f"it ends before {size:,} bytes that its header announces")
+        self.at = self.file.seek(self.at + size)
+
+    def number(self, size: int) -> int:
+        """The next number of 4 or 8 bytes."""
+        start = self.at
+        self.skip(size)
+        self.file.seek(start)
+        (found,) = struct.unpack("<I" if size == 4 else "<Q", self.file.read(size))
+        return int(found)
+
+    def text(self) -> bytes:
+        """The next text."""
+        size, start = self.number(8), self.at
+        self.skip(size)
+        self.file.seek(start)
+        return self.file.read(size)
+
+    def value(self, kind: int) -> None:
+        """Skips a value of a type."""
+        if kind == _STRING:
+            self.skip(self.number(8))
+        elif kind in _SIZES:
+            self.skip(_SIZES[kind])
+        else:
+            raise ValueError(f"a value has the unknown type {kind}")
+
+    def values(self) -> None:
+        """Skips a list."""
+        kind, count = self.number(4), self.number(8)
+        if kind in _SIZES:
+            self.skip(_SIZES[kind] * count)
+            return
+        for _ in range(count):  # a text takes eight bytes or more, so that this ends with the file
+            self.value(kind)
+
+
+def check(file: BinaryIO, size: int, blocks: Mapping[int, tuple[int, int]]) -> None:
+    """Checks that a file holds what its header announces.
+
+    Args:
+        file: The file, at its beginning.
+        size: Its size in bytes.
+        blocks: For each type of tensors, the number of elements in a block, and the size of a block in bytes.
+
+    Raises:
+        ValueError: It does not, or the header is not that of a GGUF file.
+    """
+    reader = _Reader(file, size)
+    if reader.number(4) != int.from_bytes(b"GGUF", "little"):
+        raise ValueError("it is not a GGUF file")
+    version = reader.number(4)
+    if version not in _VERSIONS:
+        raise ValueError(f"it has the version {version}, or is big endian; known: {_VERSIONS}")
+    tensors, values = reader.number(8), reader.number(8)
+    alignment = 32
+    for _ in range(values):
+        name, kind = reader.text(), reader.number(4)
+        if name == _ALIGNMENT.encode() and kind == 4:
+            alignment = reader.number(4)
+        elif kind == _LIST:
+            reader.values()
+        else:
+            reader.value(kind)
+    if alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"its `{_ALIGNMENT}` is {alignment}, which is not a power of two")
+    ends = [_tensor(reader, blocks) for _ in range(tensors)]
+    start = -(-reader.at // alignment) * alignment
+    if ends and start + max(ends) > size:
+        raise ValueError(f"it has {size:,} bytes, and its tensors need {start + max(ends):,}")
+
+
+def _tensor(reader: _Reader, blocks: Mapping[int, tuple[int, int]]) -> int:
+    """Reads the description of a tensor, and returns where it ends behind the header."""
+    name = reader.text().decode(errors="replace")
+    dimensions = reader.number(4)
+    if dimensions > _MOST_DIMENSIONS:
+        raise ValueError(f"`{name}` has {dimensions} dimensions")
+    elements = math.prod(reader.number(8) for _ in range(dimensions))
+    kind, place = reader.number(4), reader.number(8)
+    if kind not in blocks:
+        raise ValueError(f"`{name}` has the unknown type {kind}")
+    of_block, size = blocks[kind]
+    if elements % of_block:
+        raise ValueError(f"`{name}` has {elements} elements, which is not a multiple of {of_block}")
+    return place + elements // of_block * size

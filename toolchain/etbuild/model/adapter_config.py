@@ -1,0 +1,146 @@
+"""Reads the configuration of a LoRA adapter, as PEFT writes it: the layers that the adapter changes, and how."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from etbuild import json_schema
+from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.declared import Inputs
+
+ALL_LINEAR = "all-linear"
+N = TypeVar("N", int, float)
+
+_DESCRIBING = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+_OF_TRAINING = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
+_OF_MERGING = {"fan_in_fan_out", "megatron_core", "qalora_group_size"}  # they change nothing without other keys
+_HARMLESS = _DESCRIBING | _OF_TRAINING | _OF_MERGING
+_HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the weights of the model as they are. The others change them."""
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What PEFT's configuration says about an adapter.
+
+    Attributes:
+        rank: The rank of the layers that `ranks` does not match.
+        alpha: The numerator of the factor of the layers that `alphas` does not match.
+        square_root: Whether the denominator of the factor is the square root of the rank, and not the rank.
+        targets: The layers: names or ends of names, a regular expression for whole names, or `all-linear`.
+        excluded: The layers of these that stay as they are, in the same form; None for none.
+        ranks: Ranks by regular expressions for the ends of names.
+        alphas: Numerators, in the same form.
+    """
+
+    rank: int
+    alpha: float
+    square_root: bool
+    targets: list[str] | str
+    excluded: list[str] | str | None
+    ranks: dict[str, int]
+    alphas: dict[str, float]
+
+    def wants(self, layer: str) -> bool:
+        """Whether the adapter changes the layer with this name. With `all-linear`, its kind decides too."""
+        if self.excluded and _fits(layer, self.excluded):
+            return False
+        return self.targets == ALL_LINEAR or _fits(layer, self.targets)
+
+    def rank_of(self, layer: str) -> int:
+        """The rank of a layer's adapter."""
+        return _of_end(layer, self.ranks, self.rank)
+
+    def factor_of(self, layer: str) -> float:
+        """What the output of a layer's adapter is multiplied by."""
+        rank = self.rank_of(layer)
+        return _of_end(layer, self.alphas, self.alpha) / (math.sqrt(rank) if self.square_root else rank)
+
+
+def _fits(layer: str, wanted: list[str] | str) -> bool:
+    if isinstance(wanted, str):
+        return re.fullmatch(wanted, layer) is not None
+    return any(layer == name or layer.endswith(f".{name}") for name in wanted)
+
+
+def _of_end(layer: str, values: Mapping[str, N], otherwise: N) -> N:
+    """The value of the first pattern that matches the end of a name."""
+    found = (value for pattern, value in values.items() if re.fullmatch(rf"(.*\.)?({pattern})", layer))
+    return next(found, otherwise)
+
+
+def read(file: str, path: DocumentPath, inputs: Inputs) -> AdapterConfig:
+    """Reads a configuration.
+
+    Args:
+        file: The name of the declared input.
+        path: The place in the manifest that names it.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: The file cannot be read, is something else, or asks for more than LoRA of linear layers.
+    """
+    found = inputs.find_data(file, path)
+    check_content(file, found, path)
+    try:
+        content = json_file.parse(regular_files.read(found, json_file.MAX_BYTES))
+    except (OSError, ValueError) as error:
+        raise InputError.at(path, f"cannot read `{file}`: {error}") from None
+    wrong = json_schema.problems("adapter-config", content, most=1)
+    if wrong:
+        message = f"`{file}` is not the configuration of a LoRA adapter: {wrong[0].on_one_line()}"
+        raise InputError.at(path, message)
+    config = AdapterConfig(
+        rank=content.get("r", 8),
+        alpha=content.get("lora_alpha", 8),
+        square_root=bool(content.get("use_rslora")),
+        targets=_lowered(content["target_modules"]),
+        excluded=content.get("exclude_modules"),
+        ranks=content.get("rank_pattern") or {},
+        alphas=content.get("alpha_pattern") or {},
+    )
+    problems = [Problem(f"`{file}`: {message}", path, hint) for message, hint in _problems(content, config)]
+    if problems:
+        raise InputError(problems)
+    return config
+
+
+def _lowered(targets: list[str] | str) -> list[str] | str:
+    return ALL_LINEAR if isinstance(targets, str) and targets.lower() == ALL_LINEAR else targets
+
+
+_READ = {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "lora_alpha", "peft_type", "r"}
+_READ |= {"rank_pattern", "target_modules", "use_rslora"}
+
+
+def _problems(content: dict[str, Any], config: AdapterConfig) -> list[tuple[str, str | None]]:
+    """What the driver cannot do with a configuration: messages and hints."""
+    found: list[tuple[str, str | None]] = []
+    if content.get("bias") not in (None, "none"):
+        found.append((f"`bias: {content['bias']}` also changes the model's own biases", 'train with `bias="none"`'))
+    start = content.get("init_lora_weights")
+    if start not in _HARMLESS_STARTS:
+        hint = "convert the adapter with PEFT: `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
+        found.append((f"`init_lora_weights: {start}` also changes the model's own weights", hint))
+    for key in sorted(content.keys() - _READ - _HARMLESS):
+        if content[key] is not None and content[key] is not False and content[key] not in ("", [], {}):
+            hint = "merge such an adapter into the model's weights with PEFT's `merge_and_unload`"
+            found.append((f"`{key}` asks for something else than LoRA of linear layers", hint))
+    patterns = {
+        "target_modules": config.targets,
+        "exclude_modules": config.excluded,
+        **{f"rank_pattern.{each}": f"(.*\\.)?({each})" for each in config.ranks},
+        **{f"alpha_pattern.{each}": f"(.*\\.)?({each})" for each in config.alphas},
+    }
+    for key, pattern in patterns.items():
+        try:
+            re.compile(pattern if isinstance(pattern, str) else "")
+        except (re.error, OverflowError, RecursionError) as error:
+            found.append((f"`{key}` is not a regular expression: {error}", None))
+    return found

@@ -1,0 +1,99 @@
+"""Reads the weights of LoRA adapters, as PEFT writes them, and checks that they fit the module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError, Problem, unknown
+from etbuild.inputs.declared import Inputs
+from etbuild.manifest.adapters import OF_LAYER
+from etbuild.model.module import FLOATING
+from etbuild.model.tensor_files import TensorFile, open_checkpoint
+from etbuild.model.weights_files import TensorFacts
+
+
+def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
+    """The weights of an adapter among the tensors of a module: the name in PEFT's file of each, by its own name.
+
+    Args:
+        adapter: The name of the adapter.
+        names: The names of the module's tensors.
+    """
+    split = {name: name.rpartition(f"{OF_LAYER}.{adapter}.") for name in names}
+    return {name: f"base_model.model.{layer}{own}.weight" for name, (layer, found, own) in split.items() if found}
+
+
+def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs) -> None:
+    """Checks that the files of adapters hold the weights that the layers of the module need, and no others.
+
+    Args:
+        files: The declared file of each adapter, by the adapter's name.
+        facts: Facts about the module's tensors.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: A file cannot be read or does not fit. The error names each tensor.
+    """
+    by_name = {entry.name: entry for entry in facts}
+    problems: list[Problem] = []
+    for adapter, file in files.items():
+        shapes = {stored: by_name[name].shape for name, stored in names_of(adapter, by_name).items()}
+        problems += _misfits(_opened(adapter, file, inputs), file, shapes, _place(adapter))
+    if problems:
+        raise InputError(problems)
+
+
+def read(files: Mapping[str, str], names: Collection[str], inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The weights of adapters by their names in the module, in float32.
+
+    Args:
+        files: The declared file of each adapter, by the adapter's name.
+        names: The names of the weights. `check` found nothing wrong with them.
+        inputs: The declared inputs.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    found = {}
+    for adapter, file in files.items():
+        opened = _opened(adapter, file, inputs)
+        for name, stored in names_of(adapter, names).items():
+            found[name] = opened.take(stored).detach().to(torch.float32).contiguous()
+    return found
+
+
+def _place(adapter: str) -> DocumentPath:
+    return ("model", "adapters", adapter, "weights")
+
+
+def _opened(adapter: str, file: str, inputs: Inputs) -> TensorFile:
+    place = _place(adapter)
+    return open_checkpoint(file, inputs.find_data(file, place), place)
+
+
+def _misfits(opened: TensorFile, file: str, shapes: Mapping[str, list[int]], place: DocumentPath) -> Iterator[Problem]:
+    """The tensors that are missing in a file, are too many, or have another shape or a dtype that is no float.
+
+    Args:
+        opened: The file.
+        file: Its name.
+        shapes: The shapes of the tensors that it has to hold, by name.
+        place: The place in the manifest that names it.
+    """
+    config = "do the weights belong to this `adapter_config.json`, and both to this model?"
+    held = set(opened.names)
+    for name in sorted(shapes.keys() - held):
+        yield Problem(f"`{name}` is missing in `{file}`", place, config)
+    for name, nearest in unknown(sorted(held - shapes.keys()), shapes.keys() - held):
+        yield Problem(f"`{file}` has `{name}`, which is not a weight of the adapter's layers", place, nearest or config)
+    known = [name for name in opened.names if name in shapes]
+    opened.check(known)
+    for name in known:
+        dtype, shape = opened.form(name)
+        if shape != shapes[name]:
+            yield Problem(f"`{name}` has to be {shapes[name]}, and is {shape} in `{file}`", place, config)
+        elif dtype not in FLOATING:
+            floating = ", ".join(FLOATING)
+            yield Problem(f"`{name}` is {dtype} in `{file}`", place, f"an adapter has to be in one of {floating}")

@@ -1,0 +1,258 @@
+"""Gives the layers of a module LoRA adapters, which a method may compute with.
+
+A layer `LAYER` gets a child for each adapter, and the adapter's weights are called `LAYER.adapters.NAME.lora_A` and
+`lora_B`. Their content does not matter before the program is written: until then, stand-ins take their place, so that
+the program does not depend on the weights. `emit.adapters` replaces the stand-ins.
+
+The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter computes in float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.inputs.declared import Inputs
+from etbuild.manifest.adapters import OF_LAYER
+from etbuild.model import adapter_config
+from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
+from etbuild.plan.plan import ExportPlan
+
+FACTORS = ("lora_A", "lora_B")
+_SMALL = 1024  # a rank that a layer of any size may have
+
+
+class Adapter(torch.nn.Module):  # type: ignore[misc]
+    """The adapter of a linear layer.
+
+    Its weights are buffers that are not in the state dict, because the checkpoint of the module does not hold them.
+
+    Attributes:
+        lora_A: float32 [rank, inputs].
+        lora_B: float32 [outputs, rank].
+        factor: What the result is multiplied by.
+    """
+
+    lora_A: torch.Tensor  # noqa: N815 - PEFT's name
+    lora_B: torch.Tensor  # noqa: N815 - as above
+
+    def __init__(self, name: str, shapes: tuple[tuple[int, int], tuple[int, int]], factor: float) -> None:
+        """Makes an adapter with stand-ins for its weights.
+
+        Args:
+            name: The name of the adapter in the whole module.
+            shapes: The shapes of `lora_A` and `lora_B`.
+            factor: What the result is multiplied by.
+        """
+        super().__init__()
+        for own, (rows, columns) in zip(FACTORS, shapes, strict=True):
+            content = stand_in(f"{name}.{own}", rows * columns).view(rows, columns)
+            self.register_buffer(own, content, persistent=False)
+        self.factor = factor
+
+    def forward(self, inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+        """What the layer returns with the adapter.
+
+        Args:
+            inputs: The inputs of the layer, [..., inputs].
+            outputs: What the layer returns without the adapter, [..., outputs].
+        """
+        inner = torch.nn.functional.linear(inputs.to(self.lora_A.dtype), self.lora_A)
+        return (outputs + torch.nn.functional.linear(inner, self.lora_B) * self.factor).to(outputs.dtype)
+
+
+def stand_in(name: str, size: int) -> torch.Tensor:
+    """The content of an adapter's weight before the program is written, float32 [size]. No other weight has it: it
+    begins with the digest of the name.
+
+    Args:
+        name: The name of the weight in the module.
+        size: The number of its elements.
+    """
+    content = torch.zeros(size)
+    digest = list(hashlib.sha256(name.encode()).digest()[:size])
+    content[: len(digest)] = torch.tensor(digest, dtype=torch.float32) + 1
+    return content
+
+
+def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> None:
+    """Gives the layers of a module all adapters of a plan. No method computes with them outside of `applied`.
+
+    Args:
+        module: The module. It is changed in place.
+        export_plan: The export plan.
+        inputs: The declared inputs, which contain the configurations of the adapters.
+
+    Raises:
+        InputError: A configuration cannot be read, asks for something that the driver cannot do, or does not fit the
+            module.
+    """
+    layers = dict(module.named_modules())
+    problems: list[Problem] = []
+    adapters: dict[str, tuple[dict[str, torch.nn.Module], AdapterConfig]] = {}
+    for name, file in export_plan.adapters.items():
+        path: DocumentPath = ("model", "adapters", name, "config")
+        config = adapter_config.read(file, path, inputs)
+        wanted = {layer: child for layer, child in layers.items() if layer and config.wants(layer)}
+        if config.targets == ALL_LINEAR:
+            wanted = {layer: child for layer, child in wanted.items() if _in_all_linear(module, child)}
+        unlike = [layer for layer, child in wanted.items() if _sizes(child) is None]
+        if unlike:
+            kind = type(layers[unlike[0]]).__name__
+            message = f"`target_modules` of `{file}` names `{unlike[0]}`, a {kind}"
+            problems.append(Problem(message, path, "an adapter can only change linear layers"))
+        elif not wanted:
+            targets = [config.targets] if isinstance(config.targets, str) else config.targets
+            ends = {layer.rpartition(".")[2] for layer, child in layers.items() if _sizes(child)}
+            message = f"no layer of the module is one of the `target_modules` of `{file}`: {', '.join(targets)}"
+            problems.append(Problem(message, path, did_you_mean(targets[0], ends) or "is it an adapter of this model?"))
+        else:
+            problems += _too_large(wanted, config, file, path)
+            adapters[name] = wanted, config
+    if problems:
+        raise InputError(problems)
+    for name, (wanted, config) in adapters.items():
+        for layer, child in wanted.items():
+            _attach(layer, child, name, config)
+
+
+def _too_large(
+    layers: Mapping[str, torch.nn.Module], config: AdapterConfig, file: str, path: DocumentPath
+) -> Iterator[Problem]:
+    """The layers whose adapters would be much larger than the layers themselves, which no training makes."""
+    for layer, child in layers.items():
+        inputs, outputs = _sizes(child) or (0, 0)
+        rank = config.rank_of(layer)
+        if rank > max(inputs, outputs, _SMALL):
+            message = (
+                f"`{file}` gives `{layer}` the rank {rank}, and the layer has {inputs} inputs and {outputs} outputs"
+            )
+            yield Problem(message, path, "is it an adapter of this model?")
+
+
+def _attach(layer: str, child: torch.nn.Module, name: str, config: AdapterConfig) -> None:
+    if OF_LAYER not in child._modules:
+        child.add_module(OF_LAYER, torch.nn.ModuleDict())
+    sizes = _sizes(child)
+    assert sizes is not None
+    rank = config.rank_of(layer)
+    adapter = Adapter(f"{layer}.{OF_LAYER}.{name}", ((rank, sizes[0]), (sizes[1], rank)), config.factor_of(layer))
+    child.get_submodule(OF_LAYER).add_module(name, adapter)
+
+
+def _sizes(layer: torch.nn.Module) -> tuple[int, int] | None:
+    """The numbers of inputs and outputs of a linear layer; None for another one.
+
+    The linear layer inside PyTorch's attention does not count: the attention reads its weights and never calls it.
+    """
+    if isinstance(layer, torch.nn.Linear) and not isinstance(layer, NonDynamicallyQuantizableLinear):
+        return layer.in_features, layer.out_features
+    if f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D":  # of GPT-2
+        weight: Any = layer.weight
+        return weight.shape[0], weight.shape[1]
+    return None
+
+
+def _in_all_linear(module: Any, layer: torch.nn.Module) -> bool:
+    """Whether PEFT's `all-linear` means a layer: each linear layer but that of the scores."""
+    heads = getattr(module, "get_output_embeddings", lambda: None)()
+    return _sizes(layer) is not None and layer is not heads
+
+
+@contextmanager
+def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
+    """Within this context, the layers of a module compute with an adapter.
+
+    Args:
+        module: The module, after `attach`.
+        name: The adapter; None for none.
+    """
+    layers = {} if name is None else _layers(module, name)
+    hooks = [layer.register_forward_hook(_hook(str(name)), with_kwargs=True) for layer in layers.values()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook(name: str) -> Callable[..., torch.Tensor]:
+    def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: torch.Tensor) -> torch.Tensor:
+        (inputs,) = (*arguments, *keywords.values())
+        found: torch.Tensor = layer.adapters[name](inputs, outputs)
+        return found
+
+    return hook
+
+
+def _layers(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
+    """The layers that have an adapter, by name."""
+    return {layer: child for layer, child in module.named_modules() if _has(child, name)}
+
+
+def _has(layer: torch.nn.Module, name: str) -> bool:
+    children = layer._modules.get(OF_LAYER)
+    return isinstance(children, torch.nn.ModuleDict) and name in children and isinstance(children[name], Adapter)
+
+
+def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
+    """Checks that a method computes with an adapter wherever it computes with a layer of the adapter.
+
+    Args:
+        program: The exported method.
+        module: The module.
+        method: The name of the method.
+        name: The name of the adapter.
+
+    Raises:
+        BuildError: The method uses none of the layers, or reads the weights of one without calling it.
+    """
+    path: DocumentPath = ("methods", method, "adapter")
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    read = {spec.target for spec in program.graph_signature.input_specs if inputs[spec.arg.name].users and spec.target}
+    layers = _layers(module, name)
+    without = [layer for layer in layers if f"{layer}.{OF_LAYER}.{name}.{FACTORS[0]}" not in read]
+    if len(without) == len(layers):
+        hint = "remove `adapter`, or choose another `entry`"
+        raise BuildError.at(path, f"the method calls no layer that the adapter `{name}` changes", hint)
+    unchanged = [layer for layer in without if any(_is_own(target, layer) for target in read)]
+    if unchanged:
+        message = (
+            f"the method reads the weights of `{unchanged[0]}` without calling it, so that the adapter has no effect"
+        )
+        raise BuildError.at(path, message, "call the layer in the model's code")
+
+
+def leave_out_unused(program: ExportedProgram, module: torch.nn.Module) -> None:
+    """Removes the weights of adapters that a method does not read. ExecuTorch writes unused buffers into programs.
+
+    Args:
+        program: The exported method. It is changed in place.
+        module: The module.
+    """
+    own = {
+        f"{name}.{factor}" for name, child in module.named_modules() for factor in FACTORS if isinstance(child, Adapter)
+    }
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    specs = program.graph_signature.input_specs
+    unused = [spec for spec in specs if spec.target in own and not inputs[spec.arg.name].users]
+    for spec in unused:
+        program.graph.erase_node(inputs[spec.arg.name])
+        program._constants.pop(str(spec.target))
+    if unused:
+        kept = [spec for spec in specs if spec not in unused]
+        program._graph_signature = ExportGraphSignature(kept, program.graph_signature.output_specs)
+        program.graph_module.recompile()
+
+
+def _is_own(weight: str, layer: str) -> bool:
+    """Whether a weight is that of a layer, and not that of an adapter of it. The weight may be quantized."""
+    return weight.startswith(f"{layer}.") and not weight.startswith(f"{layer}.{OF_LAYER}.")

@@ -1,0 +1,102 @@
+"""Reads a GGUF file with transformers, which knows the names and the layouts of llama.cpp for its own models."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.inputs import gguf_header
+
+_SAME = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
+"""What the configuration of the module and that of the file must agree on: the layout of weights depends on it."""
+
+
+class GgufFile:
+    """The tensors of a GGUF file by the names of a module, in float32. Quantized tensors are dequantized."""
+
+    def __init__(self, name: str, file: Path, place: DocumentPath, module: torch.nn.Module) -> None:
+        """Reads the whole file.
+
+        Args:
+            name: The file's name in the manifest.
+            file: The file.
+            place: The place in the manifest that names it.
+            module: A model of transformers.
+
+        Raises:
+            InputError: The file is damaged, or of another model.
+            BuildError: The package `gguf` is missing.
+        """
+        _check_header(name, file, place)
+        # transformers shows progress on standard error
+        with wrap_library_errors(InputError, place, f"cannot read `{name}`"), contextlib.redirect_stderr(io.StringIO()):
+            from gguf import GGUFReader
+            from transformers.modeling_gguf_pytorch_utils import (
+                TensorProcessor,
+                get_gguf_hf_weights_map,
+                load_gguf_checkpoint,
+            )
+
+            loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=module)
+            known = get_gguf_hf_weights_map(module, TensorProcessor())
+            left_out = [tensor.name for tensor in GGUFReader(file).tensors if _is_left_out(tensor.name, known)]
+        problems = [Problem(f"`{name}`: {message}", place) for message in _differences(loaded["config"], module)]
+        hint = "is the configuration that of this file?"
+        problems += [Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out]
+        if problems:
+            raise InputError(problems)
+        self._tensors: dict[str, torch.Tensor] = loaded["tensors"]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors in the module."""
+        return list(self._tensors)
+
+    def check(self, names: Iterable[str]) -> None:
+        """A GGUF file has nothing but tensors."""
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        """PyTorch's name of a tensor's dtype, and its shape."""
+        tensor = self._tensors[name]
+        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+
+    def take(self, name: str) -> torch.Tensor:
+        """A tensor. It can be taken once."""
+        return self._tensors.pop(name)
+
+
+def _check_header(name: str, file: Path, place: DocumentPath) -> None:
+    try:
+        from gguf import GGML_QUANT_SIZES
+    except ImportError as error:
+        hint = "pip install 'etbuild[huggingface,gguf]'; in Bazel, add \"gguf\" to the `extras` of the packages"
+        message = f"`{name}` needs the package gguf, which cannot be imported: {error}"
+        raise BuildError.at(place, message, hint) from None
+    blocks = {int(kind): (int(of_block), int(size)) for kind, (of_block, size) in GGML_QUANT_SIZES.items()}
+    try:
+        with file.open("rb") as opened:
+            gguf_header.check(opened, file.stat().st_size, blocks)
+    except (OSError, ValueError) as error:
+        raise InputError.at(place, f"cannot read `{name}`: {error}") from None
+
+
+def _is_left_out(tensor: str, known: Collection[str]) -> bool:
+    """Whether transformers left out a tensor, although it is a weight. Experts have names that it makes itself, and the
+    frequencies of rotations follow from the configuration."""
+    return tensor not in known and "exps" not in tensor and not tensor.startswith("rope_")
+
+
+def _differences(of_file: dict[str, Any], module: Any) -> Iterator[str]:
+    """The differences between the configuration in a file and that of the module."""
+    config = module.config.get_text_config(decoder=True)
+    for key in _SAME:
+        wanted = getattr(config, key, None)
+        if key in of_file and isinstance(wanted, int) and of_file[key] != wanted:
+            yield f"its `{key}` is {of_file[key]}, and that of the configuration is {wanted}"
