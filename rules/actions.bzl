@@ -242,6 +242,7 @@ def export_program(ctx, plans, inputs):
         directory = directory,
         exported_methods = exported_methods,
         input_digests = input_digests,
+        lines = lines,
         plan = plans.export,
         sources = inputs.sources,
     )
@@ -313,6 +314,7 @@ def lower_program(ctx, plans, inputs, export):
       - `pte`: File, the program.
       - `named_data`: dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.
       - `facts`: File, facts about the lowering as JSON, for the report.
+      - `methods`: dict of method name to File, the directory of each method that is lowered by itself.
     """
     name = plans.name
     pte = ctx.actions.declare_file(name + ".pte")
@@ -339,35 +341,46 @@ def lower_program(ctx, plans, inputs, export):
         torch = True,
         worker = True,
     )
-    return struct(facts = facts, named_data = named_data, pte = pte)
+    return struct(facts = facts, methods = lowered_methods, named_data = named_data, pte = pte)
 
-def verify_program(ctx, plans, inputs, lowered):
-    """Declares ExecutorchVerify, which builds the program a second time and fails if any byte differs.
+def verify_program(ctx, plans, inputs, export, lowered):
+    """Declares ExecutorchVerify, which builds the program a second time and fails if any file differs.
 
-    It never runs in a worker: the second build needs processes with another environment than the first.
+    It compares the program and its named data, and every file between the steps. It never runs in a worker: the second
+    build needs processes with another environment than the first.
 
     Args:
       ctx: the context of the rule.
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
       lowered: the result of `lower_program`.
 
     Returns:
       File: an empty file. It exists only if nothing differs.
     """
     stamp = ctx.actions.declare_file(plans.name + ".verified")
-    first_build = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
+    artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
+    steps = [export.directory, export.input_digests, export.lines]
     arguments = driver_arguments(ctx, "verify")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
-    arguments.add_all(first_build, format_each = "--against=%s", expand_directories = False)
+    arguments.add_all(artifacts, format_each = "--against=%s", expand_directories = False)
+    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
+    arguments.add(export.input_digests, format = "--inputs=%s")
+    arguments.add(export.lines, format = "--lines=%s")
+    for method, exported in export.exported_methods.items():
+        arguments.add(exported, format = "--exported={}=%s".format(method))
+    for method, directory in lowered.methods.items():
+        arguments.add_all([directory], format_each = "--lowered={}=%s".format(method), expand_directories = False)
     arguments.add(stamp, format = "--stamp=%s")
     run_driver(
         ctx,
         arguments,
         inputs = depset(
-            [plans.export, plans.lower] + _files(inputs.data + inputs.weights) + first_build,
+            [plans.export, plans.lower] + _files(inputs.data + inputs.weights) + artifacts + steps +
+            export.exported_methods.values() + lowered.methods.values(),
             transitive = [inputs.source_files],
         ),
         outputs = [stamp],

@@ -41,7 +41,7 @@ def _executorch_program_impl(ctx):
         check_export(shared, plans, inputs)
     export = shared or export_program(ctx, plans, inputs)
     lowered = lower_program(ctx, plans, inputs, export)
-    verified = [verify_program(ctx, plans, inputs, lowered)] if ctx.attr.verify_reproducible else []
+    verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
 
     tokenizer = [reported.tokenizer] if reported.tokenizer else []

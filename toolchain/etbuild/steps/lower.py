@@ -279,6 +279,7 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         releases.check()
         with what.stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild.export import archive
+            from etbuild.export.provenance import graphs_numbered
         saved = archive.read(what.export)
         faster = importing() if what.effort.accelerate else nullcontext()
         with what.stage("import ExecuTorch"), frozen_if_first("executorch.exir"), faster:
@@ -287,7 +288,7 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
             from etbuild.lower.lower_methods import lower_programs  # noqa: F401
             from etbuild.processes.random_seeds import seed
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
+        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
             finder.lines = what.export.lines
             yield saved, StepContext(what.inputs, finder, what.stage)
 
