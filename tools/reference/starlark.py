@@ -70,8 +70,14 @@ def _bazel() -> dict[str, Any]:
         **{name: _record(name) for name in _RECORDED},
         "Label": _label,
         "attr": SimpleNamespace(**attributes),
+        "config_common": SimpleNamespace(toolchain_type=None),
         "struct": SimpleNamespace,
     }
+
+
+# The file that host_repository makes, on a machine where nothing is known.
+_FILES = ("@rules_executorch_host//:host.bzl",)
+_GENERATED: dict[str, Any] = {"PY_INFOS": [], "EXEC_COMPATIBLE_WITH": []}
 
 
 class Loader:
@@ -92,7 +98,7 @@ class Loader:
             provided = set(names)
 
             def load(label: str, *same: str, **renamed: str) -> None:
-                loaded = self.load(self._path(label, path)).names
+                loaded = _GENERATED if label in _FILES else self.load(self._path(label, path)).names
                 for ours, theirs in {**{name: name for name in same}, **renamed}.items():
                     names[ours] = loaded[theirs]
                     provided.add(ours)

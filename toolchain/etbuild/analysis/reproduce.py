@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts
+from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
@@ -108,16 +108,22 @@ def _build(
         artifacts.replace(root / f"{step}.json", canonical_json(plan))
     names = {**weights_names(lower_plan.weights), **export_plan.data_names}
     data = with_declared(inputs, names)
-    declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
+    declared = {name: f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()}
+    of_export = [declared[name] for name in (declared if first.inputs is None else _read(first.inputs))]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     apart = [f"--method={name}={name}.pt2" for name in first.exported]
     lines = ["--lines=lines.json"] if first.lines is not None else []
-    _run(root, "export", "export.json", "--inputs=inputs.json", *lines, *apart, "-o", "export", *copies, *declared)
+    _run(root, "export", "export.json", "--inputs=inputs.json", *lines, *apart, "-o", "export", *copies, *of_export)
     exported = ["--export=export", *(f"--exported={name}={name}.pt2" for name in first.exported)]
-    _run(root, "lower", "lower.json", *exported, "--no-accelerate", "-o", "out", *declared)
+    _run(root, "lower", "lower.json", *exported, "--no-accelerate", "-o", "out", *declared.values())
     for name in first.lowered:
         one = [f"--method={name}", "-o", f"lowered.{name}"]
-        _run(root, "lower", f"lower.{name}.json", *exported, *one, *declared)
+        _run(root, "lower", f"lower.{name}.json", *exported, *one, *declared.values())
+
+
+def _read(inputs: Path) -> list[str]:
+    """The names of the data that the first export read."""
+    return list(json_file.read(inputs, json_file.Format("what an export read", "step#inputs"))["data"])
 
 
 def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
