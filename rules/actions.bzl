@@ -204,6 +204,9 @@ def program_inputs(
     check_unique(named.tokenizer, "tokenizer")
     return named
 
+def _directory(file):
+    return file.dirname
+
 def _named_argument(option, named):
     return "--{}={}={}".format(option, named.name, named.file.path)
 
@@ -357,7 +360,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
     arguments = _lower_arguments(ctx, plans.lower, export, export.exported_methods, inputs)
     for method, lowered in lowered_methods.items():
         arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
-    arguments.add("-o", facts.dirname)
+    arguments.add_all("-o", [facts], map_each = _directory)
     run_driver(
         ctx,
         arguments,
@@ -485,7 +488,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
     arguments.add(export.input_digests, format = "--inputs=%s")
     arguments.add(lowered.facts, format = "--lowering=%s")
     arguments.add_all(files, map_each = _data_argument)
-    arguments.add("-o", index.dirname)
+    arguments.add_all("-o", [index], map_each = _directory)
     run_driver(
         ctx,
         arguments,

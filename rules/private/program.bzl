@@ -15,6 +15,7 @@ load(
 )
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
+load(":configuration.bzl", "one_configuration")
 load(":library.bzl", "LIBRARIES", "library_of")
 
 def manifest_name(ctx):
@@ -165,8 +166,20 @@ PROGRAM_ATTRS = {
     ),
 }
 
+# Only this rule has them: they choose its configuration.
+_CONFIGURATION_ATTRS = {
+    "configuration": attr.string(
+        doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
+              "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
+              "flag `--@rules_executorch//rules:one_configuration` says.",
+        values = ["", "one", "target"],
+    ),
+    "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
+}
+
 executorch_program = rule(
     implementation = _executorch_program_impl,
+    cfg = one_configuration,
     doc = """Builds an ExecuTorch program from a manifest.
 
 ```starlark
@@ -189,7 +202,7 @@ Output groups, for `--output_groups=GROUP`:
 - `report`: `mlp.report.json`, facts about each method.
 - `export`: the exported methods, before they are lowered.
 """,
-    attrs = PROGRAM_ATTRS,
+    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

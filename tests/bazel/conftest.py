@@ -62,16 +62,16 @@ def disk_cache(shared_directory: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str, str], Path]:
-    """Runs Bazel 7 or later: `bazel7(workspace, verb, target)` returns its bazel-bin. What it made stays for the next
-    command in the same workspace."""
+def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs Bazel 7 or later: `bazel7(workspace, verb, target, *options)` returns its bazel-bin. What it made stays for
+    the next command in the same workspace."""
     command = os.environ.get("BAZEL7")
     if not command:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
     output_root = tmp_path_factory.mktemp("bazel7")
     overrides: dict[Path, str] = {}
 
-    def run(workspace: Path, verb: str, target: str) -> Path:
+    def run(workspace: Path, verb: str, target: str, *more: str) -> Path:
         # BAZEL7_BIND: the directories that such a command must make visible if it runs Bazel in its own root.
         binds = f"{packages} {workspace} {workspace.parents[1]}"
         environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(output_root)}
@@ -83,7 +83,7 @@ def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         if workspace not in overrides:
             overrides[workspace] = f"--override_repository={packages_repository(bazel)}={packages}"
         options = (overrides[workspace], "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-")
-        done = bazel(verb, *options, target)
+        done = bazel(verb, *options, *more, target)
         assert done.returncode == 0, done.stdout + done.stderr
         return workspace / "bazel7-bin"
 

@@ -42,7 +42,7 @@ class Module:
     comments: dict[str, str]
 
 
-_RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class")
+_RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class", "transition")
 _ATTRIBUTES = ("bool", "int", "label", "label_keyed_string_dict", "label_list", "output", "output_list", "string")
 _ATTRIBUTES_OF_STRINGS = ("string_dict", "string_list", "string_list_dict", "int_list")
 
@@ -70,6 +70,7 @@ def _bazel() -> dict[str, Any]:
         **{name: _record(name) for name in _RECORDED},
         "Label": _label,
         "attr": SimpleNamespace(**attributes),
+        "config": SimpleNamespace(bool=_record("bool")),
         "config_common": SimpleNamespace(toolchain_type=None),
         "struct": SimpleNamespace,
     }
