@@ -14,8 +14,11 @@ from tests.helpers.workspaces import WORKERS, Workspace, executed
 
 ONCE = "--//rules:one_configuration"
 RULES = """\
+ALLOWLIST = "@bazel_tools//tools/allowlists/function_transition_allowlist"
+
 def _abis_impl(_settings, _attr):
-    return {abi: {"//command_line_option:platforms": "//configurations:" + abi} for abi in ("arm", "x86", "riscv", "wasm")}
+    platforms = ["//configurations:" + abi for abi in ("arm", "x86", "ppc", "s390x")]
+    return {name: {"//command_line_option:platforms": name} for name in platforms}
 
 abis = transition(implementation = _abis_impl, inputs = [], outputs = ["//command_line_option:platforms"])
 
@@ -26,7 +29,7 @@ apps = rule(
     implementation = _apps_impl,
     attrs = {
         "program": attr.label(cfg = abis),
-        "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
+        "_allowlist_function_transition": attr.label(default = ALLOWLIST),
     },
 )
 
@@ -58,7 +61,7 @@ tool(
 [platform(
     name = abi,
     constraint_values = ["@platforms//os:linux", "@platforms//cpu:" + cpu],
-) for abi, cpu in [("arm", "aarch64"), ("x86", "x86_32"), ("riscv", "riscv64"), ("wasm", "wasm32")]]
+) for abi, cpu in [("arm", "aarch64"), ("x86", "x86_32"), ("ppc", "ppc"), ("s390x", "s390x")]]
 
 constraint_setting(name = "sdk")
 
@@ -152,23 +155,30 @@ def test_a_program_is_built_once(package: Workspace) -> None:
 
 
 def test_a_target_can_have_its_own_configuration(package: Workspace) -> None:
-    package.edit(f"{PACKAGE}/BUILD", 'name = "net",\n', 'name = "net",\n    configuration = "target",\n')
+    package.edit(
+        f"{PACKAGE}/BUILD", 'name = "net",\n    srcs', 'name = "net",\n    configuration = "target",\n    srcs'
+    )
     try:
         assert counted(actions(package, f"//{PACKAGE}:apps", ONCE)) == dict.fromkeys(STEPS, 4)
     finally:
-        package.edit(f"{PACKAGE}/BUILD", 'name = "net",\n    configuration = "target",\n', 'name = "net",\n')
+        package.write(f"{PACKAGE}/BUILD", BUILD)
 
 
 def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace) -> None:
     """pip installed the packages on this machine. A platform of another processor comes first here."""
-    both = (f"--extra_execution_platforms=//{PACKAGE}:with_sdk", f"--extra_toolchains=//{PACKAGE}:vendor_toolchain")
-    for options in (both[:1], both):
-        found = {action["ExecutionPlatform"] for action in actions(package, f"//{PACKAGE}:net", *options[:1])}
-        assert found == {"@local_config_platform//:host"}
-    found = {action["ExecutionPlatform"] for action in actions(package, f"//{PACKAGE}:with_vendor", *both)}
-    assert found == {f"//{PACKAGE}:with_sdk"}
-    said = package.run("aquery", f"//{PACKAGE}:with_vendor", both[0], expect=1).err
-    assert "toolchain" in said
+    other = f"--extra_execution_platforms=//{PACKAGE}:with_sdk"
+    vendor = f"--extra_toolchains=//{PACKAGE}:vendor_toolchain"
+
+    def chosen(target: str, *options: str) -> set[tuple[str, str]]:
+        """The execution platform and the toolchain of a program."""
+        said = package.build(f"//{PACKAGE}:{target}", "--nobuild", "--toolchain_resolution_debug", other, *options).err
+        pattern = r"Selected execution platform (\S+), type //toolchain:toolchain_type -> toolchain (\S+)"
+        return set(re.findall(pattern, said))
+
+    ours, host = "//toolchain:executorch", "@local_config_platform//:host"
+    assert chosen("net") == {(host, ours)}
+    assert chosen("with_vendor", vendor) == {(f"//{PACKAGE}:with_sdk", f"//{PACKAGE}:vendor")}
+    assert "toolchain" in package.build(f"//{PACKAGE}:with_vendor", "--nobuild", other, expect=1).err
 
 
 @pytest.mark.rotates(days=2)
@@ -183,7 +193,7 @@ def test_bazel_7_finds_the_results_of_another_configuration(
         f"--execution_log_json_file={log}",
     )
     bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
-    assert [name for name in executed(log)[0] if name in STEPS] == STEPS
+    assert sorted(name for name in executed(log)[0] if name in STEPS) == sorted(STEPS)
     for target, options in (("net", ["--compilation_mode=opt"]), ("apps", []), ("tool", [])):
         bazel7(package.directory, "build", f"//{PACKAGE}:{target}", *mapped, *options)
         run, hits = executed(log)
