@@ -54,6 +54,17 @@ def test_no_package_that_every_build_reads_needs_skylib() -> None:
     assert "bazel_skylib" not in (REPOSITORY / "toolchain/BUILD").read_text()
 
 
+def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
+    """Rules of languages, and their providers. The generated file of host_repository names what there is."""
+    gone = re.compile(r"(cc|java|objc|proto|py|sh)_(binary|import|library|test)|CcInfo|JavaInfo|PyInfo")
+    builds = [f"{package}/BUILD" for package in ("rules", "rules/private", "toolchain")]
+    for path in (*bzl_files(), *builds):
+        named = [node for node in ast.walk(ast.parse((REPOSITORY / path).read_text("utf-8")))]
+        names = [node.id for node in named if isinstance(node, ast.Name)]
+        names += [node.attr for node in named if isinstance(node, ast.Attribute)]
+        assert [name for name in names if gone.fullmatch(name)] == [], path
+
+
 def test_each_public_rule_has_an_example_with_its_load_line() -> None:
     defs = (REPOSITORY / "rules/defs.bzl").read_text()
     found = examples()
