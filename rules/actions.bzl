@@ -7,8 +7,9 @@
 | `plan_program` | ExecutorchPlan | manifest | plans |
 | `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
 | `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
-| `verify_program` | ExecutorchVerify | what both of these read, program | an empty file |
+| `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
+| `publish_program` | ExecutorchPublish, only for Bazel 4 | program, named data, report | copies |
 
 An edit runs only the actions that it reaches:
 
@@ -35,8 +36,9 @@ program_plan = rule(
 """
 
 load("//rules:providers.bzl", "ExecutorchExportInfo")
+load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
-load("//rules/private:names.bzl", "check_names", "check_unique", "name_beside", "repository_path")
+load("//rules/private:names.bzl", "check_names", "check_tags", "check_unique", "named_as", "named_beside", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
@@ -65,7 +67,9 @@ def plan_program(
         sharded_named_data = [],
         variant = "",
         parameters = {},
-        export = None):
+        export = None,
+        inputs = None,
+        manifest_name = ""):
     """Declares ExecutorchPlan, which checks the manifest and writes its plans as JSON.
 
     Args:
@@ -82,6 +86,8 @@ def plan_program(
       parameters: dict of string to string, the values of parameters of the manifest.
       export: ExecutorchExportInfo of a target whose exported methods this program uses, or None. The action fails if the
         program would export other methods.
+      inputs: the result of `program_inputs`, or None. The action fails if the manifest names other files.
+      manifest_name: string, the `name` in the manifest, with `.VARIANT` for a variant; empty if it is `name`.
 
     Returns:
       struct with these fields:
@@ -95,9 +101,9 @@ def plan_program(
     """
     check_names(methods, "methods")
     check_names(backends, "backends")
-    check_names(named_data, "named_data")
-    check_names(sharded_named_data, "sharded_named_data")
-    check_names(named_data + sharded_named_data, "sharded_named_data")
+    check_tags(named_data, "named_data")
+    check_tags(sharded_named_data, "sharded_named_data")
+    check_tags(named_data + sharded_named_data, "sharded_named_data")
 
     plans = struct(
         name = name,
@@ -119,7 +125,9 @@ def plan_program(
     arguments = driver_arguments(ctx, "plan")
     arguments.add(manifest)
     arguments.add("--manifest-name=" + repository_path(manifest))
-    arguments.add("--expect-name=" + name)
+    arguments.add("--expect-name=" + (manifest_name or name))
+    if manifest_name:
+        arguments.add("--program-name=" + name)
     if variant:
         arguments.add("--variant=" + variant)
     for parameter, value in sorted(parameters.items()):
@@ -134,6 +142,11 @@ def plan_program(
         arguments.add("--expect-backends=" + ",".join(backends))
     arguments.add("--expect-named-data=" + ",".join(named_data + sharded_named_data))
     arguments.add("--expect-sharded=" + ",".join(sharded_named_data))
+    if inputs:
+        arguments.add("--expect-inputs")
+        for attribute, named in (("data", inputs.data), ("weights", inputs.weights), ("tokenizer", inputs.tokenizer)):
+            for entry in named:
+                arguments.add("--input={}={}{}".format(attribute, entry.name, "/" if entry.file.is_directory else ""))
     arguments.add(plans.whole, format = "--plan=%s")
     arguments.add(plans.export, format = "--export-plan=%s")
     arguments.add(plans.lower, format = "--lower-plan=%s")
@@ -150,22 +163,27 @@ def plan_program(
     )
     return plans
 
-def _named(manifest, files, attribute):
-    """Pairs each file with its name in the program, and fails if two files have the same name."""
-    named = [struct(name = name_beside(file, manifest), file = file) for file in files]
-    check_unique(named, attribute)
-    return named
-
-def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [], tokenizer = [], adapters = []):
+def program_inputs(
+        manifest,
+        srcs = [],
+        libraries = [],
+        data = [],
+        weights = [],
+        tokenizer = [],
+        data_as = {},
+        weights_as = {},
+        adapters = []):
     """Gives each input file the name that the manifest and the sources use for it.
 
     Args:
       manifest: File, the manifest. Names are relative to its directory.
       srcs: list of File, the program's own Python sources.
       libraries: list of ExecutorchLibraryInfo, the libraries that the sources import.
-      data: list of File, the files that exporting and lowering read.
+      data: list of File, the files that exporting and lowering read. A directory stands for all its files.
       weights: list of File, the files that only lowering reads.
       tokenizer: list of File, the files that travel with the program. No step but the last one reads them.
+      data_as: dict of Target to string, more files that exporting and lowering read, with their names.
+      weights_as: dict of Target to string, more files that only lowering reads, with their names.
       adapters: list of File, the weights of adapters. Of the actions that lower, only the one that writes the program
         reads them.
 
@@ -176,19 +194,23 @@ def program_inputs(manifest, srcs = [], libraries = [], data = [], weights = [],
       - `source_files`: depset of File, the same files.
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
-    named_data_files = _named(manifest, data, "data")
-    named_weights = _named(manifest, weights, "weights")
-    named_adapters = _named(manifest, adapters, "adapters")
-    check_unique(named_data_files + named_weights, "weights")
-    check_unique(named_data_files + named_weights + named_adapters, "adapters")
-    return struct(
-        adapters = named_adapters,
-        data = named_data_files,
+    named = struct(
+        adapters = named_beside(adapters, manifest),
+        data = named_beside(data, manifest) + named_as(data_as, "data_as"),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
-        sources = depset(_named(manifest, srcs, "srcs"), transitive = [library.sources for library in libraries]),
-        tokenizer = _named(manifest, tokenizer, "tokenizer"),
-        weights = named_weights,
+        sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
+        tokenizer = named_beside(tokenizer, manifest),
+        weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
     )
+    check_unique(named_beside(srcs, manifest), "srcs")
+    check_unique(named.data, "data_as" if data_as else "data")
+    check_unique(named.data + named.weights, "weights_as" if weights_as else "weights")
+    check_unique(named.data + named.weights + named.adapters, "adapters")
+    check_unique(named.tokenizer, "tokenizer")
+    return named
+
+def _directory(file):
+    return file.dirname
 
 def _named_argument(option, named):
     return "--{}={}={}".format(option, named.name, named.file.path)
@@ -247,6 +269,7 @@ def export_program(ctx, plans, inputs):
         directory = directory,
         exported_methods = exported_methods,
         input_digests = input_digests,
+        lines = lines,
         plan = plans.export,
         sources = inputs.sources,
     )
@@ -300,7 +323,20 @@ def _lower_method(ctx, method, plans, export, inputs):
     )
     return lowered
 
-def lower_program(ctx, plans, inputs, export):
+def _artifacts(ctx, plans, below = ""):
+    """Declares a program and its named data; `below` is a directory, or empty."""
+    pte = ctx.actions.declare_file("{}{}.pte".format(below, plans.name))
+    named_data = {
+        tag: ctx.actions.declare_file("{}{}.{}.ptd".format(below, plans.name, tag))
+        for tag in plans.named_data
+    }
+    named_data.update({
+        tag: ctx.actions.declare_directory("{}{}.{}".format(below, plans.name, tag))
+        for tag in plans.sharded_named_data
+    })
+    return pte, named_data
+
+def lower_program(ctx, plans, inputs, export, apart = False):
     """Declares ExecutorchLower, which lowers the exported methods and writes the program.
 
     If each method is lowered by itself, there is one action for each method and one that merges their results. Then an edit
@@ -311,6 +347,7 @@ def lower_program(ctx, plans, inputs, export):
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
       export: the result of `export_program`.
+      apart: bool, whether the files are for `publish_program`: they are in a directory of their own.
 
     Returns:
       struct with these fields:
@@ -318,22 +355,18 @@ def lower_program(ctx, plans, inputs, export):
       - `pte`: File, the program.
       - `named_data`: dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.
       - `facts`: File, facts about the lowering as JSON, for the report.
+      - `methods`: dict of method name to File, the directory of each method that is lowered by itself.
     """
-    name = plans.name
-    pte = ctx.actions.declare_file(name + ".pte")
-    named_data = {tag: ctx.actions.declare_file("{}.{}.ptd".format(name, tag)) for tag in plans.named_data}
-    named_data.update({
-        tag: ctx.actions.declare_directory("{}.{}".format(name, tag))
-        for tag in plans.sharded_named_data
-    })
-    facts = ctx.actions.declare_file(name + ".lowering.json")
+    below = plans.name + ".unchecked/" if apart else ""
+    pte, named_data = _artifacts(ctx, plans, below)
+    facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
 
     lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
     arguments = _lower_arguments(ctx, plans.lower, export, export.exported_methods, inputs)
     arguments.add_all(inputs.adapters, map_each = _data_argument)
     for method, lowered in lowered_methods.items():
         arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
-    arguments.add("-o", facts.dirname)
+    arguments.add_all("-o", [facts], map_each = _directory)
     run_driver(
         ctx,
         arguments,
@@ -345,35 +378,84 @@ def lower_program(ctx, plans, inputs, export):
         torch = True,
         worker = True,
     )
-    return struct(facts = facts, named_data = named_data, pte = pte)
+    return struct(facts = facts, methods = lowered_methods, named_data = named_data, pte = pte)
 
-def verify_program(ctx, plans, inputs, lowered):
-    """Declares ExecutorchVerify, which builds the program a second time and fails if any byte differs.
+# Copies files and directories: SOURCE TARGET SOURCE TARGET ... A directory in a sandbox holds links.
+_COPY = """\
+set -eu
+while [ $# -gt 0 ]; do
+  if [ -d "$1" ]; then mkdir -p "$2"; cp -RL "$1/." "$2"; else cp -L "$1" "$2"; fi
+  shift 2
+done
+"""
 
-    It never runs in a worker: the second build needs processes with another environment than the first.
+def publish_program(ctx, plans, lowered, reported):
+    """Declares ExecutorchPublish, which copies a program that has passed its checks.
+
+    Only Bazel 4 needs it: it runs no validation actions, so that a rule could use a program that fails a check.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      lowered: the result of `lower_program`, made with `apart`.
+      reported: the result of `report_program`.
+
+    Returns:
+      what `lower_program` returns, with the copies of the program and its named data.
+    """
+    pte, named_data = _artifacts(ctx, plans)
+    copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
+    arguments = ctx.actions.args()
+    for source, copy in copies:
+        arguments.add_all([source, copy], expand_directories = False)
+    ctx.actions.run_shell(
+        command = _COPY,
+        arguments = [arguments],
+        inputs = [source for source, _ in copies] + [reported.report],
+        outputs = [copy for _, copy in copies],
+        mnemonic = "ExecutorchPublish",
+        progress_message = "Copying the checked program of {}".format(label_text(ctx.label)),
+    )
+    return struct(facts = lowered.facts, methods = lowered.methods, named_data = named_data, pte = pte)
+
+def verify_program(ctx, plans, inputs, export, lowered):
+    """Declares ExecutorchVerify, which builds the program a second time and fails if any file differs.
+
+    It compares the program and its named data, and every file between the steps. It never runs in a worker: the second
+    build needs processes with another environment than the first.
 
     Args:
       ctx: the context of the rule.
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
       lowered: the result of `lower_program`.
 
     Returns:
       File: an empty file. It exists only if nothing differs.
     """
     stamp = ctx.actions.declare_file(plans.name + ".verified")
-    first_build = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
+    artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
+    steps = [export.directory, export.input_digests, export.lines]
     arguments = driver_arguments(ctx, "verify")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data + inputs.weights + inputs.adapters, map_each = _data_argument)
-    arguments.add_all(first_build, format_each = "--against=%s", expand_directories = False)
+    arguments.add_all(artifacts, format_each = "--against=%s", expand_directories = False)
+    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
+    arguments.add(export.input_digests, format = "--inputs=%s")
+    arguments.add(export.lines, format = "--lines=%s")
+    for method, exported in export.exported_methods.items():
+        arguments.add(exported, format = "--exported={}=%s".format(method))
+    for method, directory in lowered.methods.items():
+        arguments.add_all([directory], format_each = "--lowered={}=%s".format(method), expand_directories = False)
     arguments.add(stamp, format = "--stamp=%s")
     run_driver(
         ctx,
         arguments,
         inputs = depset(
-            [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + first_build,
+            [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + artifacts + steps +
+            export.exported_methods.values() + lowered.methods.values(),
             transitive = [inputs.source_files],
         ),
         outputs = [stamp],
@@ -412,7 +494,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
     arguments.add(export.input_digests, format = "--inputs=%s")
     arguments.add(lowered.facts, format = "--lowering=%s")
     arguments.add_all(files, map_each = _data_argument)
-    arguments.add("-o", index.dirname)
+    arguments.add_all("-o", [index], map_each = _directory)
     run_driver(
         ctx,
         arguments,

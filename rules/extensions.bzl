@@ -1,5 +1,6 @@
 """The module extension of the rules. Only MODULE.bazel files can use it."""
 
+load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:packages_repository.bzl", "EXTRAS", "packages_repository")
 
 def _executorch_impl(module_ctx):
@@ -7,10 +8,13 @@ def _executorch_impl(module_ctx):
     if len(tags) > 1:
         fail("the root module calls executorch.packages(...) {} times: keep one call".format(len(tags)))
     kwargs = {}
+    py_info = None
     for tag in tags:
+        py_info = tag.py_info
         kwargs = {"extras": tag.extras, "pip_args": tag.pip_args, "python": tag.python}
         if tag.requirements:
             kwargs["requirements"] = tag.requirements
+    host_repository(name = "rules_executorch_host", py_info = py_info)
     packages_repository(name = "rules_executorch_packages", **kwargs)
 
 _PACKAGES_ATTRS = {
@@ -21,6 +25,10 @@ _PACKAGES_ATTRS = {
     ),
     "pip_args": attr.string_list(
         doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch.",
+    ),
+    "py_info": attr.label(
+        doc = "A `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none: with " +
+              "rules_python, write `\"@rules_python//python:py_info.bzl\"`.",
     ),
     "python": attr.string(
         doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
@@ -37,7 +45,8 @@ _packages = tag_class(
 
 executorch = module_extension(
     implementation = _executorch_impl,
-    doc = """Declares `@rules_executorch_packages`: torch, ExecuTorch and what they need.
+    doc = """Declares `@rules_executorch_packages`: torch, ExecuTorch and what they need. Also declares
+`@rules_executorch_host`, which downloads nothing: what the rules have to know about Bazel and this machine.
 
 ```starlark
 bazel_dep(name = "rules_executorch", version = "0.1.0")

@@ -38,6 +38,7 @@ ExecutorchExportInfo = provider(
         "exported_methods": "dict of method name to File: a `.pt2` for each method; empty if the directory holds them.",
         "input_digests": "File: the digests of the inputs as JSON. They are not in `directory`: an edit that does not " +
                          "change the graphs must not lower them again.",
+        "lines": "File: the lines of the sources that the graphs come from, as JSON. Only messages name them.",
         "plan": "File: the part of the plan that the export depends on.",
         "sources": "depset of struct(name, file): the sources that the export imports.",
     },

@@ -3,12 +3,13 @@
 With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of `executorch_repositories`.
 """
 
+load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
 load("//rules/private:packages_repository.bzl", "packages_repository")
 
 huggingface_checkpoint = _huggingface_checkpoint
 
-def executorch_repositories(register = True, **kwargs):
+def executorch_repositories(register = True, py_info = None, **kwargs):
     """Declares `@rules_executorch_packages` and registers the default toolchain.
 
     The repository holds torch, ExecuTorch and what they need. Bazel builds it when a program is built for the first time;
@@ -35,8 +36,11 @@ def executorch_repositories(register = True, **kwargs):
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own
         (`executorch_toolchain`).
+      py_info: label of a `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none:
+        with rules_python, write `"@rules_python//python:py_info.bzl"`.
       **kwargs: `extras`, `pip_args`, `python` and `requirements`, as above.
     """
+    host_repository(name = "rules_executorch_host", py_info = py_info)
     packages_repository(name = "rules_executorch_packages", **kwargs)
     if register:
         native.register_toolchains("@rules_executorch//toolchain:default")

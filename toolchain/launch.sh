@@ -1,17 +1,15 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs the driver, a Python package in the runfiles, with the packages of the PEX file. Its environment is the same on every
 # machine. The repository that builds the PEX file also holds its packages unpacked. A local action uses those. On a remote
 # executor they are not there, so the PEX file unpacks itself once, below PEX_ROOT.
+# The runfiles of this script come before those of a program that starts it.
+if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
+  unset RUNFILES_DIR RUNFILES_MANIFEST_FILE
+fi
+%{runfiles}
 set -eu
-
-runfiles=$0.runfiles
-[ -d "$runfiles" ] || runfiles=${RUNFILES_DIR:?"no runfiles beside $0, and RUNFILES_DIR does not name them"}
-case $runfiles in
-  /*) ;;
-  *) runfiles=$PWD/$runfiles ;;
-esac
-main=$runfiles/%{main}
-packages=$runfiles/%{packages}
+main=$(rlocation "%{main}")
+packages=$(rlocation "%{packages}")
 
 real=$(readlink -f -- "$packages")
 python=${real%/*}/venv/bin/python
@@ -36,6 +34,10 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
+case $main in
+  /*) ;;
+  *) main=$PWD/$main ;;
+esac
 cd "${BUILD_WORKING_DIRECTORY:-.}"   # `bazel run` does not start in the user's directory
 unset PYTHONHOME PYTHONPATH PYTHONOPTIMIZE
 # __main__.py finds its own package and the packages of the interpreter, and sets up the rest of the environment.

@@ -1,6 +1,6 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
-load(":runfiles.bzl", "runfiles_path")
+load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
 
 def _python_driver_impl(ctx):
     # The suffix is needed: a directory in the same runfiles may have the name of the target.
@@ -11,10 +11,12 @@ def _python_driver_impl(ctx):
         substitutions = {
             "%{main}": runfiles_path(ctx, ctx.file.main),
             "%{packages}": runfiles_path(ctx, ctx.file.packages),
+            "%{runfiles}": RUNFILES_INIT,
         },
         is_executable = True,
     )
     runfiles = ctx.runfiles(ctx.files.srcs + [ctx.file.main, ctx.file.packages])
+    runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]
 
 _PYTHON_DRIVER_ATTRS = {
@@ -35,6 +37,9 @@ _PYTHON_DRIVER_ATTRS = {
     "_launcher": attr.label(
         allow_single_file = True,
         default = Label("//toolchain:launch.sh"),
+    ),
+    "_runfiles": attr.label(
+        default = RUNFILES_LIBRARY,
     ),
 }
 

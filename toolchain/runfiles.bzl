@@ -1,4 +1,16 @@
-"""Paths of runfiles."""
+"""Paths of runfiles, and Bazel's library that finds them."""
+
+# The target of Bazel's runfiles library for bash. A script's runfiles have to contain it.
+RUNFILES_LIBRARY = "@bazel_tools//tools/bash/runfiles"
+
+# The first lines of a bash script that uses the library, as its documentation has them. They define `rlocation`.
+RUNFILES_INIT = """\
+set -uo pipefail; set +e; f=bazel_tools/tools/bash/runfiles/runfiles.bash
+source "${RUNFILES_DIR:-/dev/null}/$f" 2>/dev/null || \\
+  source "$(grep -sm1 "^$f " "${RUNFILES_MANIFEST_FILE:-/dev/null}" | cut -f2- -d' ')" 2>/dev/null || \\
+  source "$0.runfiles/$f" 2>/dev/null || \\
+  source "$(grep -sm1 "^$f " "$0.runfiles_manifest" | cut -f2- -d' ')" 2>/dev/null || \\
+  { echo >&2 "no runfiles beside $0, and RUNFILES_DIR does not name them"; exit 1; }; f=; set -e"""
 
 def runfiles_path(ctx, file):
     """Returns the path of a file relative to the directory of runfiles.

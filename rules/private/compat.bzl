@@ -3,6 +3,9 @@
 These functions test for single members, because `native.bazel_version` is empty in Debian's Bazel 4.2.3.
 """
 
+# Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
+RUNS_VALIDATIONS = hasattr(config_common, "toolchain_type")
+
 def watch(repository_ctx, label):
     """Makes a repository depend on a file, so that Bazel builds it again when the file changes.
 

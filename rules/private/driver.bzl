@@ -64,7 +64,7 @@ def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
-    requirements = {"block-network": ""}
+    requirements = {"block-network": "", "supports-path-mapping": ""}
     if worker and toolchain.supports_workers:
         requirements.update(_WORKER)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))

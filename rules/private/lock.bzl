@@ -4,20 +4,15 @@ It makes two targets: one writes the lockfile, the other is a test that compares
 """
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
-load("//toolchain:runfiles.bzl", "runfiles_path")
+load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
 
-# `bazel test` sets RUNFILES_DIR. With `bazel run`, the runfiles are beside the script.
 _SCRIPT = """\
-#!/bin/sh
-set -eu
-export RUNFILES_DIR="${{RUNFILES_DIR:-$0.runfiles}}"
-case $RUNFILES_DIR in
-  /*) ;;
-  *) RUNFILES_DIR=$PWD/$RUNFILES_DIR ;;
-esac
-exec "$RUNFILES_DIR/{driver}" lock "$RUNFILES_DIR/{index}" {arguments}
+#!/usr/bin/env bash
+{init}
+runfiles_export_envvars
+exec "$(rlocation "{driver}")" lock "$(rlocation "{index}")" {arguments}
 """
 
 def _script(ctx, arguments, files):
@@ -29,14 +24,17 @@ def _script(ctx, arguments, files):
         arguments = arguments,
         driver = runfiles_path(ctx, toolchain.driver.executable),
         index = runfiles_path(ctx, index),
+        init = RUNFILES_INIT,
     ), is_executable = True)
     return [DefaultInfo(
         executable = script,
-        runfiles = ctx.runfiles([index] + files).merge(toolchain.runfiles),
+        runfiles = ctx.runfiles([index] + files).merge(toolchain.runfiles).merge(
+            ctx.attr._runfiles[DefaultInfo].default_runfiles,
+        ),
     )]
 
 def _lock_test_impl(ctx):
-    lock = "$RUNFILES_DIR/" + runfiles_path(ctx, ctx.file.lock) if ctx.file.lock else ctx.attr.lock_name
+    lock = "$(rlocation {})".format(runfiles_path(ctx, ctx.file.lock)) if ctx.file.lock else ctx.attr.lock_name
     hint = "bazel run " + label_text(ctx.attr.update.label)
     return _script(ctx, "\"{}\" --hint='{}'".format(lock, hint), ctx.files.lock)
 
@@ -49,6 +47,9 @@ _UPDATE_ATTRS = {
         doc = "The program.",
         mandatory = True,
         providers = [ExecutorchProgramInfo],
+    ),
+    "_runfiles": attr.label(
+        default = RUNFILES_LIBRARY,
     ),
 }
 

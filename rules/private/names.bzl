@@ -35,6 +35,11 @@ def repository_path(file):
         return path.split("/", 2)[2]
     return path
 
+def _place(file):
+    """Returns where a file is, for messages: its path in its repository, and the repository if it is another one."""
+    repository = file.owner.workspace_name
+    return repository_path(file) + (" of @{}".format(repository) if repository else "")
+
 def relative_to(file, directory):
     """Returns the path of a file relative to a directory of its repository.
 
@@ -65,6 +70,54 @@ def name_beside(file, manifest):
     beside = relative_to(file, repository_path(manifest).rpartition("/")[0]) if same_repository else None
     return beside or repository_path(file)
 
+# `NAME.export` and `NAME.pte` are other outputs.
+_NOT_TAGS = ["export", "pte"]
+
+def check_tags(tags, attribute):
+    """Fails if a tag is no name, stands twice, or would have the name of another output.
+
+    Args:
+      tags: list of string.
+      attribute: string, the attribute that holds them, for the message.
+    """
+    check_names(tags, attribute)
+    for tag in tags:
+        if tag in _NOT_TAGS:
+            fail("'{}' cannot be a tag: NAME.{} is another output. Choose another name".format(tag, tag), attr = attribute)
+
+def named_beside(files, manifest):
+    """Gives each file the name that it has beside a manifest.
+
+    Args:
+      files: list of File.
+      manifest: File, the manifest.
+
+    Returns:
+      list of struct(name, file).
+    """
+    return [struct(name = name_beside(file, manifest), file = file) for file in files]
+
+def named_as(targets, attribute):
+    """Gives the files of each target the name that an attribute says.
+
+    Args:
+      targets: dict of Target to string: the name of its file. If it has several files, the name of their folder.
+      attribute: string, the attribute, for messages.
+
+    Returns:
+      list of struct(name, file).
+    """
+    named = []
+    for target, name in targets.items():
+        files = target[DefaultInfo].files.to_list()
+        if not name or [part for part in name.split("/") if part in ("", ".", "..")] or "\n" in name:
+            fail("'{}' is not a name of a file: write a relative path without `..`".format(name), attr = attribute)
+        if not files:
+            fail("{} has no files".format(target.label), attr = attribute)
+        for file in files:
+            named.append(struct(name = name if len(files) == 1 else name + "/" + file.basename, file = file))
+    return named
+
 def check_unique(named, attribute):
     """Fails if two files have the same name, or if a name has a `=`, which ends a name in the driver's arguments.
 
@@ -79,7 +132,7 @@ def check_unique(named, attribute):
         if entry.name in seen:
             fail("two files have the name '{}': {} and {}. Keep one of them".format(
                 entry.name,
-                seen[entry.name].path,
-                entry.file.path,
+                _place(seen[entry.name]),
+                _place(entry.file),
             ), attr = attribute)
         seen[entry.name] = entry.file

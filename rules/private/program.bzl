@@ -9,21 +9,32 @@ load(
     "plan_program",
     "program_inputs",
     "program_name",
+    "publish_program",
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
+load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
+load(":compat.bzl", "RUNS_VALIDATIONS")
+load(":configuration.bzl", "one_configuration")
+load(":library.bzl", "LIBRARIES", "library_of")
+
+def manifest_name(ctx):
+    """Returns the name of the program in the manifest of a target; empty if it is that of the target."""
+    name, variant = ctx.attr.manifest_name, ctx.attr.variant
+    return "{}.{}".format(name, variant) if name and variant else name
 
 def _executorch_program_impl(ctx):
     manifest = ctx.file.manifest
     inputs = program_inputs(
         manifest,
         srcs = ctx.files.srcs,
-        libraries = [dep[ExecutorchLibraryInfo] for dep in ctx.attr.deps],
+        libraries = [library_of(ctx, dep) for dep in ctx.attr.deps],
         data = ctx.files.data,
         weights = ctx.files.weights,
         tokenizer = ctx.files.tokenizer,
         adapters = ctx.files.adapters,
+        data_as = ctx.attr.data_as,
+        weights_as = ctx.attr.weights_as,
     )
     shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
     plans = plan_program(
@@ -37,20 +48,25 @@ def _executorch_program_impl(ctx):
         variant = ctx.attr.variant,
         parameters = ctx.attr.parameters,
         export = shared,
+        inputs = inputs,
+        manifest_name = manifest_name(ctx),
     )
     if shared:
         check_export(shared, plans, inputs)
     export = shared or export_program(ctx, plans, inputs)
-    lowered = lower_program(ctx, plans, inputs, export)
-    verified = [verify_program(ctx, plans, inputs, lowered)] if ctx.attr.verify_reproducible else []
+    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS)
+    verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
+
+    if not RUNS_VALIDATIONS:
+        lowered = publish_program(ctx, plans, lowered, reported)
 
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     shipped = [lowered.pte] + lowered.named_data.values() + tokenizer + [reported.index]
     return [
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
-            # Later Bazels always build this group, so the checks also run for someone who asks only for the program.
+            # Bazel 5 and later always build this group, so the checks also run for someone who needs only the program.
             _validation = depset([reported.report]),
             export = depset([export.directory] + export.exported_methods.values()),
             index = depset([reported.index]),
@@ -82,14 +98,20 @@ PROGRAM_ATTRS = {
         doc = "All backends that the manifest names. If given, the build fails when the two differ.",
     ),
     "data": attr.label_list(
-        doc = "Files that exporting and lowering read, such as example inputs and calibration data. The manifest names a " +
+        doc = "Files that exporting and lowering read, such as example inputs and calibration data; a directory that a " +
+              "rule makes stands for all its files. The manifest names a " +
               "file relative to its own directory. It names a file outside of that directory relative to the root of " +
               "the repository.",
         allow_files = True,
     ),
+    "data_as": attr.label_keyed_string_dict(
+        doc = "More `data`, each with the name that the manifest uses: `{\"@teacher//:batches\": \"batches.safetensors\"}`. " +
+              "For a target with several files, the name is that of their folder.",
+        allow_files = True,
+    ),
     "deps": attr.label_list(
-        doc = "Libraries that `srcs` import (`executorch_library`).",
-        providers = [ExecutorchLibraryInfo],
+        doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
+        providers = LIBRARIES,
     ),
     "export": attr.label(
         doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
@@ -97,9 +119,14 @@ PROGRAM_ATTRS = {
         providers = [ExecutorchExportInfo],
     ),
     "manifest": attr.label(
-        doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target.",
+        doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target, " +
+              "or `manifest_name`.",
         allow_single_file = [".yaml", ".yml"],
         mandatory = True,
+    ),
+    "manifest_name": attr.string(
+        doc = "The manifest's `name`, if this target has another one. So several targets can build one manifest, for " +
+              "example with other weights. The program is called like the target.",
     ),
     "methods": attr.string_list(
         doc = "All methods of the manifest. If given, the build fails when the two differ. If there are two or more, each " +
@@ -139,10 +166,27 @@ PROGRAM_ATTRS = {
               "weights do not run the export again.",
         allow_files = True,
     ),
+    "weights_as": attr.label_keyed_string_dict(
+        doc = "More `weights`, each with the name that the manifest uses: `{\"@tuned//:weights\": \"net.safetensors\"}`. " +
+              "For a target with several files, the name is that of their folder.",
+        allow_files = True,
+    ),
+}
+
+# Only this rule has them: they choose its configuration.
+_CONFIGURATION_ATTRS = {
+    "configuration": attr.string(
+        doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
+              "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
+              "flag `--@rules_executorch//rules:one_configuration` says.",
+        values = ["", "one", "target"],
+    ),
+    "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }
 
 executorch_program = rule(
     implementation = _executorch_program_impl,
+    cfg = one_configuration,
     doc = """Builds an ExecuTorch program from a manifest.
 
 ```starlark
@@ -165,7 +209,7 @@ Output groups, for `--output_groups=GROUP`:
 - `report`: `mlp.report.json`, facts about each method.
 - `export`: the exported methods, before they are lowered.
 """,
-    attrs = PROGRAM_ATTRS,
+    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

@@ -13,6 +13,23 @@ import pytest
 from tests.helpers.once import made_once
 from tests.helpers.workspaces import REPOSITORY, SHORT_LIVED, Result, Workspace, packages_repository
 
+LATER = tuple(
+    f"--incompatible_{flag}"
+    for flag in (
+        "check_visibility_for_toolchains",
+        "config_setting_private_default_visibility",
+        "disable_native_repo_rules",
+        "disable_starlark_host_transitions",
+        "disable_target_provider_fields",
+        "disallow_empty_glob",
+        "disallow_struct_provider_syntax",
+        "struct_has_no_methods",
+        "top_level_aspects_require_providers",
+        "use_plus_in_repo_names",
+    )
+)
+"""What Bazel 8 and 9 switch on, as far as Bazel 7 knows it."""
+
 MADE = REPOSITORY / ".cache/bazel"
 """The disk cache of `make build`."""
 
@@ -62,16 +79,16 @@ def disk_cache(shared_directory: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str, str], Path]:
-    """Runs Bazel 7 or later: `bazel7(workspace, verb, target)` returns its bazel-bin. What it made stays for the next
-    command in the same workspace."""
+def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs Bazel 7 or later: `bazel7(workspace, verb, target, *options)` returns its bazel-bin. What it made stays for
+    the next command in the same workspace."""
     command = os.environ.get("BAZEL7")
     if not command:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
     output_root = tmp_path_factory.mktemp("bazel7")
-    overrides: dict[Path, str] = {}
+    overrides: dict[tuple[Path, bool], str] = {}
 
-    def run(workspace: Path, verb: str, target: str) -> Path:
+    def run(workspace: Path, verb: str, target: str, *more: str) -> Path:
         # BAZEL7_BIND: the directories that such a command must make visible if it runs Bazel in its own root.
         binds = f"{packages} {workspace} {workspace.parents[1]}"
         environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(output_root)}
@@ -80,10 +97,12 @@ def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
             full = [command, str(workspace), *SHORT_LIVED, *arguments]
             return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
 
-        if workspace not in overrides:
-            overrides[workspace] = f"--override_repository={packages_repository(bazel)}={packages}"
-        options = (overrides[workspace], "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-")
-        done = bazel(verb, *options, target)
+        later = LATER[-1] in more  # names repositories in another way
+        if (workspace, later) not in overrides:
+            name = packages_repository(lambda *words: bazel(*words, *(LATER[-1:] if later else ())))
+            overrides[workspace, later] = f"--override_repository={name}={packages}"
+        options = (overrides[workspace, later], "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-")
+        done = bazel(verb, *options, *more, target)
         assert done.returncode == 0, done.stdout + done.stderr
         return workspace / "bazel7-bin"
 

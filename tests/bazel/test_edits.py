@@ -237,17 +237,24 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, opt
 
 @pytest.mark.rotates(days=3)
 def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options: list[str]) -> None:
-    verified = BUILD.replace("    weights", "    verify_reproducible = True,\n    weights")
+    verified = BUILD.replace(
+        "    weights", '    methods = ["again", "forward"],\n    verify_reproducible = True,\n    weights'
+    )
     net.write("edits/BUILD", verified)
+    net.edit("edits/net.yaml", "methods:\n", "methods:\n  again: {entry: forward, example_inputs: [{shape: [2, 8]}]}\n")
+    named = "return type(f'Net{__import__(\"time\").time_ns()}', (Net,), {})()"
+    surroundings = (
+        "import os\n        x = x * len(os.environ['PATH'] + os.environ.get('TZ', ''))\n        return self.down"
+    )
     try:
-        assert "ExecutorchVerify" in net.build("//edits:net", *options).mnemonics
-        net.edit(
-            "edits/model.py",
-            "return self.down",
-            "import os\n        x = x * len(os.environ['PATH'] + os.environ.get('TZ', ''))\n        return self.down",
-        )
+        ran = net.build("//edits:net", *options).mnemonics
+        assert ran == [PLAN, EXPORT, LOWER, LOWER, LOWER, "ExecutorchVerify", REPORT]
+        net.edit("edits/model.py", "return Net()", named)
         message = net.build("//edits:net", *options, expect=1).err
-        assert "a second build differs in `net" in message
+        assert "a second build differs in `net.export.again.pt2`: archive/models/model.json" in message
+        net.write("edits/model.py", MODEL.replace("return self.down", surroundings))
+        assert "a second build differs in `net" in net.build("//edits:net", *options, expect=1).err
     finally:
         net.write("edits/BUILD", BUILD)
+        net.write("edits/net.yaml", MANIFEST)
         net.write("edits/model.py", MODEL)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.helpers.workspaces import WORKERS, Workspace
 
+from .conftest import LATER
+
 PROGRAMS = ["apps/fitness/fitness", "apps/gesture/gesture"]
 
 
@@ -39,6 +41,14 @@ def test_bazel_7_builds_in_the_rules_own_repository(
     checkout.build("//examples/mlp", f"--disk_cache={disk_cache}")
     made = bazel7(checkout.directory, "build", "//examples/mlp")
     assert (made / "examples/mlp/mlp.pte").read_bytes() == checkout.output("examples/mlp/mlp.pte").read_bytes()
+
+
+@pytest.mark.rotates(days=3)
+def test_bazel_7_has_the_flags_of_later_versions(
+    monorepo: Workspace, checkout: Workspace, bazel7: Callable[..., Path]
+) -> None:
+    for directory, targets in ((monorepo.directory, "//..."), (checkout.directory, "//rules/...")):
+        bazel7(directory, "build", targets, "--nobuild", *LATER)
 
 
 @pytest.mark.rotates(days=2)

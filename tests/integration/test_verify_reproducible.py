@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save
 
 from etbuild.cache.store import Cache
+from etbuild.plan.plan import LowerPlan
+from etbuild.steps import lower
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
@@ -69,3 +71,30 @@ def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:
     assert (made.code, made.files) == (1, [])
     assert "a second build differs in `net.pte`" in made.err
     assert Cache(other).info().records == {}
+
+
+@pytest.mark.rotates(days=2)
+def test_a_difference_that_does_not_reach_the_program_is_named(build: Build) -> None:
+    """Other machines would lower such an export again."""
+    named = "net = type(f'Net{__import__(\"time\").time_ns()}', (Net,), {})()"
+    made = verified(build, EXACT.replace("net = Net()", named), PORTABLE)
+    assert (made.code, made.files) == (1, [])
+    assert "a second build differs in `export/methods/forward.pt2`: archive/models/model.json" in made.err
+    assert "the artifacts are equal, but a cache of another machine" in made.err
+
+
+@pytest.mark.rotates(days=2)
+def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = MANIFEST.replace("defaults:", "  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}\ndefaults:")
+    made = verified(build, EXACT, two)
+    assert made.code == 0, made.err
+    lower_methods = lower.lower_methods
+
+    def damaged(what: lower.Lowering[LowerPlan], directories: dict[str, Path]) -> None:
+        lower_methods(what, directories)
+        (directories["again"] / "blobs/more").write_bytes(b"")
+
+    monkeypatch.setattr(lower, "lower_methods", damaged)
+    made = verified(build, EXACT, two)
+    assert (made.code, made.files) == (1, [])
+    assert "a second build differs in `again/blobs/more`: only the first build made it" in made.err

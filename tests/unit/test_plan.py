@@ -13,7 +13,7 @@ from etbuild.cli.main import main
 from etbuild.errors import InputError, Position
 from etbuild.files import digests
 from etbuild.manifest import validate
-from etbuild.plan.expectations import check_expectations
+from etbuild.plan.expectations import check_expectations, check_inputs
 from etbuild.plan.parts import BackendEntry, WeightsFile
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read_plan, weights_names
 from etbuild.plan.positions import positions_from_json, positions_to_json
@@ -144,6 +144,41 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
         check_expectations(planned(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
     assert 'write `methods = ["decode", "prefill"]` into the BUILD file' in str(error.value)
     assert "write `named_data = []` into the BUILD file" in str(error.value)
+
+
+FILES = (
+    MANIFEST.replace('"model:create"}', '"model:create", weights: w/model.safetensors.index.json}')
+    + "tokenizer: tok/tokenizer.json\ncustom_ops: {libraries: [libs/ops.so]}\n"
+)
+LISTED = {
+    "data": ["libs/ops.so"],
+    "weights": ["w/model.safetensors.index.json", "w/model-1.safetensors"],
+    "tokenizer": ["tok/tokenizer.json"],
+}
+
+
+@pytest.mark.parametrize("other", [{}, {"weights": ["w/"]}, {"weights": [], "data": ["libs/", "w/"]}])
+def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, other: dict[str, list[str]]) -> None:
+    check_inputs(planned(tmp_path, FILES), {**LISTED, **other})
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"data": []}, "`libs/ops.so`"),
+        ({"data": [], "weights": [*LISTED["weights"], "libs/ops.so"]}, "under `weights`, but the export reads it"),
+        ({"data": ["libs/ops.os"]}, "did you mean `libs/ops.os`?"),
+        ({"weights": []}, "list it under `weights` of the target"),
+        ({"weights": [*LISTED["weights"], "v/more.safetensors"]}, "the target lists the weights `v/more.safetensors`"),
+        ({"tokenizer": [], "data": ["libs/", "tok/tokenizer.json"]}, "under `data`, but the last step copies it"),
+    ],
+)
+def test_files_in_another_attribute_are_told_where_they_belong(
+    tmp_path: Path, other: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        check_inputs(planned(tmp_path, FILES), {**LISTED, **other})
+    assert message in str(error.value)
 
 
 def test_canonical_json_refuses_nan() -> None:

@@ -182,12 +182,22 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
         return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
 
 
-def _verify(request: _Request, lowered: list[Artifact]) -> None:
+def _verify(request: _Request, export: Path, lowered: list[Artifact], methods: Path) -> None:
+    """Builds a second time, and compares.
+
+    Args:
+        request: What to build.
+        export: The directory of the export.
+        lowered: The artifacts that lowering made.
+        methods: A directory with the methods that were lowered one by one.
+    """
     from etbuild.analysis import reproduce
 
     paths = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
+    one_by_one = {path.name: path for path in sorted(methods.iterdir())}
     plan = request.plan
-    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, sorted(paths))
+    first = reproduce.FirstBuild(sorted(paths), export, lowered=one_by_one)
+    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, first)
 
 
 def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildResult:
@@ -199,7 +209,8 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
     with staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
-        done["lower"] = steps.lower(staged / "export", staged / "program", methods)
+        kept = staged / "methods" if options.verify_reproducible else None
+        done["lower"] = steps.lower(staged / "export", staged / "program", methods, kept)
         with stage("check and report"):
             from etbuild.steps import report
 
@@ -213,7 +224,7 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             artifacts = [*lowered, *reported]
         if options.verify_reproducible:
             with stage("build again and compare"):
-                _verify(request, lowered)
+                _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
         return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
@@ -248,13 +259,14 @@ class _Steps:
 
         return self._step("export", _export_key(self.request), directory, run_beside if beside else run)
 
-    def lower(self, exported: Path, directory: Path, methods: dict[str, str]) -> str:
+    def lower(self, exported: Path, directory: Path, methods: dict[str, str], kept: Path | None) -> str:
         """Lowers into a new directory. Returns `run` or `cached`.
 
         Args:
             exported: The directory of the export's files.
             directory: The directory to make.
             methods: Receives `run` or `cached` for each method, if the methods are lowered one by one.
+            kept: A directory to make for these methods; None to keep none of them.
         """
         from etbuild.steps import lower
 
@@ -263,7 +275,10 @@ class _Steps:
 
         def run() -> None:
             what = lower.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
-            if self.cache is not None and self.effort.accelerate and lower.separable(plan, what.export):
+            if kept is not None:
+                kept.mkdir()
+                self._lower_and_keep(what, directory, kept)
+            elif self.cache is not None and self.effort.accelerate and lower.separable(plan, what.export):
                 self._lower_one_by_one(what, directory, methods)
             else:
                 lower.lower(what, directory)
@@ -291,6 +306,19 @@ class _Steps:
                     for name, path in missing.items():
                         self.cache.store("method", keys[name], path, _files_below(path))
             lower.merge(what, directories, directory)
+
+    def _lower_and_keep(self, what: Lowering[LowerPlan], directory: Path, kept: Path) -> None:
+        """Lowers methods one by one, if there are several and that gives the same program, and keeps each of them."""
+        from etbuild.steps import lower
+
+        if len(what.plan.methods) == 1 or not self.effort.accelerate or not lower.separable(what.plan, what.export):
+            lower.lower(what, directory)
+            return
+        methods = {name: kept / name for name in what.plan.methods}
+        for path in methods.values():
+            path.mkdir()
+        lower.lower_methods(what, methods)
+        lower.merge(what, methods, directory)
 
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache; or runs the step and stores what it made. Returns `run` or `cached`."""

@@ -42,7 +42,7 @@ class Module:
     comments: dict[str, str]
 
 
-_RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class")
+_RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class", "transition")
 _ATTRIBUTES = ("bool", "int", "label", "label_keyed_string_dict", "label_list", "output", "output_list", "string")
 _ATTRIBUTES_OF_STRINGS = ("string_dict", "string_list", "string_list_dict", "int_list")
 
@@ -70,8 +70,15 @@ def _bazel() -> dict[str, Any]:
         **{name: _record(name) for name in _RECORDED},
         "Label": _label,
         "attr": SimpleNamespace(**attributes),
+        "config": SimpleNamespace(bool=_record("bool")),
+        "config_common": SimpleNamespace(toolchain_type=None),
         "struct": SimpleNamespace,
     }
+
+
+# The file that host_repository makes, on a machine where nothing is known.
+_FILES = ("@rules_executorch_host//:host.bzl",)
+_GENERATED: dict[str, Any] = {"PY_INFOS": [], "EXEC_COMPATIBLE_WITH": []}
 
 
 class Loader:
@@ -92,7 +99,7 @@ class Loader:
             provided = set(names)
 
             def load(label: str, *same: str, **renamed: str) -> None:
-                loaded = self.load(self._path(label, path)).names
+                loaded = _GENERATED if label in _FILES else self.load(self._path(label, path)).names
                 for ours, theirs in {**{name: name for name in same}, **renamed}.items():
                     names[ours] = loaded[theirs]
                     provided.add(ours)

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import enum
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,39 +204,41 @@ def _sizes(before: Any, after: Any) -> str:
 
 
 def first_difference(before: Path, after: Path) -> str | None:
-    """Finds the first difference between two artifacts of the same kind.
+    """Finds the first difference between two outputs of the same kind.
 
     Args:
-        before: A file, or a directory of shards.
+        before: A file or a directory.
         after: The file or directory that should be equal.
 
     Returns:
-        The file, section and field. None if the artifacts are equal.
+        The file, section and field. None if the outputs are equal.
     """
-    if before.is_dir():
-        return _first_in_directory(before, after)
-    if not after.exists():
-        return f"`{before.name}`: it was not made"
-    old, new = before.read_bytes(), after.read_bytes()
-    if old == new:
-        return None
-    return f"`{before.name}`: {_first_in_file(before.suffix, old, new)}"
-
-
-def _first_in_directory(before: Path, after: Path) -> str | None:
-    names = [
-        {path.name for path in directory.iterdir()} if directory.is_dir() else set() for directory in (before, after)
-    ]
+    if not before.is_dir():
+        return _first_in_files(before.name, before, after)
+    names = [_files_below(directory) for directory in (before, after)]
     for name in sorted(names[0] ^ names[1]):
         which = "first" if name in names[0] else "second"
         return f"`{before.name}/{name}`: only the {which} build made it"
-    differing = (first_difference(before / name, after / name) for name in sorted(names[0]))
+    differing = (_first_in_files(f"{before.name}/{name}", before / name, after / name) for name in sorted(names[0]))
     return next((difference for difference in differing if difference), None)
+
+
+def _files_below(directory: Path) -> set[str]:
+    """The names of the files. Empty directories do not count: Bazel does not keep them."""
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+
+
+def _first_in_files(name: str, before: Path, after: Path) -> str | None:
+    if not after.exists():
+        return f"`{name}`: it was not made"
+    old, new = before.read_bytes(), after.read_bytes()
+    return None if old == new else f"`{name}`: {_first_in_file(before.suffix, old, new)}"
 
 
 def _first_in_file(suffix: str, old: bytes, new: bytes) -> str:
     parsers: dict[str, Callable[[bytes], Any]] = {
         ".json": json.loads,
+        ".pt2": _archive_tree,
         ".pte": _program_tree,
         ".ptd": _named_data_tree,
     }
@@ -274,6 +278,12 @@ def _named_data_tree(data: bytes) -> Any:
     from etbuild.files.program_file import named_data_blobs
 
     return {key: _Bytes(content) for key, content in named_data_blobs(data).items()}
+
+
+def _archive_tree(data: bytes) -> Any:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    return {name: json.loads(file) if name.endswith(".json") else _Bytes(file) for name, file in files.items()}
 
 
 def _tree(value: Any) -> Any:

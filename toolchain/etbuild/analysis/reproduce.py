@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import BuildError, InputError
-from etbuild.files import artifacts
+from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
@@ -33,50 +34,113 @@ _HINT = (
 )
 
 
+_CACHES = "the artifacts are equal, but a cache of another machine would not have what this one looks for"
+
+
+@dataclass(frozen=True)
+class FirstBuild:
+    """What the first build made.
+
+    Attributes:
+        artifacts: The program, its named data and the facts about them: files, and directories of shards.
+        export: The directory of the export.
+        exported: The files of exported methods outside of that directory, by name.
+        lowered: The directory of each method that was lowered by itself, by name.
+        lines: The lines of the sources, if they are outside of the export.
+        inputs: The digests of what the export read, if they were written.
+    """
+
+    artifacts: Sequence[Path]
+    export: Path
+    exported: Mapping[str, Path] = field(default_factory=dict)
+    lowered: Mapping[str, Path] = field(default_factory=dict)
+    lines: Path | None = None
+    inputs: Path | None = None
+
+
 def verify(
-    export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: UsedSources, made: Iterable[Path]
+    export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: UsedSources, first: FirstBuild
 ) -> None:
-    """Exports and lowers again, without the cache, and compares the result with that of the first build.
+    """Exports and lowers again, without the cache, and compares every file with that of the first build.
 
     Args:
         export_plan: The plan of the export.
         lower_plan: The plan of the lowering.
         inputs: The declared sources and data.
         used: The sources that the export uses, with their contents.
-        made: The artifacts of the first build: files, and directories of shards.
+        first: The first build.
 
     Raises:
-        BuildError: The second build failed, or its result differs. Names the first artifact, section and field.
+        BuildError: The second build failed, or its result differs. Names the first file, section and field.
         InputError: The second build cannot name a file.
     """
     from etbuild.analysis.program_diff import first_difference
 
     with temporary("again") as scratch:
-        again = _build(scratch.path, export_plan, lower_plan, inputs, used)
-        for path in made:
-            difference = first_difference(path, again / path.name)
+        _build(scratch.path, export_plan, lower_plan, inputs, used, first)
+        for path in first.artifacts:
+            difference = first_difference(path, scratch.path / "out" / path.name)
             if difference is not None:
                 raise BuildError.at((), f"a second build differs in {difference}", _HINT)
+        for path, again in _steps(first, scratch.path):
+            difference = first_difference(path, again)
+            if difference is not None:
+                raise BuildError.at((), f"a second build differs in {difference}", f"{_CACHES}; {_HINT}")
 
 
-def _build(root: Path, export_plan: ExportPlan, lower_plan: LowerPlan, inputs: Inputs, used: UsedSources) -> Path:
-    """Runs both steps with copies of the sources, each in its own process. Returns the directory with the outputs."""
+def _build(
+    root: Path,
+    export_plan: ExportPlan,
+    lower_plan: LowerPlan,
+    inputs: Inputs,
+    used: UsedSources,
+    first: FirstBuild,
+) -> None:
+    """Runs the steps with copies of the sources, each in its own process.
+
+    Besides the steps of the first build, one lowers all methods together, without the switches of `accelerate`.
+    """
     sources = {name: root / "sources" / name for name in used.sources}
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(used.contents[name])
-    for name, plan in (("export.json", export_plan.to_json()), ("lower.json", lower_plan.to_json())):
-        artifacts.replace(root / name, canonical_json(plan))
+    plans = {f"lower.{name}": lower_plan.of_method(name).to_json() for name in first.lowered}
+    for step, plan in {"export": export_plan.to_json(), "lower": lower_plan.to_json(), **plans}.items():
+        artifacts.replace(root / f"{step}.json", canonical_json(plan))
     names = {**lower_plan.weights_names, **export_plan.data_names}
     data = with_declared(inputs, names)
     for name, path in data.items():
         if "=" in name:
             raise InputError.at(path, f"`{name}` has a `=`, so that no second build can name it", "rename the file")
-    declared = [f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()]
+    declared = {name: f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()}
+    of_export = [declared[name] for name in (declared if first.inputs is None else _read(first.inputs))]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
-    _run(root, "export", "export.json", "--inputs=inputs.json", "-o", "export", *copies, *declared)
-    _run(root, "lower", "lower.json", "--export=export", "--no-accelerate", "-o", "out", *declared)
-    return root / "out"
+    apart = [f"--method={name}={name}.pt2" for name in first.exported]
+    lines = ["--lines=lines.json"] if first.lines is not None else []
+    _run(root, "export", "export.json", "--inputs=inputs.json", *lines, *apart, "-o", "export", *copies, *of_export)
+    exported = ["--export=export", *(f"--exported={name}={name}.pt2" for name in first.exported)]
+    _run(root, "lower", "lower.json", *exported, "--no-accelerate", "-o", "out", *declared.values())
+    for name in first.lowered:
+        one = [f"--method={name}", "-o", f"lowered.{name}"]
+        _run(root, "lower", f"lower.{name}.json", *exported, *one, *declared.values())
+
+
+def _read(inputs: Path) -> list[str]:
+    """The names of the data that the first export read."""
+    return list(json_file.read(inputs, json_file.Format("what an export read", "step#inputs"))["data"])
+
+
+def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
+    """The files and directories between the steps of the first build, and those of the second, in their order."""
+    yield first.export, again / "export"
+    for name, path in first.exported.items():
+        yield path, again / f"{name}.pt2"
+    if first.lines is not None:
+        yield first.lines, again / "lines.json"
+    if first.inputs is not None:
+        yield first.inputs, again / "inputs.json"
+    for name, path in first.lowered.items():
+        yield path, again / f"lowered.{name}"
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:

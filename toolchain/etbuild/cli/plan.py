@@ -39,6 +39,17 @@ def add(verbs: Any) -> None:
     for attribute, what in _EXPECTATIONS.items():
         rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
     rule.add_argument(
+        "--expect-inputs", action="store_true", help="fail if a step reads files that no --input lists for it"
+    )
+    rule.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="ATTRIBUTE=NAME",
+        help="a file of the target's `data`, `weights` or `tokenizer`; a directory's name ends with / (repeatable)",
+    )
+    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    rule.add_argument(
         "--same-export",
         type=Path,
         metavar="FILE",
@@ -73,6 +84,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         plan = from_manifest(loaded.data)
         _check_expectations(plan, options)
+        if options.program_name is not None:
+            plan = plan.replace(name=options.program_name)
         if options.same_export is not None:
             _check_same_export(plan, options.same_export, loaded.positions)
         if options.plan is not None:
@@ -90,8 +103,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
-    from etbuild.plan.expectations import check_expectations
+    from etbuild.plan.expectations import check_expectations, check_inputs, check_tokenizer
 
+    listed = _inputs_of_target(options.input)
     said: dict[str, list[str] | None] = {}
     for attribute in _EXPECTATIONS:
         text = getattr(options, f"expect_{attribute.replace('-', '_')}")
@@ -106,6 +120,22 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
             "sharded_named_data": None if tags is None else sharded,
         },
     )
+    if options.expect_inputs:
+        if not any(name.endswith("/") for name in listed["tokenizer"]):
+            check_tokenizer(plan, listed["tokenizer"])
+        check_inputs(plan, listed)
+
+
+def _inputs_of_target(given: list[str]) -> dict[str, list[str]]:
+    from etbuild.plan.expectations import INPUT_ATTRIBUTES
+
+    listed: dict[str, list[str]] = {attribute: [] for attribute in INPUT_ATTRIBUTES}
+    for value in given:
+        attribute, separator, name = value.partition("=")
+        if attribute not in listed or not separator or not name:
+            raise InputError.of(f"--input {value}: expected data=NAME, weights=NAME or tokenizer=NAME")
+        listed[attribute].append(name)
+    return listed
 
 
 def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files.artifacts import publish, staging
     from etbuild.files.digests import file_digest
     from etbuild.inputs.key import describe
+    from etbuild.plan.expectations import check_tokenizer
     from etbuild.plan.plan import Plan, read_plan
     from etbuild.steps import report
 
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     declared = inputs(options, [])
     read["data"] = {**read["data"], **lowering["data"]}
     try:
-        report.check_declared(plan, declared)
+        check_tokenizer(plan, declared.data)
         read["data"].update({name: file_digest(file) for name, file in declared.data.items()})
         with staging(options.directory) as staged:
             lines = lines_beside(options.inputs)

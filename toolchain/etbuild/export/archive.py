@@ -29,13 +29,13 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
-from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
+from etbuild.export.provenance import remove_addresses
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
@@ -237,7 +237,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
         if isinstance(child, torch.fx.GraphModule):
             for node in child.graph.nodes:
                 node.meta.pop("stack_trace", None)  # paths and line numbers would reach the bytes
-    _number_graphs(program.graph_module)
+    remove_addresses(program.graph_module)
     for content in (program._state_dict, program._constants):
         for name in names & content.keys():
             empty = torch.empty(0, dtype=content[name].dtype)
@@ -250,29 +250,6 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     except Exception as error:  # the errors of torch's serializer have no common base class
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())
-
-
-def _number_graphs(graph_module: torch.fx.GraphModule) -> None:
-    """Replaces the addresses of graphs in the nodes' provenance, because addresses differ in each process.
-
-    ExecuTorch identifies the nodes of the first graphs by name and graph, so that these graphs get numbers in the order
-    of the nodes. Nothing reads the graphs between the first and the last, so that they get -1.
-    """
-    numbers: dict[int, int] = {}
-    seen: dict[int, NodeSource] = {}  # nodes may share sources
-    children = [child for child in graph_module.modules() if isinstance(child, torch.fx.GraphModule)]
-    waiting = [source for child in children for node in child.graph.nodes for source in node.meta.get("from_node", ())]
-    waiting.reverse()
-    while waiting:
-        source = waiting.pop()
-        if id(source) in seen:
-            continue
-        seen[id(source)] = source
-        source._dict = None  # clears the cache of `to_dict`
-        if source.node_info is not None:
-            first = not source.from_node
-            source.node_info.graph_id = numbers.setdefault(source.graph_id, len(numbers)) if first else -1
-        waiting += reversed(source.from_node)
 
 
 def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:

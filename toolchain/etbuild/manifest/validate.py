@@ -586,9 +586,16 @@ def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) 
                 yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
 
 
+_OTHER_OUTPUTS = ("export", "pte")
+"""What follows the program's name in the names of the program and of the directory that build rules export to."""
+
+
 def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for tag, entry in named_data.items():
+        if tag in _OTHER_OUTPUTS:
+            message = f"`{tag}` cannot be a tag: NAME.{tag} is another output"
+            yield Problem(message, ("named_data", tag), "choose another name for the tag", at_key=True)
         for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
             if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
                 yield Problem(

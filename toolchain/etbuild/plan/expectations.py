@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePosixPath
 
-from etbuild.errors import DocumentPath, InputError, Problem
-from etbuild.plan.plan import Plan
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
+from etbuild.manifest.validate import INDEX_SUFFIXES
+from etbuild.plan.plan import Plan, weights_names
+
+INPUT_ATTRIBUTES = ("data", "weights", "tokenizer")
+"""The attributes of the rule that hold files, besides sources."""
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
@@ -41,3 +47,79 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
             )
     if problems:
         raise InputError(problems)
+
+
+def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
+    """Compares the files that a target lists with those that the manifest names, before anything reads them.
+
+    Args:
+        plan: The plan.
+        listed: For each of `INPUT_ATTRIBUTES`, the names of its files. A directory, whose files nobody knows yet, ends
+            with `/`.
+
+    Raises:
+        InputError: A file that a step reads is not listed, or not where that step finds it; or the target lists weights
+            that nothing reads. Each error says which attribute to change.
+    """
+    problems = [*_not_listed(plan, listed), *_not_read(plan, listed["weights"])]
+    if problems:
+        raise InputError(problems)
+
+
+def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
+    """Compares the files of the tokenizer that a target lists with those that the manifest names.
+
+    Raises:
+        InputError: They differ. The error says what to write into the BUILD file.
+    """
+    named, said = sorted(plan.tokenizer_names), sorted(listed)
+    if named != said:
+        message = f"the manifest and the target differ: the target's `tokenizer` is {json.dumps(said)}"
+        hint = f"write `tokenizer = {json.dumps(named)}` into the BUILD file, or change the manifest"
+        raise InputError.at(("tokenizer",) if named else (), message, hint)
+
+
+def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
+    """The files that a step reads, and that the attributes of this step do not list."""
+    lowering = weights_names(plan.lower_plan.weights)
+    for names, places in (
+        (plan.export_plan.data_names, ("data",)),
+        (lowering, ("weights", "data")),
+        (plan.tokenizer_names, ("tokenizer",)),
+    ):
+        for name, path in names.items():
+            if any(_holds(entry, name) for place in places for entry in listed[place]):
+                continue
+            where = next((key for key in INPUT_ATTRIBUTES if any(_holds(entry, name) for entry in listed[key])), None)
+            if where is None:
+                near = did_you_mean(name, (entry for place in places for entry in listed[place]))
+                hint = f"list it under `{places[0]}` of the target" + (f"; {near}" if near else "")
+                yield Problem(f"the target does not list `{name}`", path, hint)
+            else:
+                reads = {"data": "the export reads", "weights": "lowering reads"}.get(places[0], "the last step copies")
+                message = f"the target lists `{name}` under `{where}`, but {reads} it"
+                yield Problem(message, path, f"list it under `{places[0]}` of the target")
+
+
+def _not_read(plan: Plan, weights: Collection[str]) -> Iterator[Problem]:
+    """The listed weights that the manifest names nowhere: the program would have those that the factory makes."""
+    read = weights_names(plan.model.weights)
+    elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` tells where these belong
+    for entry in weights:
+        if any(_holds(entry, name) or _is_shard(entry, name) for name in (*read, *elsewhere)):
+            continue
+        path: DocumentPath = ("model", "weights") if read else ("model",)
+        hint = "name it in `model.weights`, or remove it from the target"
+        near = did_you_mean(entry, read)
+        yield Problem(f"the target lists the weights `{entry}`, and the manifest does not name them", path,
+                      f"{hint}; {near}" if near else hint)  # fmt: skip
+
+
+def _holds(entry: str, name: str) -> bool:
+    """Whether a listed file or directory holds what the manifest names, which may be a folder."""
+    return entry == name or entry.startswith(f"{name}/") or (entry.endswith("/") and f"{name}/".startswith(entry))
+
+
+def _is_shard(entry: str, index: str) -> bool:
+    """Whether a listed file may be a shard of an index. The names of the shards are in the index."""
+    return index.endswith(INDEX_SUFFIXES) and PurePosixPath(index).parent in PurePosixPath(entry).parents

@@ -51,10 +51,11 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
     with library_messages_off(used.sources), stdout_for_results():
         _import_torch(stage)
         from etbuild.export import archive, constant_methods, custom_ops, runner_contract
+        from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()) as finder, torch_as_it_was():
+        with importable(used, inputs.data.values()) as finder, torch_as_it_was(), graphs_numbered():
             context = StepContext(inputs, finder, stage)
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):

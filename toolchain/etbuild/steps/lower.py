@@ -289,13 +289,14 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         releases.check()
         with what.stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild.export import archive
+            from etbuild.export.provenance import graphs_numbered
         saved = archive.read(what.export)
         with what.stage("import ExecuTorch"):
             import_executorch(what.effort)
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder:
+        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
             finder.lines = what.export.lines
             yield saved, StepContext(what.inputs, finder, what.stage)
 

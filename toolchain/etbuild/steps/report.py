@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from etbuild import json_schema
-from etbuild.errors import InputError, Problem
+from etbuild.errors import Problem
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.folding import folded
@@ -59,19 +58,6 @@ def check_and_report(
     notes = [problem.message for problem in problems]
     reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
-
-
-def check_declared(plan: Plan, inputs: Inputs) -> None:
-    """Compares the files of the tokenizer that a build rule declares with those that the manifest names.
-
-    Raises:
-        InputError: They differ. The error says what to write into the BUILD file.
-    """
-    named, declared = sorted(plan.tokenizer_names), sorted(inputs.data)
-    if named != declared:
-        message = f"the manifest and the target differ: the target's `tokenizer` is {json.dumps(declared)}"
-        hint = f"write `tokenizer = {json.dumps(named)}` into the BUILD file, or change the manifest"
-        raise InputError.at(("tokenizer",) if named else (), message, hint)
 
 
 def read_lowering(path: Path) -> LoweringFacts:

@@ -12,6 +12,9 @@ def cc_binary(**kwargs):
 def cc_library(**kwargs):
     native.cc_library(**_tagged(kwargs))
 
+def cc_test(**kwargs):
+    native.cc_test(**_tagged(kwargs))
+
 def cc_toolchain(**kwargs):
     native.cc_toolchain(**_tagged(kwargs))
 

@@ -1,0 +1,33 @@
+"""One configuration for programs, whatever the configuration of the targets that need them.
+
+A program is the same for every compilation mode and target platform, unless something that it is made of has a `select()`.
+"""
+
+_FLAG = str(Label("//rules:one_configuration"))
+_MODE = "//command_line_option:compilation_mode"
+_PLATFORMS = "//command_line_option:platforms"
+_SUFFIX = "//command_line_option:platform_suffix"  # of the directory of the outputs; tools have one
+
+def _one_configuration_impl(settings, attr):
+    chosen = attr.configuration or ("one" if settings[_FLAG] else "target")
+    if chosen == "target":
+        return {setting: settings[setting] for setting in [_MODE, _PLATFORMS, _SUFFIX]}
+
+    # Values that builds hardly have. Bazel names the directory of the outputs after the values that a transition changes:
+    # so it has to change the same ones wherever it comes from.
+    return {_MODE: "dbg", _PLATFORMS: [str(Label("//rules:any_platform"))], _SUFFIX: "one"}
+
+one_configuration = transition(
+    implementation = _one_configuration_impl,
+    inputs = [_FLAG, _MODE, _PLATFORMS, _SUFFIX],
+    outputs = [_MODE, _PLATFORMS, _SUFFIX],
+)
+
+def _flag_impl(_ctx):
+    return []
+
+configuration_flag = rule(
+    implementation = _flag_impl,
+    build_setting = config.bool(flag = True),
+    doc = "A flag of the command line.",
+)

@@ -1,0 +1,59 @@
+"""The repository rule host_repository: what the rules have to know about Bazel and this machine while they are loaded.
+
+It downloads nothing, so that a build which only loads the rules does not wait for the packages.
+"""
+
+_BUILD = """\
+exports_files(["host.bzl"], visibility = ["//visibility:public"])
+"""
+
+_HOST = '''\
+"""About this Bazel and this machine. Made by rules_executorch."""
+{loads}
+# The providers of Python libraries: Bazel's own, if it has one, and that of the attribute `py_info`.
+PY_INFOS = [py_info for py_info in [{infos}] if py_info]
+
+# The constraints of execution platforms that packages which are built on this machine run on.
+EXEC_COMPATIBLE_WITH = {constraints}
+'''
+
+# The names of operating systems and processors, as Java and `uname` give them, and in @platforms.
+_OS = {"linux": "linux", "mac os x": "macos"}
+_CPU = {"aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64", "x86_64": "x86_64"}
+
+def _own_py_info(repository_ctx):
+    """Returns an expression for Bazel's own PyInfo. Bazel 8 can be without it, and earlier ones always have it."""
+    major = native.bazel_version.split(".")[0]
+    if major.isdigit():
+        old = int(major) < 8
+    else:  # Debian's Bazel 4 does not know its version
+        old = not hasattr(repository_ctx, "watch")
+    return "PyInfo" if old else "getattr(getattr(native, \"legacy_globals\", None), \"PyInfo\", None)"
+
+def _constraints(repository_ctx):
+    """Returns the constraints of this machine; those that have no name in @platforms are left out."""
+    system = repository_ctx.os.name.lower()
+    machine = getattr(repository_ctx.os, "arch", None) or repository_ctx.execute(["uname", "-m"]).stdout.strip()
+    found = [("os", _OS.get(system)), ("cpu", _CPU.get(machine))]
+    return ["@platforms//{}:{}".format(kind, value) for kind, value in found if value]
+
+def _host_repository_impl(repository_ctx):
+    py_info = repository_ctx.attr.py_info
+    repository_ctx.file("BUILD", _BUILD, executable = False)
+    repository_ctx.file("host.bzl", _HOST.format(
+        constraints = repr(_constraints(repository_ctx)),
+        infos = ", ".join([_own_py_info(repository_ctx)] + (["_PyInfo"] if py_info else [])),
+        loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
+    ), executable = False)
+
+host_repository = repository_rule(
+    implementation = _host_repository_impl,
+    doc = "What the rules have to know about Bazel and this machine.",
+    attrs = {
+        "py_info": attr.label(
+            doc = "A `.bzl` file with a `PyInfo`, such as `@rules_python//python:py_info.bzl`, for Python rules that do " +
+                  "not provide Bazel's own.",
+        ),
+    },
+    configure = True,
+)

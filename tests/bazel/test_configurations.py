@@ -1,0 +1,201 @@
+"""A program is built once for all configurations that need it, and its actions run on machines that can run them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.manifests import one_method
+from tests.helpers.workspaces import WORKERS, Workspace, executed
+
+ONCE = "--//rules:one_configuration"
+RULES = """\
+ALLOWLIST = "@bazel_tools//tools/allowlists/function_transition_allowlist"
+
+def _abis_impl(_settings, _attr):
+    platforms = ["//configurations:" + abi for abi in ("arm", "x86", "ppc", "s390x")]
+    return {name: {"//command_line_option:platforms": name} for name in platforms}
+
+abis = transition(implementation = _abis_impl, inputs = [], outputs = ["//command_line_option:platforms"])
+
+def _apps_impl(ctx):
+    return [DefaultInfo(files = depset(transitive = [dep[DefaultInfo].files for dep in ctx.attr.program]))]
+
+apps = rule(
+    implementation = _apps_impl,
+    attrs = {
+        "program": attr.label(cfg = abis),
+        "_allowlist_function_transition": attr.label(default = ALLOWLIST),
+    },
+)
+
+def _tool_impl(ctx):
+    return [DefaultInfo(files = ctx.attr.program[DefaultInfo].files)]
+
+tool = rule(implementation = _tool_impl, attrs = {"program": attr.label(cfg = "exec")})
+"""
+BUILD = """\
+load("//rules:defs.bzl", "executorch_program", "executorch_toolchain")
+load(":rules.bzl", "apps", "tool")
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+)
+
+apps(
+    name = "apps",
+    program = ":net",
+)
+
+tool(
+    name = "tool",
+    program = ":net",
+)
+
+[platform(
+    name = abi,
+    constraint_values = ["@platforms//os:linux", "@platforms//cpu:" + cpu],
+) for abi, cpu in [("arm", "aarch64"), ("x86", "x86_32"), ("ppc", "ppc"), ("s390x", "s390x")]]
+
+constraint_setting(name = "sdk")
+
+constraint_value(
+    name = "vendor_sdk",
+    constraint_setting = ":sdk",
+)
+
+platform(
+    name = "with_sdk",
+    constraint_values = ["@platforms//os:linux", "@platforms//cpu:aarch64", ":vendor_sdk"],
+)
+
+executorch_toolchain(
+    name = "vendor",
+    driver = "//toolchain:etbuild",
+)
+
+toolchain(
+    name = "vendor_toolchain",
+    exec_compatible_with = [":vendor_sdk"],
+    toolchain = ":vendor",
+    toolchain_type = "//toolchain:toolchain_type",
+)
+
+executorch_program(
+    name = "with_vendor",
+    srcs = ["model.py"],
+    exec_compatible_with = [":vendor_sdk"],
+    manifest = "net.yaml",
+    manifest_name = "net",
+)
+"""
+MODEL = """\
+import torch
+
+def create():
+    return torch.nn.Linear(8, 4)
+"""
+PACKAGE = "configurations"
+STEPS = ["ExecutorchPlan", "ExecutorchExport", "ExecutorchLower", "ExecutorchReport"]
+
+
+@pytest.fixture(scope="module")
+def package(checkout: Workspace) -> Iterator[Workspace]:
+    for name, text in {"BUILD": BUILD, "rules.bzl": RULES, "net.yaml": one_method(), "model.py": MODEL}.items():
+        checkout.write(f"{PACKAGE}/{name}", text)
+    yield checkout
+    for path in (checkout.directory / PACKAGE).iterdir():
+        path.unlink()
+
+
+def actions(workspace: Workspace, target: str, *options: str) -> list[dict[str, str]]:
+    """The actions of the driver that a target needs: the lines of each."""
+    text = workspace.run("aquery", f'mnemonic("Executorch.*", deps({target}))', *options).out
+    blocks = re.split(r"\n(?=action )", text)
+    found = [dict(re.findall(r"^ +(\w+): (.*)$", block, re.MULTILINE)) for block in blocks]
+    return [block for block in found if block.get("Mnemonic") in STEPS]
+
+
+def counted(found: list[dict[str, str]]) -> Counter[str]:
+    return Counter(action["Mnemonic"] for action in found)
+
+
+def test_four_platforms_have_one_lowering(package: Workspace) -> None:
+    target = f"//{PACKAGE}:apps"
+    assert counted(actions(package, target)) == dict.fromkeys(STEPS, 4)
+    assert counted(actions(package, target, ONCE)) == dict.fromkeys(STEPS, 1)
+
+
+def test_every_configuration_has_the_same_actions(package: Workspace) -> None:
+    """The compilation modes, the platforms, and the configuration of tools."""
+    keys = [
+        {action["ActionKey"] for action in actions(package, f"//{PACKAGE}:{target}", ONCE, *options)}
+        for target, options in (
+            ("net", ()),
+            ("net", ("--compilation_mode=opt",)),
+            ("net", (f"--platforms=//{PACKAGE}:arm",)),
+            ("apps", ("--compilation_mode=opt",)),
+            ("tool", ()),
+        )
+    ]
+    assert len(keys[0]) == len(STEPS)
+    assert keys == [keys[0]] * len(keys)
+
+
+def test_a_program_is_built_once(package: Workspace) -> None:
+    assert package.build(f"//{PACKAGE}:net", ONCE, *WORKERS).mnemonics == STEPS
+    for target, options in (("net", "--compilation_mode=opt"), ("apps", "--compilation_mode=fastbuild")):
+        assert package.build(f"//{PACKAGE}:{target}", ONCE, options, *WORKERS).mnemonics == []
+
+
+def test_a_target_can_have_its_own_configuration(package: Workspace) -> None:
+    package.edit(
+        f"{PACKAGE}/BUILD", 'name = "net",\n    srcs', 'name = "net",\n    configuration = "target",\n    srcs'
+    )
+    try:
+        assert counted(actions(package, f"//{PACKAGE}:apps", ONCE)) == dict.fromkeys(STEPS, 4)
+    finally:
+        package.write(f"{PACKAGE}/BUILD", BUILD)
+
+
+def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace) -> None:
+    """pip installed the packages on this machine. A platform of another processor comes first here."""
+    other = f"--extra_execution_platforms=//{PACKAGE}:with_sdk"
+    vendor = f"--extra_toolchains=//{PACKAGE}:vendor_toolchain"
+
+    def chosen(target: str, *options: str) -> set[tuple[str, str]]:
+        """The execution platform and the toolchain of a program."""
+        said = package.build(f"//{PACKAGE}:{target}", "--nobuild", "--toolchain_resolution_debug", other, *options).err
+        pattern = r"Selected execution platform (\S+), type //toolchain:toolchain_type -> toolchain (\S+)"
+        return set(re.findall(pattern, said))
+
+    ours, host = "//toolchain:executorch", "@local_config_platform//:host"
+    assert chosen("net") == {(host, ours)}
+    assert chosen("with_vendor", vendor) == {(f"//{PACKAGE}:with_sdk", f"//{PACKAGE}:vendor")}
+    assert "toolchain" in package.build(f"//{PACKAGE}:with_vendor", "--nobuild", other, expect=1).err
+
+
+@pytest.mark.rotates(days=2)
+def test_bazel_7_finds_the_results_of_another_configuration(
+    package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    """It leaves the configuration out of the paths in an action's key."""
+    log = tmp_path / "log.json"
+    mapped = (
+        "--experimental_output_paths=strip",
+        f"--disk_cache={tmp_path / 'cache'}",
+        f"--execution_log_json_file={log}",
+    )
+    bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
+    assert sorted(name for name in executed(log)[0] if name in STEPS) == sorted(STEPS)
+    for target, options in (("net", ["--compilation_mode=opt"]), ("apps", []), ("tool", [])):
+        bazel7(package.directory, "build", f"//{PACKAGE}:{target}", *mapped, *options)
+        run, hits = executed(log)
+        assert [name for name in run if name in STEPS] == []
+        assert set(hits) >= set(STEPS)

@@ -1,0 +1,252 @@
+"""What other rules give to programs and take from them: Python libraries, directories, weights under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.helpers.workspaces import WORKERS, Workspace
+
+PACKAGE = "consumers"
+RULES = """\
+def _copied_impl(ctx):
+    made = ctx.actions.declare_directory(ctx.label.name)
+    arguments = [made.path] + [file.path for file in ctx.files.srcs]
+    command = "to=$1; shift; mkdir -p $to && cp -L $@ $to"
+    ctx.actions.run_shell(command = command, arguments = arguments, inputs = ctx.files.srcs, outputs = [made])
+    return [DefaultInfo(files = depset([made]))]
+
+copied = rule(implementation = _copied_impl, attrs = {"srcs": attr.label_list(allow_files = True)})
+"""
+BUILD = """\
+load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")
+load(":rules.bzl", "copied")
+
+py_library(
+    name = "layers",
+    srcs = ["libs/layers.py"],
+    imports = ["libs"],
+)
+
+executorch_library(
+    name = "blocks",
+    srcs = ["blocks.py"],
+    import_root = ".",
+    deps = [":layers"],
+)
+
+py_test(
+    name = "blocks_test",
+    srcs = ["blocks_test.py"],
+    deps = [":blocks"],
+)
+
+sh_test(
+    name = "script_test",
+    srcs = ["script_test.sh"],
+)
+
+copied(
+    name = "checkpoint",
+    srcs = ["one/model.safetensors"],
+)
+
+config_setting(
+    name = "optimized",
+    values = {"compilation_mode": "opt"},
+)
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = select({":optimized": "other.yaml", "//conditions:default": "net.yaml"}),
+    named_data = ["all"],
+    weights = [":checkpoint"],
+    deps = [":blocks"],
+)
+
+executorch_program(
+    name = "tuned",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+    manifest_name = "net",
+    named_data = ["all"],
+    weights_as = {"two/model.safetensors": "checkpoint/model.safetensors"},
+    deps = [":blocks"],
+)
+
+executorch_named_data(
+    name = "all",
+    program = ":net",
+    tag = "all",
+)
+
+genrule(
+    name = "shipped",
+    srcs = [":all"],
+    outs = ["shipped.ptd"],
+    cmd = "cp $< $@",
+)
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", weights: checkpoint}
+methods: {forward: {example_inputs: [{shape: [1, 4]}]}}
+named_data: {all: {parameters: ["*"]}}
+"""
+MODEL = """\
+import blocks
+
+def create():
+    return blocks.Block()
+"""
+BLOCKS = """\
+import torch
+import layers
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = layers.linear()
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+LAYERS = """\
+import torch
+
+def linear():
+    return torch.nn.Linear(4, 2)
+"""
+IMPORTS = """\
+import importlib.util
+
+assert importlib.util.find_spec("blocks") and importlib.util.find_spec("layers")
+"""
+
+
+@pytest.fixture(scope="module")
+def package(checkout: Workspace) -> Iterator[Workspace]:
+    texts = {
+        "rules.bzl": RULES,
+        "BUILD": BUILD,
+        "net.yaml": MANIFEST,
+        "other.yaml": MANIFEST.replace("[1, 4]", "[3, 4]"),
+        "model.py": MODEL,
+        "blocks.py": BLOCKS,
+        "blocks_test.py": IMPORTS,
+        "libs/layers.py": LAYERS,
+        "script_test.sh": "#!/bin/sh\n",
+    }
+    for name, text in texts.items():
+        checkout.write(f"{PACKAGE}/{name}", text)
+    (checkout.directory / PACKAGE / "script_test.sh").chmod(0o755)
+    for value, name in enumerate(("one", "two"), start=1):
+        file = checkout.directory / PACKAGE / name / "model.safetensors"
+        file.parent.mkdir()
+        tensors = {"linear.weight": torch.full((2, 4), float(value)), "linear.bias": torch.zeros(2)}
+        save_file(tensors, file)
+    yield checkout
+    for path in (checkout.directory / PACKAGE).rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+@pytest.fixture(scope="module")
+def both(package: Workspace) -> Workspace:
+    """Two programs of one manifest."""
+    package.build(f"//{PACKAGE}:net", f"//{PACKAGE}:tuned", *WORKERS)
+    return package
+
+
+def wrong(package: Workspace, old: str, new: str, target: str = "net", file: str = "BUILD") -> str:
+    """Makes an edit, builds, and undoes the edit. Returns the messages. No action may have exported."""
+    package.edit(f"{PACKAGE}/{file}", old, new)
+    try:
+        done = package.build(f"//{PACKAGE}:{target}", *WORKERS, expect=1)
+    finally:
+        package.edit(f"{PACKAGE}/{file}", new, old)
+    assert "ExecutorchExport" not in done.mnemonics
+    return done.err
+
+
+def test_a_manifest_is_built_with_two_checkpoints(both: Workspace) -> None:
+    """One is a directory that a rule makes; the other has another name and place than in the manifest."""
+    net, tuned = (both.output(f"{PACKAGE}/{name}.all.ptd").read_bytes() for name in ("net", "tuned"))
+    one, two = (torch.full((8,), value).numpy().tobytes() for value in (1.0, 2.0))
+    assert (one in net, two in net, one in tuned, two in tuned) == (True, False, False, True)
+    assert both.output(f"{PACKAGE}/tuned.pte").read_bytes() == both.output(f"{PACKAGE}/net.pte").read_bytes()
+
+
+def test_python_libraries_are_used_and_given(both: Workspace) -> None:
+    both.build(f"//{PACKAGE}:blocks_test")
+    for name in ("blocks.py", "libs/layers.py"):
+        made = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE / name
+        assert made.exists(), made
+
+
+def test_a_test_of_the_consumer_runs(both: Workspace) -> None:
+    """The stubs of repositories that this workspace does not need must not be in the way."""
+    both.run("test", f"//{PACKAGE}:script_test")
+
+
+def test_select_chooses_a_manifest(package: Workspace) -> None:
+    manifests = {
+        mode: package.run("aquery", f'mnemonic("ExecutorchPlan", //{PACKAGE}:net)', f"--compilation_mode={mode}").out
+        for mode in ("fastbuild", "opt")
+    }
+    assert f"{PACKAGE}/net.yaml" in manifests["fastbuild"]
+    assert f"{PACKAGE}/other.yaml" in manifests["opt"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param(
+            'weights = [":checkpoint"]',
+            'weights = [":checkpoint", "two/model.safetensors"]',
+            "the target lists the weights `two/model.safetensors`, and the manifest does not name them",
+            id="weights that nothing names",
+        ),
+        pytest.param(
+            'weights = [":checkpoint"]',
+            "weights = []",
+            "net.yaml:3:43: model.weights: the target does not list `checkpoint`",
+            id="weights that are not listed",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_the_manifest(package: Workspace, old: str, new: str, message: str) -> None:
+    said = wrong(package, old, new)
+    assert message in said
+    assert "`weights` of the target" in said or "remove it from the target" in said
+
+
+def test_two_files_with_one_name_are_named_by_their_places(package: Workspace) -> None:
+    both_named = '{"two/model.safetensors": "c/model.safetensors", "one/model.safetensors": "c/model.safetensors"}'
+    said = wrong(package, '{"two/model.safetensors": "checkpoint/model.safetensors"}', both_named, "tuned")
+    assert f"'c/model.safetensors': {PACKAGE}/two/model.safetensors and {PACKAGE}/one/model.safetensors" in said
+    assert "weights_as" in said
+
+
+@pytest.mark.parametrize("tag", ["export", "pte"])
+def test_a_tag_with_the_name_of_another_output(package: Workspace, tag: str) -> None:
+    said = wrong(package, '    named_data = ["all"],\n    weights = ', f'    named_data = ["{tag}"],\n    weights = ')
+    assert f"'{tag}' cannot be a tag: NAME.{tag} is another output" in said
+
+
+def test_a_program_that_fails_a_check_reaches_no_other_rule(both: Workspace) -> None:
+    """Bazel 4 runs no validation actions. Nothing here asks for them."""
+    both.edit(f"{PACKAGE}/net.yaml", "methods:", "checks: {max_program_bytes: 9}\nmethods:")
+    try:
+        for target in (f"//{PACKAGE}:shipped", f"//{PACKAGE}:all"):
+            assert "checks.max_program_bytes" in both.build(target, *WORKERS, expect=1).err
+        for group in ("pte", "named_data", "index", "report"):
+            said = both.build(f"//{PACKAGE}:net", f"--output_groups={group}", *WORKERS, expect=1).err
+            assert "checks.max_program_bytes" in said, group
+    finally:
+        both.edit(f"{PACKAGE}/net.yaml", "checks: {max_program_bytes: 9}\nmethods:", "methods:")
