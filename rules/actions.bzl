@@ -357,7 +357,7 @@ def verify_program(ctx, plans, inputs, lowered):
     """
     stamp = ctx.actions.declare_file(plans.name + ".verified")
     first_build = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
-    arguments = driver_arguments(ctx, "verify")
+    arguments = driver_arguments(ctx, "reproduce")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)

@@ -12,6 +12,7 @@ EXTRAS = [
     "ethos-u",
     "huggingface",
     "openvino",
+    "registry",
     "vgf",
     "watch",
 ]

@@ -28,10 +28,14 @@ _VERBS = (
     "diff",
     "lock",
     "cache",
+    "package",
+    "push",
+    "pull",
+    "verify",
     "export",
     "lower",
     "report",
-    "verify",
+    "reproduce",
 )
 EXIT_CODES = {
     0: "success",
@@ -192,7 +196,7 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and verify.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and reproduce.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
