@@ -103,7 +103,7 @@ def test_a_refusal_is_told(
     assert words in told or "the login is no longer valid" in told
 
 
-def test_a_broken_download_goes_on_where_it_broke(pushed: str, relay: Relay, run: Run, tmp_path: Path) -> None:
+def test_a_broken_download_continues_where_it_broke(pushed: str, relay: Relay, run: Run, tmp_path: Path) -> None:
     relay.faults = [Fault("GET", BLOB, times=1, cut=2_000_000)]
     run("pull", pushed, "-o", tmp_path)
     assert_complete(tmp_path)
@@ -254,7 +254,7 @@ def test_a_registry_that_dies_in_an_upload_gets_the_rest(
     run("verify", f"{server.address}/{repository}:v1")
 
 
-def test_a_broken_upload_goes_on_where_it_broke(
+def test_a_broken_upload_continues_where_it_broke(
     server: Registry, packages: Path, relay: Relay, repository: str, run: Run
 ) -> None:
     server.blob(BLOB).unlink(missing_ok=True)

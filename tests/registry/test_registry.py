@@ -53,7 +53,7 @@ def test_one_program_of_a_package_can_be_pulled(
     run("pull", reference, "-o", tmp_path / "by-name", "--program", "second")
     run("pull", f"{server.address}/{repository}@{pushed['programs']['second']}", "-o", tmp_path / "by-digest")
     assert without_locks(tmp_path / "by-name") == built(builds, "second") == without_locks(tmp_path / "by-digest")
-    assert "did you mean `second`" in run("pull", reference, "-o", tmp_path, "--program", "secont", expect=2)
+    assert "did you mean `second`" in run("pull", reference, "-o", tmp_path, "--program", "sekond", expect=2)
 
 
 def test_a_second_program_over_a_backbone_sends_a_hundredth(

@@ -17,10 +17,12 @@ from etbuild.cli import main
 from etbuild.errors import EtbuildError, InputError
 from etbuild.oci import layout, package, reference
 from etbuild.oci.descriptors import MANIFEST, Descriptor, document
+from etbuild.plan.plan import from_manifest
 from tests.helpers.builds import write_build
+from tests.unit.indexes import MANIFEST as PROGRAM
 
 SHARDS = {"big.weights/weights-0a.ptd": b"first", "big.weights/weights-0b.ptd": b"second"}
-WORDS = {"big.tokenizer/tokenizer.json": b"{}", "big.tokenizer/vocab (2).txt": b"words"}
+WORDS = {"big.tokenizer/tokenizer.json": b"{}", "big.tokenizer/vocab-2.txt": b"words"}
 
 
 @pytest.fixture
@@ -69,6 +71,35 @@ def test_a_package_has_a_manifest_for_each_program_and_a_layer_for_each_file(
         **dict.fromkeys(SHARDS, package.LAYER_TYPES["named_data"]),
         **dict.fromkeys(WORDS, package.LAYER_TYPES["tokenizer"]),
     }
+
+
+METADATA = {
+    "version": "1.2",
+    "license": "MIT",
+    "authors": ["A <a@b>", "C"],
+    "description": "does it",
+    "labels": {"com.example.product": "watch"},
+}
+
+
+def test_metadata_of_a_manifest_becomes_annotations(tmp_path: Path) -> None:
+    made = package.make([write_build(tmp_path, "net", manifest={"metadata": METADATA})], {}).package
+    assert json.loads(made.documents[made.programs[0].index.sha256])["inputs"]["plan"]["metadata"] == METADATA
+    assert json.loads(made.documents[made.programs[0].manifest.sha256])["annotations"] == {
+        "com.example.product": "watch",
+        "org.opencontainers.image.authors": "A <a@b>, C",
+        "org.opencontainers.image.description": "does it",
+        "org.opencontainers.image.licenses": "MIT",
+        "org.opencontainers.image.title": "net",
+        "org.opencontainers.image.version": "1.2",
+    }
+
+
+def test_metadata_changes_no_step_before_the_report() -> None:
+    plain, described = (from_manifest({**PROGRAM, **more}) for more in ({}, {"metadata": METADATA}))
+    assert plain.to_json() != described.to_json()
+    assert plain.export_plan.to_json() == described.export_plan.to_json()
+    assert plain.lower_plan.to_json() == described.lower_plan.to_json()
 
 
 def test_programs_share_a_blob(builds: list[Path], tmp_path: Path) -> None:

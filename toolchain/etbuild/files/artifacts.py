@@ -190,7 +190,7 @@ def _listed(place: Folder, index: str) -> set[str]:
 
 def is_artifact_name(name: str, program: str) -> bool:
     """Whether a name is one that the artifacts of a program may have, beside the index. It contains no `..`."""
-    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/\w[^/\x00-\x1f\x7f]*|(report|lowering)\.json)"
+    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/\w[\w.-]*|(report|lowering)\.json)"
     return re.fullmatch(re.escape(program) + artifact, name, re.ASCII) is not None
 
 

@@ -16,6 +16,7 @@ from etbuild.manifest import (
     example_inputs,
     executorch_options,
     language_model,
+    metadata,
     parameters,
     runners,
     variants,
@@ -178,6 +179,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from language_model.check(data)
     yield from runners.check(data)
     yield from _check_tokenizer(data)
+    yield from metadata.check(mapping(mapping(data, "metadata"), "labels"))
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)

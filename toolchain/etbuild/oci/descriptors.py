@@ -10,8 +10,6 @@ from typing import Any
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-TITLE = "org.opencontainers.image.title"
-"""The annotation of a layer that holds the name of its file. `oras` restores names from it."""
 
 
 def document(data: Mapping[str, Any]) -> bytes:

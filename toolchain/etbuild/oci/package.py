@@ -21,7 +21,8 @@ from etbuild.errors import BuildError, InputError, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.files.artifacts import is_artifact_name
 from etbuild.files.digests import file_digest
-from etbuild.oci.descriptors import INDEX, MANIFEST, TITLE, Descriptor, document
+from etbuild.manifest import metadata
+from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor, document
 from etbuild.results import ArtifactFacts, Index
 
 PROGRAM_TYPE = "application/vnd.rules-executorch.program.v1"
@@ -163,9 +164,10 @@ def _program(content: bytes, index: Index) -> tuple[Program, dict[str, bytes]]:
     """The program of an index, and the documents that are made for it, by sha256."""
     _check_index(index, f"the index of `{index['name']}`")
     name = index["name"]
+    annotated = {metadata.TITLE: name, **metadata.as_annotations(index["inputs"]["plan"].get("metadata", {}))}
     lock = lockfile.encoded(lockfile.lock(index))
     config = Descriptor.of(INDEX_TYPE, content)
-    locked = Descriptor.of(LOCK_TYPE, lock, {TITLE: f"{name}.lock.json"})
+    locked = Descriptor.of(LOCK_TYPE, lock, {metadata.TITLE: f"{name}.lock.json"})
     layers = {artifact["file"]: _layer(artifact) for artifact in index["artifacts"]}
     layers[f"{name}.lock.json"] = locked
     manifest = document(
@@ -175,17 +177,17 @@ def _program(content: bytes, index: Index) -> tuple[Program, dict[str, bytes]]:
             "artifactType": PROGRAM_TYPE,
             "config": config.json(),
             "layers": [layer.json() for layer in layers.values()],
-            "annotations": {TITLE: name},
+            "annotations": dict(sorted(annotated.items())),
         }
     )
-    described = Descriptor.of(MANIFEST, manifest, {TITLE: name})
+    described = Descriptor.of(MANIFEST, manifest, {metadata.TITLE: name})
     documents = {config.sha256: content, locked.sha256: lock, described.sha256: manifest}
     return Program(name, described, config, layers), documents
 
 
 def _layer(artifact: ArtifactFacts) -> Descriptor:
     media_type = LAYER_TYPES[artifact["kind"]]
-    return Descriptor(media_type, artifact["sha256"], artifact["size"], {TITLE: artifact["file"]})
+    return Descriptor(media_type, artifact["sha256"], artifact["size"], {metadata.TITLE: artifact["file"]})
 
 
 def read(root: Descriptor, load: Callable[[Descriptor, int], bytes], where: str) -> Package:
@@ -262,7 +264,7 @@ def _agreeing(index: Index, layers: list[Descriptor], where: str) -> dict[str, D
     wanted[f"{index['name']}.lock.json"] = (locked.sha256, locked.size)
     found: dict[str, Descriptor] = {}
     for layer in layers:
-        name = layer.annotations.get(TITLE, "")
+        name = layer.annotations.get(metadata.TITLE, "")
         if name in found:
             raise BuildError.of(f"{where}: the manifest of `{index['name']}` lists `{name[:100]}` twice")
         if wanted.get(name) != (layer.sha256, layer.size):

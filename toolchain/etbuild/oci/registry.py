@@ -210,7 +210,7 @@ class Repository:
         return data
 
     def fetch(self, blob: Descriptor, target: BinaryIO, told: Told) -> None:
-        """Writes a blob to a file. Goes on where a connection broke.
+        """Writes a blob to a file. Continues where a connection broke.
 
         Args:
             blob: The blob.
@@ -273,7 +273,7 @@ class Repository:
         return False
 
     def upload(self, blob: Descriptor, source: Path, told: Told) -> None:
-        """Sends a file as a blob. Goes on where a connection broke.
+        """Sends a file as a blob. Continues where a connection broke.
 
         Raises:
             BuildError: The registry does not take it.
