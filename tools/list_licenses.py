@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "licenses.md"
 LOCKS = (
     "requirements",
+    "requirements-delta",
     "requirements-ethos-u",
     "requirements-huggingface",
     "requirements-openvino",

@@ -208,6 +208,20 @@ def test_a_credential_helper_gives_the_login(
         closed.kill()
 
 
+def test_a_delta_between_two_tags_is_applied(
+    server: Registry, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    tags = [f"{server.address}/{repository}:{name}" for name in ("first", "changed")]
+    for name, tag in zip(("first", "changed"), tags, strict=True):
+        run("push", packages / name, tag)
+    run("pull", tags[0], "-o", tmp_path / "device")
+    listed = json.loads(run("delta", *tags, "-o", tmp_path / "delta", "--json"))
+    assert listed["bytes"] < 20_000 < listed["whole_bytes"]
+    run("apply", tmp_path / "delta", tmp_path / "device")
+    run("pull", tags[1], "-o", tmp_path / "pulled")
+    assert files(tmp_path / "device") == files(tmp_path / "pulled")
+
+
 def skopeo(*arguments: object) -> str:
     command = [find("skopeo"), "--insecure-policy", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -32,6 +32,8 @@ _VERBS = (
     "push",
     "pull",
     "verify",
+    "delta",
+    "apply",
     "export",
     "lower",
     "report",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from etbuild.cli.transfer_progress import TransferProgress
+    from etbuild.oci.access import Access
     from etbuild.oci.package import Package
     from etbuild.oci.reference import Reference
     from etbuild.oci.registry import Repository
@@ -20,10 +21,15 @@ _JOBS = 4
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to reach a registry."""
+    """Adds the options of a transfer, and those that say how to reach a registry."""
     parser.add_argument(
         "--jobs", type=_positive(int), default=_JOBS, metavar="N", help=f"files at the same time (default: {_JOBS})"
     )
+    add_access(parser)
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how to reach a registry, and `--json`."""
     parser.add_argument(
         "--plain-http",
         action="store_true",
@@ -83,14 +89,25 @@ def repository(options: argparse.Namespace, reference: Reference) -> Repository:
         InputError: The extra is not installed, the file of certificates is missing, or the registry wants a login.
         BuildError: The registry does not answer.
     """
+    from etbuild.oci.registry import Repository
+
+    return Repository(reference, access(options))
+
+
+def access(options: argparse.Namespace) -> Access:
+    """How the options say to reach a registry.
+
+    Raises:
+        InputError: The extra is not installed, or the options contradict each other.
+    """
     from etbuild.errors import InputError
-    from etbuild.oci.registry import Access, Repository
+    from etbuild.oci.access import Access
 
     if options.ca_file is not None and not options.ca_file.is_file():
         raise InputError.of(f"--ca-file {options.ca_file}: no such file")
     if options.ca_file is not None and options.plain_http:
         raise InputError.of("--ca-file does not go with --plain-http, which uses no certificates")
-    return Repository(reference, Access(options.plain_http, options.ca_file, options.stall_seconds))
+    return Access(options.plain_http, options.ca_file, options.stall_seconds)
 
 
 def work(options: argparse.Namespace, progress: TransferProgress) -> Work:

@@ -251,17 +251,46 @@ def _check_media_type(blob: Descriptor, wanted: str, where: str) -> None:
         raise InputError.of(f"{where}: not a package: it holds a {blob.media_type[:100]} where a {wanted} must be")
 
 
+def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: str) -> None:
+    """Checks that an index lists these files, besides itself.
+
+    Args:
+        path: The index.
+        name: The name of its program.
+        files: The files by name.
+        where: What lists the files, for messages.
+
+    Raises:
+        InputError: The index is damaged.
+        BuildError: It lists other files, or has names that no build makes.
+    """
+    index: Index = json_file.read(path, json_file.Format("an index", "index"))
+    own = f"{name}.index.json"
+    wanted = {**_wanted(index, where), own: (files[own].sha256, files[own].size)}
+    given = {file: (blob.sha256, blob.size) for file, blob in files.items()}
+    if index["name"] != name or wanted != given:
+        raise BuildError.of(f"{where}: the files of `{name[:100]}` are not those of its index")
+
+
+def _wanted(index: Index, where: str) -> dict[str, Any]:
+    """The digest and size of each file that a package has for an index, by name.
+
+    Raises:
+        BuildError: The index has names that no build makes.
+    """
+    _check_index(index, where)
+    wanted = {artifact["file"]: (artifact["sha256"], artifact["size"]) for artifact in index["artifacts"]}
+    locked = Descriptor.of(LOCK_TYPE, lockfile.encoded(lockfile.lock(index)))
+    return {**wanted, f"{index['name']}.lock.json": (locked.sha256, locked.size)}
+
+
 def _agreeing(index: Index, layers: list[Descriptor], where: str) -> dict[str, Descriptor]:
     """The layers of a manifest by the name of their file.
 
     Raises:
         BuildError: They are not the files of the index, or the index has names that no build makes.
     """
-    _check_index(index, where)
-    wanted = {artifact["file"]: (artifact["sha256"], artifact["size"]) for artifact in index["artifacts"]}
-    lock = lockfile.encoded(lockfile.lock(index))
-    locked = Descriptor.of(LOCK_TYPE, lock)
-    wanted[f"{index['name']}.lock.json"] = (locked.sha256, locked.size)
+    wanted = _wanted(index, where)
     found: dict[str, Descriptor] = {}
     for layer in layers:
         name = layer.annotations.get(metadata.TITLE, "")

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from urllib.parse import urljoin
 
 from etbuild.errors import BuildError, InputError
 from etbuild.foreign_errors import wrap_library_errors
+from etbuild.oci.access import Access
 from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor
 from etbuild.oci.package import DOCUMENT_BYTES
 from etbuild.oci.reference import Reference
@@ -56,21 +56,6 @@ _ERRORS = (requests.RequestException, HTTPError, OSError)
 
 Told = Callable[[int], None]
 """Called with a number of bytes that were transferred; with a negative one if they are transferred again."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to reach a registry.
-
-    Attributes:
-        plain_http: Whether to do without TLS for a registry that is not on this machine.
-        ca_file: The certificates of the authorities to trust. With it, a registry on this machine has TLS too.
-        stall_seconds: How long to wait for a registry that sends nothing, or less than 1 kB in a second.
-    """
-
-    plain_http: bool = False
-    ca_file: Path | None = None
-    stall_seconds: float = 60.0
 
 
 class Broken(Exception):

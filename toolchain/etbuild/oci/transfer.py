@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -13,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from etbuild.files import artifacts
-from etbuild.files.artifacts import Artifact
-from etbuild.files.directories import Folder, NotAFile, NotAFolder
 from etbuild.files.scratch import write_error
-from etbuild.oci import layout, package
+from etbuild.oci import assembly, layout, package
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package, Program
 from etbuild.oci.registry import Repository, Told
@@ -24,7 +20,6 @@ from etbuild.oci.registry import Repository, Told
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
 
-_BLOCK = 1 << 20
 _Result = TypeVar("_Result")
 
 
@@ -155,12 +150,12 @@ def pull(
 
         def get(blob: Descriptor) -> tuple[str, Descriptor]:
             if blob.sha256 in content.documents:
-                _write(store / blob.sha256, content.documents[blob.sha256])
+                assembly.write(store, blob, content.documents[blob.sha256])
             elif not (
-                any(_link(directory, name, blob, store) for name in names[blob.sha256])
+                any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
                 or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
             ):
-                _fetch(repository, blob, store / blob.sha256, work.told)
+                fetch(repository, blob, store / blob.sha256, work.told)
                 return "sent", blob
             work.told(blob.size)
             return "present", blob
@@ -168,63 +163,16 @@ def pull(
         for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
             moved.note(how, blob)
         for program in programs:
-            artifacts.publish(_lay_out(program, store, staged / "programs" / program.name), directory)
+            assembly.publish(program.files, store, staged / "programs" / program.name, directory)
     return moved
 
 
-def _lay_out(program: Program, store: Path, place: Path) -> list[Artifact]:
-    """Puts the files of a program under their names below a new directory. The index is the last of them."""
-    laid: list[Artifact] = []
-    for name, blob in program.files.items():
-        target = place / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _copy_or_link(store / blob.sha256, target)
-        laid.append(Artifact(place, name, "file", blob.size, blob.sha256))
-    return laid
+def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:
+    """Writes a blob to a new file.
 
-
-def _copy_or_link(source: Path, target: Path) -> None:
-    """Gives a file of the staging directory another name. Two programs may each have it: then they share it on disk."""
-    try:
-        target.hardlink_to(source)
-    except OSError:  # the file system has no links
-        shutil.copyfile(source, target)
-
-
-def _link(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:
-    """Takes over a file that the directory has under this name, if it has the right content."""
-    target = store / blob.sha256
-    try:
-        with Folder.at(directory) as top, top.holder(name) as (folder, file), folder.open(file) as opened:
-            if os.fstat(opened.fileno()).st_size != blob.size:
-                return False
-            os.link(file, target, src_dir_fd=folder.descriptor, follow_symlinks=False)
-        with target.open("rb") as linked:
-            if _sha256(linked.fileno()) == blob.sha256 and target.is_file() and not target.is_symlink():
-                return True
-    except (FileNotFoundError, NotAFile, NotAFolder):
-        return False
-    except OSError:  # the file system has no links, or the file is another user's
-        pass
-    target.unlink(missing_ok=True)
-    return False
-
-
-def _sha256(descriptor: int) -> str:
-    state = hashlib.sha256()
-    while block := os.read(descriptor, _BLOCK):
-        state.update(block)
-    return state.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise write_error(path, error) from error
-
-
-def _fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:
+    Raises:
+        BuildError: The registry does not send it as it should be, or the file cannot be written.
+    """
     try:
         with path.open("x+b") as file:
             repository.fetch(blob, file, told)
