@@ -18,6 +18,7 @@ def write_build(
     ptd: bytes | None = b"weights",
     more: Mapping[str, bytes] | None = None,
     manifest: Mapping[str, Any] | None = None,
+    report: bytes | None = None,
 ) -> Path:
     """Writes a build.
 
@@ -28,12 +29,16 @@ def write_build(
         ptd: The content of its named data, with the tag `weights`; None for a program without.
         more: The content of further files by name: shards and files of a tokenizer.
         manifest: Keys of its manifest that differ.
+        report: The content of its report. Default: no report that could be read.
 
     Returns:
         The path of the index.
     """
     index = make_index({**MANIFEST, **(manifest or {}), "name": name}, tensors=1)
-    files = {f"{name}.pte": ("program", pte), f"{name}.report.json": ("report", b"{}\n" + pte)}
+    files = {
+        f"{name}.pte": ("program", pte),
+        f"{name}.report.json": ("report", b"{}\n" + pte if report is None else report),
+    }
     if ptd is not None:
         files[f"{name}.weights.ptd"] = ("named_data", ptd)
     for file, content in (more or {}).items():

@@ -34,6 +34,7 @@ _VERBS = (
     "verify",
     "delta",
     "apply",
+    "history",
     "export",
     "lower",
     "report",

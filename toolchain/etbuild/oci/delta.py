@@ -201,7 +201,7 @@ def _patched(source: Path, directory: Path, store: Path, name: str, entry: dict[
 
 
 def _check_patch(data: bytes, size: int, name: str) -> None:
-    """Checks the sizes in a patch before the library believes them. It unpacks each part as a whole.
+    """Checks the sizes in a patch before the library uses them. It unpacks each part as a whole.
 
     A patch is a magic number, three sizes of 8 bytes, and three parts that bz2 has packed: instructions of 24 bytes,
     differences, and new bytes. https://www.daemonology.net/bsdiff/ describes it.

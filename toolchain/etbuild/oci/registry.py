@@ -323,11 +323,14 @@ class Repository:
             InputError: There is no such repository.
             BuildError: The registry does not answer.
         """
-        with self._errors("the tags cannot be listed"):
-            try:
-                listed = self._client.get_tags(_container(self.reference))
-            except ValueError as error:  # oras's own, for an answer that is not a list of tags
-                raise InputError.of(f"{self}: the tags cannot be listed: {error}") from None
+        status, _, _ = self._whole("tags/list?n=1", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        if status == HTTPStatus.NOT_FOUND:
+            raise InputError.of(f"{self}: there is no such repository")
+        with (
+            self._errors("the tags cannot be listed"),
+            wrap_library_errors(BuildError, None, f"{self}: no list of tags"),
+        ):
+            listed = self._client.get_tags(_container(self.reference))
         return sorted(tag for tag in listed if isinstance(tag, str))
 
     @contextmanager
@@ -495,6 +498,7 @@ class _Sent:
 def _client(reference: Reference, access: Access, insecure: bool, base: str) -> _Client:
     """A client with the user's login for the registry, if there is one."""
     setup_logger(quiet=True)
+    logging.getLogger("oras.logger").setLevel(logging.CRITICAL)  # it tells what our errors tell
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells each attempt
     verify: bool | str = str(access.ca_file) if access.ca_file else True
     client = _Client(reference.registry, insecure=insecure, tls_verify=verify, auth_backend="token")
