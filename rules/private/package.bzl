@@ -17,6 +17,8 @@ def _package(ctx, output, option):
     arguments.add_all([program.index for program in programs])
     for key, value in sorted(ctx.attr.annotations.items()):
         arguments.add("--annotation={}={}".format(key, value))
+    if ctx.attr.builder:
+        arguments.add("--builder=" + ctx.attr.builder)
     arguments.add_all([output], format_each = option + "=%s", expand_directories = False)
     run_driver(
         ctx,
@@ -45,6 +47,9 @@ _PACKAGE_ATTRS = {
     "annotations": attr.string_dict(
         doc = "Annotations of the package, by key. The OCI image specification defines keys that begin with " +
               "`org.opencontainers.image`.",
+    ),
+    "builder": attr.string(
+        doc = "A URI for who builds the programs, for their provenance, such as `https://ci.example.com/models`.",
     ),
     "programs": attr.label_list(
         doc = "The programs (`executorch_program`). Each has its own name.",

@@ -32,6 +32,11 @@ def add(verbs: Any) -> None:
         metavar="KEY=VALUE",
         help="an annotation of the package, such as org.opencontainers.image.source=URL (repeatable)",
     )
+    parser.add_argument(
+        "--builder",
+        metavar="URI",
+        help="who has built the programs, for their provenance, such as https://ci.example.com/models",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -39,13 +44,13 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the layout, and prints the digests."""
     from etbuild.analysis.tables import size, table
-    from etbuild.oci import layout, package
+    from etbuild.oci import layout, package, provenance
 
     annotations = _annotations(options.annotations)
     written = [path for path in (options.out, options.tar) if path is not None]
     if not written:
         raise InputError.of("there is no place for the package", "name a directory with -o, or a file with --tar")
-    made = package.make(options.builds, annotations)
+    made = package.make(options.builds, annotations, options.builder or provenance.UNNAMED_BUILDER)
     if options.out is not None:
         layout.write(made, options.out)
     if options.tar is not None:

@@ -1,8 +1,9 @@
-"""`etbuild verify`: compares every file of a package with its digest."""
+"""`etbuild verify`: compares every file of a package with its digest, and the package with a policy."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from etbuild.cli import registry_options
 from etbuild.cli.options import add_parser
 
 if TYPE_CHECKING:
-    from etbuild.oci.package import Program
+    from etbuild.oci.package import Package, Program
 
 
 def add(verbs: Any) -> None:
@@ -20,13 +21,16 @@ def add(verbs: Any) -> None:
         verbs,
         "verify",
         "compare every file of a package or of a build with its digest",
-        "A package in a registry needs the extra `registry`.",
+        "Compares the provenance in a package with the files too. A package in a registry needs the extra `registry`.",
     )
     parser.add_argument(
         "place",
         metavar="PLACE",
         help="a package in a registry (REGISTRY/REPOSITORY:TAG or ...@sha256:DIGEST), the directory of a layout, a "
         "directory of programs, or an index",
+    )
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="also check that each program is one that this policy allows"
     )
     registry_options.add_programs(parser)
     registry_options.add(parser)
@@ -35,53 +39,69 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads every file, and prints their number."""
-    from etbuild.oci import layout
+    from etbuild.oci import layout, policy
 
+    wanted = policy.read(options.policy) if options.policy is not None else None
     place = Path(options.place)
     if not place.exists():
-        programs, count = _in_registry(options)
+        content, programs, count = _in_registry(options)
     elif place.is_dir() and layout.is_layout(place):
-        programs, count = _in_layout(place, options.programs)
+        content, programs, count = _in_layout(place, options.programs)
     else:
-        programs, count = _in_directory(place, options.programs)
+        content, programs, count = _in_directory(place, options.programs)
+    builders = {program.name: _builders(content, program) for program in programs}
+    if wanted is not None:
+        for program in programs:
+            policy.check(wanted, content.index(program), builders[program.name])
     if options.json:
-        names = {program.name: program.manifest.digest for program in programs}
-        print(json.dumps({"programs": names, "files": count}, indent=2))
+        digests = {program.name: program.manifest.digest for program in programs}
+        print(json.dumps({"programs": digests, "files": count, "builders": builders}, indent=2))
     else:
         print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
+        if wanted is not None:
+            print(f"allowed by {options.policy}")
     return 0
 
 
-def _in_registry(options: argparse.Namespace) -> tuple[list[Program], int]:
-    from etbuild.oci import reference
+def _builders(content: Package, program: Program) -> list[str]:
+    """The builders of the statements about a program."""
+    return [each.builder for each in content.statements if each.subject.sha256 == program.manifest.sha256]
+
+
+def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], int]:
+    from etbuild.oci import package, reference
 
     source = reference.parse(options.place)
 
     from etbuild.cli.transfer_progress import TransferProgress
-    from etbuild.oci import package, transfer
+    from etbuild.oci import transfer
 
     with registry_options.repository(options, source) as repository, TransferProgress("checking") as progress:
-        programs = package.chosen(transfer.read(repository, source.wanted), options.programs, str(source))
-        return programs, transfer.verify(repository, programs, registry_options.work(options, progress))
+        content = transfer.read(repository, source.wanted)
+        programs = package.chosen(content, options.programs, str(source))
+        return content, programs, transfer.verify(repository, programs, registry_options.work(options, progress))
 
 
-def _in_layout(directory: Path, names: list[str]) -> tuple[list[Program], int]:
+def _in_layout(directory: Path, names: list[str]) -> tuple[Package, list[Program], int]:
     from etbuild.oci import layout, package
 
-    programs = package.chosen(layout.read(directory), names, str(directory))
+    content = layout.read(directory)
+    programs = package.chosen(content, names, str(directory))
     blobs = package.blobs(programs)
     for blob in blobs:
         layout.check(directory, blob)
-    return programs, len(blobs)
+    return content, programs, len(blobs)
 
 
-def _in_directory(place: Path, names: list[str]) -> tuple[list[Program], int]:
+def _in_directory(place: Path, names: list[str]) -> tuple[Package, list[Program], int]:
+    """The programs of a directory of builds. Nobody has stated there who has built them."""
     from etbuild.oci import package
 
     builds = sorted(place.glob("*.index.json")) if place.is_dir() else [place]
     made = package.make(builds or [place], {})
     programs = package.chosen(made.package, names, str(place))
-    blobs = [blob for blob in package.blobs(programs) if blob.sha256 not in made.package.documents]
+    blobs = [blob for blob in package.blobs(programs) if blob.sha256 in made.sources]
     for blob in blobs:
         package.check_sources(made, blob)
-    return programs, sum(len(made.sources[blob.sha256]) for blob in blobs)
+    content = dataclasses.replace(made.package, statements=[])
+    return content, programs, sum(len(made.sources[blob.sha256]) for blob in blobs)

@@ -179,7 +179,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from language_model.check(data)
     yield from runners.check(data)
     yield from _check_tokenizer(data)
-    yield from metadata.check(mapping(mapping(data, "metadata"), "labels"))
+    yield from metadata.check(mapping(data, "metadata"), mapping(data, "model").get("weights", []))
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)

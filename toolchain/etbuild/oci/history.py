@@ -24,6 +24,9 @@ CREATED = "org.opencontainers.image.created"
 """The annotation of a package that holds its date, in the format of RFC 3339."""
 
 
+_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to a manifest
+
+
 @dataclass(frozen=True)
 class Facts:
     """A program of a version.
@@ -74,7 +77,7 @@ def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
         InputError: There is no such repository.
         BuildError: The registry does not answer, or a package is damaged.
     """
-    tags = repository.tags()
+    tags = [tag for tag in repository.tags() if not _REFERRERS.fullmatch(tag)]
     with ThreadPoolExecutor(max_workers=jobs) as executor:
         found = list(executor.map(partial(_version, repository), tags))
     versions: dict[str, Version] = {}
@@ -144,7 +147,7 @@ def _natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def _date(text: object) -> datetime | None:
-    """A date with its time zone; None if the text is none."""
+    """A date with its time zone; None if the text is not a date."""
     try:
         found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:

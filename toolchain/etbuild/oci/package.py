@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,7 @@ from etbuild.files import json_file, regular_files
 from etbuild.files.artifacts import is_artifact_name
 from etbuild.files.digests import file_digest
 from etbuild.manifest import metadata
+from etbuild.oci import provenance
 from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor, document
 from etbuild.results import ArtifactFacts, Index
 
@@ -65,23 +66,48 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Statement:
+    """The provenance of a program, as an artifact that refers to its manifest.
+
+    Attributes:
+        manifest: Its own manifest.
+        subject: The manifest of the program.
+        blobs: Its blobs: the statement, and an empty config.
+        builder: The builder that it names.
+    """
+
+    manifest: Descriptor
+    subject: Descriptor
+    blobs: Sequence[Descriptor]
+    builder: str
+
+
+@dataclass(frozen=True)
 class Package:
     """Programs that travel together.
 
     Attributes:
         root: The image index over the programs. For a single program out of a package: its manifest.
         programs: The programs.
+        statements: The provenance of the programs.
         documents: The content of the image index, the manifests and the indexes, by sha256.
     """
 
     root: Descriptor
     programs: list[Program]
+    statements: list[Statement]
     documents: Mapping[str, bytes]
+
+    def index(self, program: Program) -> Index:
+        """The index of a program."""
+        index: Index = json_file.parse(self.documents[program.index.sha256])
+        return index
 
     @property
     def blobs(self) -> dict[str, Descriptor]:
         """All blobs that are not manifests, by sha256, each once however many programs share it."""
-        return {blob.sha256: blob for blob in blobs(self.programs)}
+        stated = [blob for statement in self.statements for blob in statement.blobs]
+        return {blob.sha256: blob for blob in [*blobs(self.programs), *stated]}
 
 
 @dataclass(frozen=True)
@@ -92,17 +118,19 @@ class Made:
     sources: Mapping[str, Sequence[Path]]
 
 
-def make(builds: Iterable[Path], annotations: Mapping[str, str]) -> Made:
+def make(builds: Iterable[Path], annotations: Mapping[str, str], builder: str = provenance.UNNAMED_BUILDER) -> Made:
     """Makes a package from finished builds. Reads only their indexes.
 
     Args:
         builds: For each program its index, or a directory with one index.
         annotations: The annotations of the package.
+        builder: A URI for who has built the programs.
 
     Raises:
         InputError: An index is missing or damaged, or two programs have one name.
     """
     programs: list[Program] = []
+    statements: list[Statement] = []
     documents: dict[str, bytes] = {}
     sources: dict[str, list[Path]] = {}
     for build in builds:
@@ -110,6 +138,9 @@ def make(builds: Iterable[Path], annotations: Mapping[str, str]) -> Made:
         program, made = _program(regular_files.read(path, json_file.MAX_BYTES), index)
         documents.update(made)
         programs.append(program)
+        statement, stated = _statement(program, index, builder)
+        documents.update(stated)
+        statements.append(statement)
         for artifact in index["artifacts"]:
             sources.setdefault(artifact["sha256"], []).append(path.parent / artifact["file"])
     _check_names(programs)
@@ -117,13 +148,16 @@ def make(builds: Iterable[Path], annotations: Mapping[str, str]) -> Made:
     content: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": INDEX,
-        "manifests": [program.manifest.json() for program in programs],
+        "manifests": [
+            *(program.manifest.json() for program in programs),
+            *(statement.manifest.json() for statement in sorted(statements, key=lambda each: each.subject.sha256)),
+        ],
     }
     if annotations:
         content["annotations"] = dict(sorted(annotations.items()))
     data = document(content)
     root = Descriptor.of(INDEX, data)
-    return Made(Package(root, programs, {**documents, root.sha256: data}), sources)
+    return Made(Package(root, programs, statements, {**documents, root.sha256: data}), sources)
 
 
 def check_sources(made: Made, blob: Descriptor) -> None:
@@ -185,6 +219,33 @@ def _program(content: bytes, index: Index) -> tuple[Program, dict[str, bytes]]:
     return Program(name, described, config, layers), documents
 
 
+def _statement(program: Program, index: Index, builder: str) -> tuple[Statement, dict[str, bytes]]:
+    """The provenance of a program, and the documents that are made for it, by sha256."""
+    content = document(provenance.statement(index, program.files, builder))
+    title = {metadata.TITLE: f"{program.name}.provenance.json"}
+    layer = Descriptor.of(provenance.MEDIA_TYPE, content, {**title, _PREDICATE_TYPE: provenance.PREDICATE})
+    empty = Descriptor.of(_EMPTY_TYPE, _EMPTY)
+    subject = replace(program.manifest, annotations={})
+    manifest = document(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": provenance.MEDIA_TYPE,
+            "config": empty.json(),
+            "layers": [layer.json()],
+            "subject": subject.json(),
+            "annotations": {_PREDICATE_TYPE: provenance.PREDICATE},
+        }
+    )
+    described = Descriptor.of(MANIFEST, manifest, title)
+    documents = {empty.sha256: _EMPTY, layer.sha256: content, described.sha256: manifest}
+    return Statement(described, subject, [empty, layer], builder), documents
+
+
+_PREDICATE_TYPE = "in-toto.io/predicate-type"
+_EMPTY, _EMPTY_TYPE = b"{}", "application/vnd.oci.empty.v1+json"
+
+
 def _layer(artifact: ArtifactFacts) -> Descriptor:
     media_type = LAYER_TYPES[artifact["kind"]]
     return Descriptor(media_type, artifact["sha256"], artifact["size"], {metadata.TITLE: artifact["file"]})
@@ -209,9 +270,7 @@ def read(root: Descriptor, load: Callable[[Descriptor, int], bytes], where: str)
         documents[blob.sha256] = load(blob, limit)
         return json_file.content(documents[blob.sha256], Path(where), json_file.Format(what, schema))
 
-    def program(manifest: Descriptor) -> Program:
-        _check_media_type(manifest, MANIFEST, where)
-        content = parsed(manifest, "a program of a package", "package#program")
+    def program(manifest: Descriptor, content: Any) -> Program:
         config = Descriptor.parse(content["config"])
         index: Index = parsed(config, "an index", "index", json_file.MAX_BYTES)
         layers = _agreeing(index, [Descriptor.parse(layer) for layer in content["layers"]], where)
@@ -219,13 +278,54 @@ def read(root: Descriptor, load: Callable[[Descriptor, int], bytes], where: str)
         documents[Descriptor.of(LOCK_TYPE, lock).sha256] = lock
         return Program(index["name"], manifest, config, layers)
 
-    if root.media_type == MANIFEST:
-        return Package(root, [program(root)], documents)
-    _check_media_type(root, INDEX, where)
-    listed = parsed(root, "a package", "package#package")["manifests"]
-    programs = [program(Descriptor.parse(manifest)) for manifest in listed]
+    def statement(manifest: Descriptor, content: Any) -> Statement:
+        listed = [Descriptor.parse(each) for each in (content["config"], *content["layers"])]
+        for blob in listed:
+            documents[blob.sha256] = load(blob, json_file.MAX_BYTES)
+        builder = provenance.builder_of(_json(documents[listed[1].sha256], where))
+        return Statement(manifest, Descriptor.parse(content["subject"]), listed, builder or "")
+
+    manifests = [root]
+    if root.media_type != MANIFEST:
+        _check_media_type(root, INDEX, where)
+        manifests = [Descriptor.parse(each) for each in parsed(root, "a package", "package#package")["manifests"]]
+    contents: list[tuple[Descriptor, Any]] = []
+    for manifest in manifests:
+        _check_media_type(manifest, MANIFEST, where)
+        contents.append((manifest, parsed(manifest, "a program of a package", "package#manifest")))
+    programs = [program(*each) for each in contents if each[1]["artifactType"] == PROGRAM_TYPE]
+    statements = [statement(*each) for each in contents if each[1]["artifactType"] == provenance.MEDIA_TYPE]
+    if not programs:
+        raise InputError.of(f"{where}: not a package: it holds no program")
     _check_names(programs)
-    return Package(root, programs, documents)
+    _check_statements(programs, statements, documents, where)
+    return Package(root, programs, statements, documents)
+
+
+def _check_statements(
+    programs: list[Program], statements: list[Statement], documents: Mapping[str, bytes], where: str
+) -> None:
+    """Checks that each statement is the one that follows from the index of its program.
+
+    Raises:
+        BuildError: One is another, or is about nothing in the package.
+    """
+    by_manifest = {program.manifest.sha256: program for program in programs}
+    for statement in statements:
+        program = by_manifest.get(statement.subject.sha256)
+        if program is None:
+            raise BuildError.of(f"{where}: a statement is about {statement.subject.digest[:23]}, which is not there")
+        index: Index = json_file.parse(documents[program.index.sha256])
+        wanted = provenance.statement(index, program.files, statement.builder)
+        if _json(documents[statement.blobs[1].sha256], where) != wanted:
+            raise BuildError.of(f"{where}: the statement about `{program.name}` does not follow from its index")
+
+
+def _json(data: bytes, where: str) -> Any:
+    try:
+        return json_file.parse(data)
+    except ValueError as error:
+        raise BuildError.of(f"{where}: a statement cannot be read: {error}") from None
 
 
 def chosen(content: Package, names: Sequence[str], where: str) -> list[Program]:

@@ -24,9 +24,10 @@ from typing import IO, Any, BinaryIO
 from urllib.parse import urljoin
 
 from etbuild.errors import BuildError, InputError
+from etbuild.files import json_file
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.oci.access import Access
-from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor
+from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor, document
 from etbuild.oci.package import DOCUMENT_BYTES
 from etbuild.oci.reference import Reference
 
@@ -310,11 +311,41 @@ class Repository:
         Raises:
             BuildError: The registry does not take it.
         """
+        self._put(name, blob, data)
+
+    def _put(self, name: str, blob: Descriptor, data: bytes) -> bool:
+        """Stores a manifest. Returns whether the registry knows about referrers, if the manifest has a subject."""
         with self._request("PUT", f"manifests/{name}", {"Content-Type": blob.media_type}, data=data) as response:
             self._expect(response, HTTPStatus.CREATED)
             stored = response.headers.get("Docker-Content-Digest", blob.digest)
+            knows_referrers = "OCI-Subject" in response.headers
         if stored != blob.digest:
             raise BuildError.of(f"{self}: the registry stored {stored[:80]} in place of {blob.digest}")
+        return knows_referrers
+
+    def put_referrer(self, subject: Descriptor, blob: Descriptor, data: bytes, artifact_type: str) -> None:
+        """Stores a manifest that refers to another one, so that tools find it from there.
+
+        A registry that does not know about referrers gets a list of them under the tag `sha256-DIGEST`, as the
+        specification says.
+
+        Raises:
+            BuildError: The registry does not take it.
+        """
+        if self._put(blob.digest, blob, data):
+            return
+        tag = f"sha256-{subject.sha256}"
+        status, _, listed = self._whole(f"manifests/{tag}", {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        try:
+            known = json_file.parse(listed)["manifests"] if status == HTTPStatus.OK else []
+            others = [each for each in known if each["digest"] != blob.digest]  # the newest stands last
+        except (ValueError, KeyError, TypeError) as error:
+            raise BuildError.of(f"{self}: the tag {tag} does not hold a list of referrers: {error}") from None
+        manifests = [*others, {**blob.json(), "artifactType": artifact_type}]
+        if manifests == known:
+            return
+        index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
+        self._put(tag, Descriptor.of(INDEX, index), index)
 
     def tags(self) -> list[str]:
         """The tags of the repository, sorted.
@@ -326,10 +357,7 @@ class Repository:
         status, _, _ = self._whole("tags/list?n=1", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if status == HTTPStatus.NOT_FOUND:
             raise InputError.of(f"{self}: there is no such repository")
-        with (
-            self._errors("the tags cannot be listed"),
-            wrap_library_errors(BuildError, None, f"{self}: no list of tags"),
-        ):
+        with wrap_library_errors(BuildError, None, f"{self}: the tags cannot be listed"):
             listed = self._client.get_tags(_container(self.reference))
         return sorted(tag for tag in listed if isinstance(tag, str))
 

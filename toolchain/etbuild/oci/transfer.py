@@ -15,6 +15,7 @@ from etbuild.files.scratch import write_error
 from etbuild.oci import assembly, layout, package
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package, Program
+from etbuild.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
 from etbuild.oci.registry import Repository, Told
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def push(
         moved.note(how, blob)
     for program in content.programs:
         repository.put_document(program.manifest.digest, program.manifest, content.documents[program.manifest.sha256])
+    for statement in content.statements:
+        data = content.documents[statement.manifest.sha256]
+        repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
     for name in tags or [content.root.digest]:
         repository.put_document(name, content.root, content.documents[content.root.sha256])
     return content, moved
