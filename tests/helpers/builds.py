@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etbuild import json_schema
 from etbuild.files import digests
 from tests.unit.indexes import MANIFEST, make_index
 
@@ -54,3 +56,34 @@ def write_build(
     written = directory / f"{name}.index.json"
     written.write_bytes(digests.canonical_json({**index, "artifacts": artifacts}))
     return written
+
+
+def make_report(memory: int, delegated: int, fallback: int, checks: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    """A report of two methods.
+
+    Args:
+        memory: The planned memory of the larger one, without two bytes.
+        delegated: The operators in a delegate, of each method.
+        fallback: The other operators, of each method.
+        checks: The results of checks.
+    """
+    method: dict[str, Any] = {
+        "inputs": [],
+        "outputs": [],
+        "delegates": {"XnnpackBackend": 1},
+        "operators": {
+            "delegated": {"XnnpackBackend": {"aten::linear": delegated}},
+            "fallback": {"aten::mul": fallback},
+        },
+    }
+    content = {
+        "schema": "executorch-report/v2",
+        "name": "net",
+        "methods": {"a": {**method, "memory": [1]}, "b": {**method, "memory": [memory, 2]}},
+        "constant_methods": {},
+        "bytes": {"constants": [], "mutable": [], "delegates": [], "named_data": {}, "external": {}},
+        "sharing": {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []},
+        "checks": list(checks),
+    }
+    assert json_schema.problems("report", content) == []
+    return json.dumps(content).encode()

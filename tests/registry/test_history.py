@@ -6,43 +6,15 @@ import hashlib
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from etbuild import json_schema
 from etbuild.oci.history import CREATED
-from tests.helpers.builds import write_build
+from tests.helpers.builds import make_report, write_build
 
 from .conftest import Run
 from .servers import Fault, Registry, Relay, find
 from .test_registry import skopeo
-
-
-def report(memory: int, delegated: int, fallback: int) -> bytes:
-    """A report with two methods."""
-    method: dict[str, Any] = {
-        "inputs": [],
-        "outputs": [],
-        "delegates": {"XnnpackBackend": 1},
-        "operators": {
-            "delegated": {"XnnpackBackend": {"aten::linear": delegated}},
-            "fallback": {"aten::mul": fallback},
-        },
-    }
-    sizes: dict[str, Any] = {"constants": [], "mutable": [], "delegates": [], "named_data": {}, "external": {}}
-    sharing = {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
-    content = {
-        "schema": "executorch-report/v2",
-        "name": "net",
-        "methods": {"a": {**method, "memory": [1]}, "b": {**method, "memory": [memory, 2]}},
-        "constant_methods": {},
-        "bytes": sizes,
-        "sharing": sharing,
-        "checks": [],
-    }
-    assert json_schema.problems("report", content) == []
-    return json.dumps(content).encode()
 
 
 @pytest.fixture
@@ -54,7 +26,7 @@ def versions(server: Registry, repository: str, run: Run, tmp_path: Path) -> str
         ("v10", b"1234567", (300, 3, 1), "2026-11-02T23:30:00Z"),
     ):
         metadata = {"metadata": {"version": tag}}
-        index = write_build(tmp_path / tag, "net", pte=pte, ptd=b"12", report=report(*facts), manifest=metadata)
+        index = write_build(tmp_path / tag, "net", pte=pte, ptd=b"12", report=make_report(*facts), manifest=metadata)
         run("package", index, "-o", tmp_path / f"{tag}.oci", f"--annotation={CREATED}={date}")
         run("push", tmp_path / f"{tag}.oci", f"{name}:{tag}")
     run("push", tmp_path / "v10.oci", f"{name}:latest")

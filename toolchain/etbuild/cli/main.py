@@ -35,6 +35,7 @@ _VERBS = (
     "delta",
     "apply",
     "history",
+    "ci-summary",
     "export",
     "lower",
     "report",
@@ -205,5 +206,5 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
-        importlib.import_module(f"etbuild.cli.{verb}").add(registered)
+        importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
     return parser

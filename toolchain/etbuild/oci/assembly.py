@@ -68,13 +68,12 @@ def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool
     return False
 
 
-def write(store: Path, blob: Descriptor, data: bytes) -> None:
-    """Writes a content into the store.
+def write(path: Path, data: bytes) -> None:
+    """Writes a file of a hidden directory.
 
     Raises:
         BuildError: It cannot be written.
     """
-    path = store / blob.sha256
     try:
         path.write_bytes(data)
     except OSError as error:

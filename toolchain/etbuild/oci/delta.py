@@ -173,7 +173,7 @@ def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[st
     else:
         if "base" not in entry or "patch" not in entry:
             raise InputError.of(f"{source}: `{name}` has no patch", _WANTED.hint)
-        assembly.write(store, blob, _patched(source, directory, store, name, entry))
+        assembly.write(store / blob.sha256, _patched(source, directory, store, name, entry))
 
 
 def _patched(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> bytes:

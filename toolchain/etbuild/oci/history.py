@@ -9,41 +9,20 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError
 from etbuild.files import json_file
-from etbuild.oci import transfer
-from etbuild.oci.package import LAYER_TYPES, Package, Program
+from etbuild.oci import facts, transfer
+from etbuild.oci.facts import Facts
 from etbuild.oci.registry import Repository
-from etbuild.results import Report
 
 CREATED = "org.opencontainers.image.created"
 """The annotation of a package that holds its date, in the format of RFC 3339."""
 
 
 _REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to a manifest
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A program of a version.
-
-    Attributes:
-        digest: The digest of its manifest.
-        size: The bytes of the program, its named data and its tokenizer.
-        delegated: The part of its operators that run in delegates, from 0 to 1. None if its report does not list them.
-        memory: The planned memory of the method that needs most, in bytes. None if its report cannot be read.
-        version: The version of its metadata, if there is one.
-    """
-
-    digest: str
-    size: int
-    delegated: float | None
-    memory: int | None
-    version: str | None
 
 
 @dataclass(frozen=True)
@@ -99,46 +78,8 @@ def _version(repository: Repository, tag: str) -> Version | None:
         return None
     root = json_file.parse(content.documents[content.root.sha256])
     created = root.get("annotations", {}).get(CREATED)
-    programs = {program.name: _facts(repository, content, program) for program in content.programs}
+    programs = {program.name: facts.read(content, program, repository.load) for program in content.programs}
     return Version(content.root.digest, [tag], created if _date(created) else None, programs)
-
-
-def _facts(repository: Repository, content: Package, program: Program) -> Facts:
-    index = json_file.parse(content.documents[program.index.sha256])
-    shipped = [blob for blob in program.layers.values() if blob.media_type in _SHIPPED]
-    report = _report(repository, program)
-    return Facts(
-        program.manifest.digest,
-        sum(blob.size for blob in shipped),
-        _delegated(report) if report else None,
-        max((sum(method["memory"]) for method in report["methods"].values()), default=0) if report else None,
-        index["inputs"]["plan"].get("metadata", {}).get("version"),
-    )
-
-
-_SHIPPED = {LAYER_TYPES[kind] for kind in ("program", "named_data", "tokenizer")}
-
-
-def _report(repository: Repository, program: Program) -> Report | None:
-    """The report of a program; None if it has another schema."""
-    name = f"{program.name}.report.json"
-    blob = program.layers.get(name)
-    if blob is None:
-        return None
-    try:
-        data = repository.load(blob, json_file.MAX_BYTES)
-        report: Report = json_file.content(data, Path(name), json_file.Format("a report", "report"))
-        return report
-    except InputError:
-        return None
-
-
-def _delegated(report: Report) -> float | None:
-    """The part of the operators that run in delegates; None if the report does not list them."""
-    counts = [method["operators"] for method in report["methods"].values() if "operators" in method]
-    inside = sum(sum(each.values()) for count in counts for each in count["delegated"].values())
-    outside = sum(sum(count["fallback"].values()) for count in counts)
-    return inside / (inside + outside) if inside + outside else None
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
@@ -157,9 +98,9 @@ def _date(text: object) -> datetime | None:
 
 # Plot: a panel for each fact, and a line in it for each program.
 _PANELS: Mapping[str, Callable[[Facts], float | None]] = {
-    "size": lambda facts: facts.size,
-    "operators in delegates": lambda facts: facts.delegated,
-    "planned memory": lambda facts: facts.memory,
+    "size": lambda each: each.size,
+    "operators in delegates": lambda each: each.delegated,
+    "planned memory": lambda each: each.memory,
 }
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 110, 90, 40

@@ -50,7 +50,7 @@ class Place(ABC):
         if data is None:
             self._save(blob, path)
         else:
-            assembly.write(path.parent, blob, data)
+            assembly.write(path, data)
 
     @abstractmethod
     def _load(self, blob: Descriptor, limit: int) -> bytes:

@@ -154,7 +154,7 @@ def pull(
 
         def get(blob: Descriptor) -> tuple[str, Descriptor]:
             if blob.sha256 in content.documents:
-                assembly.write(store, blob, content.documents[blob.sha256])
+                assembly.write(store / blob.sha256, content.documents[blob.sha256])
             elif not (
                 any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
                 or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
