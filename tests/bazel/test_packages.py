@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,28 @@ def test_a_push_fills_a_registry(packaged: Workspace, tmp_path: Path, capsys: py
             assert pulled == packaged.output(f"{PLACE}/{name}.index.json").read_bytes()
     finally:
         server.kill()
+
+
+def test_the_query_of_affected_finds_the_programs(
+    checkout: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*arguments: str) -> None:
+        name = ["-c", "user.name=tests", "-c", "user.email=tests@example.com"]
+        subprocess.run(["git", *name, *arguments], cwd=checkout.directory, check=True, capture_output=True)
+
+    monkeypatch.chdir(checkout.directory)
+    git("init")
+    git("add", "--all")
+    git("commit", "--message", "first")
+    source = checkout.directory / "examples/shared_weights/classifier.py"
+    before = source.read_text()
+    try:
+        source.write_text(before + "# edited\n")
+        checkout.write("examples/nobody.txt", "no target names it")
+        assert main.main(["affected", "--since", "HEAD", "--bazel"]) == 0
+        done = checkout.bazel("query", checkout.override, "--keep_going", capsys.readouterr().out)
+        assert done.stdout.split() == ["//examples/shared_weights:classifier"], done.stderr
+    finally:
+        source.write_text(before)
+        (checkout.directory / "examples/nobody.txt").unlink()
+        shutil.rmtree(checkout.directory / ".git")

@@ -35,6 +35,7 @@ _VERBS = (
     "delta",
     "apply",
     "history",
+    "affected",
     "ci-summary",
     "export",
     "lower",
