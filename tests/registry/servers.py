@@ -6,12 +6,14 @@ import base64
 import contextlib
 import functools
 import http.client
+import json
 import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -144,6 +146,42 @@ class Fault:
     before: Callable[[], object] | None = None
 
 
+@dataclass
+class Tokens:
+    """A service that gives tokens, as those of large registries do: each is for one repository and some actions.
+
+    Attributes:
+        anonymous: Whether anybody gets a token for reading.
+        uses: How many requests a token allows.
+        given: The scopes of the tokens so far.
+    """
+
+    anonymous: bool = False
+    uses: int = 1_000_000
+    given: list[str] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+
+    def give(self, query: str, authorization: str | None) -> str | None:
+        """A token for the scope that a request asks for; None if it is refused."""
+        scope = urllib.parse.parse_qs(query)["scope"][0]
+        login = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if authorization != login and not (self.anonymous and authorization is None and scope.endswith(":pull")):
+            return None
+        self.given.append(scope)
+        token = f"{len(self.given)}-{scope}"
+        self.left[token] = self.uses
+        return token
+
+    def allows(self, method: str, repository: str, authorization: str | None) -> bool:
+        """Whether a request has a token that allows it. Uses the token."""
+        token = (authorization or "").removeprefix("Bearer ")
+        if not self.left.get(token):
+            return False
+        self.left[token] -= 1
+        _, scope = token.split("-", 1)
+        return scope.startswith(f"repository:{repository}:") and (method in ("GET", "HEAD") or scope.endswith("push"))
+
+
 class Relay(ThreadingHTTPServer):
     """A server that relays each request to a registry.
 
@@ -165,6 +203,7 @@ class Relay(ThreadingHTTPServer):
         self.ranges: list[str] = []
         self.sent = self.received = 0
         self.lock = threading.Lock()
+        self.tokens: Tokens | None = None
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A connection that a fault has broken is no news."""
@@ -202,6 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.sent += len(body)
             if "Range" in self.headers:
                 self.server.ranges.append(self.headers["Range"])
+        if self.server.tokens and not self._has_token(self.server.tokens):
+            return
         if fault.before:
             fault.before()
         if fault.status:
@@ -221,6 +262,24 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
         self._relay_answer(response, data, fault)
+
+    def _has_token(self, tokens: Tokens) -> bool:
+        """Whether the request may be relayed. If not, it is answered: with a token, or with where to get one."""
+        address, _, query = self.path.partition("?")
+        authorization = self.headers.get("Authorization")
+        with self.server.lock:
+            if address == "/token":
+                token = tokens.give(query, authorization)
+                self._reply(200 if token else 401, {}, json.dumps({"token": token}).encode())
+                return False
+            repository = address.removeprefix("/v2/").rpartition("/blobs/")[0] or "/".join(address.split("/")[2:-2])
+            if tokens.allows(self.command, repository, authorization):
+                return True
+            actions = "pull" if self.command in ("GET", "HEAD") else "pull,push"
+            scope = f',scope="repository:{repository}:{actions}"' if repository else ""
+            challenge = f'Bearer realm="http://{self.server.address}/token",service="tests"{scope}'
+            self._reply(401, {"WWW-Authenticate": challenge}, b"{}")
+        return False
 
     def _relay_answer(self, response: http.client.HTTPResponse, data: bytes, fault: Fault) -> None:
         headers = {name: value for name, value in response.getheaders() if name.lower() != "transfer-encoding"}
@@ -245,11 +304,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        self._reply(status, headers, data)
+        with self.server.lock:
+            self.server.received += len(data)
+
+    def _reply(self, status: int, headers: dict[str, str], data: bytes) -> None:
         self._start(status, {"Content-Length": str(len(data)), **headers})
         if self.command != "HEAD":
             self.wfile.write(data)
-            with self.server.lock:
-                self.server.received += len(data)
 
     def _start(self, status: int, headers: dict[str, str]) -> None:
         self.send_response_only(status)

@@ -12,7 +12,7 @@ import pytest
 from etbuild.cache.store import Cache
 
 from .conftest import BACKBONE, Run
-from .servers import PASSWORD, USER, Registry, Relay, Wire, docker_config, find
+from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, find
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -188,6 +188,38 @@ def test_a_registry_with_logins(
         assert "cannot read the logins" in run("pull", reference, "-o", tmp_path / "out", expect=2)
     finally:
         closed.kill()
+
+
+@pytest.mark.parametrize("uses", [1_000_000, 3], ids=["lasting", "short"])
+def test_a_registry_with_tokens(
+    relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
+) -> None:
+    """A token for reading does not allow writing, and a token may end in the middle of a transfer."""
+    relay.tokens = Tokens(uses=uses)
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", relay.address)))
+    reference = f"{relay.address}/{repository}:v1"
+    run("push", packages / "both", reference, "--jobs", 1)
+    run("pull", reference, "-o", tmp_path / "out")
+    assert (tmp_path / "out/first.weights.ptd").read_bytes() == BACKBONE
+    assert set(relay.tokens.given) == {f"repository:{repository}:pull", f"repository:{repository}:pull,push"}
+
+
+def test_anybody_may_get_a_token_for_reading(
+    server: Registry, relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    run("push", packages / "first", f"{server.address}/{repository}:v1")
+    relay.tokens = Tokens(anonymous=True)
+    run("pull", f"{relay.address}/{repository}:v1", "-o", tmp_path / "out")
+    assert (tmp_path / "out/first.weights.ptd").read_bytes() == BACKBONE
+    assert "wants a login" in run("push", packages / "second", f"{relay.address}/{repository}:v2", expect=2)
+
+
+def test_a_refused_token_is_told(
+    relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay.tokens = Tokens()
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", relay.address, "wrong")))
+    assert "wants a login" in run("push", packages / "first", f"{relay.address}/{repository}:v1", expect=2)
 
 
 def test_a_credential_helper_gives_the_login(

@@ -49,6 +49,7 @@ ATTEMPTS = 5
 BACKOFF_SECONDS = 0.5  # before the second attempt; it doubles with each further one
 _LONGEST_WAIT_SECONDS = 60  # also if the registry asks for more
 _CONNECT_SECONDS = 10.0
+_LOGINS = 3  # tokens to try for a request
 _SLOWEST = 1000  # bytes in a second
 _BLOCK = 1 << 20
 _PASSING = (429, 500, 502, 503, 504)
@@ -99,24 +100,25 @@ class _Client(oras.provider.Registry):  # type: ignore[misc]
                 timeout=(_CONNECT_SECONDS, self.seconds),
             )
 
-        used = self._authorization()
-        own.update(used)
-        response = send()
-        if response.status_code == HTTPStatus.UNAUTHORIZED and (data is None or isinstance(data, bytes)):
-            with self.lock:
-                # A token is for some kinds of access: one for reading does not allow writing.
-                current = self._authorization()
-                if current != used:
-                    own.update(current)
-                elif isinstance(self.auth, oras.auth.BasicAuth):
-                    return response  # the same name and password would be refused again
-                else:
-                    own, changed = self.auth.authenticate_request(response, own, refresh=True)
-                    if not changed:
-                        return response
-            response.close()
+        # A token is for some kinds of access: one for reading does not allow writing. It may also end, and another
+        # thread may have got a new one.
+        for _ in range(_LOGINS):
+            used = self._authorization()
+            own.update(used)
             response = send()
+            if response.status_code != HTTPStatus.UNAUTHORIZED or not (data is None or isinstance(data, bytes)):
+                break
+            with self.lock:
+                if self._authorization() == used and not self._log_in_again(response, own):
+                    break
+            response.close()
         return response
+
+    def _log_in_again(self, refused: requests.Response, headers: dict[str, str]) -> bool:
+        """Asks for another token. Returns whether there is one: a name and a password would be refused again."""
+        if isinstance(self.auth, oras.auth.BasicAuth):
+            return False
+        return bool(self.auth.authenticate_request(refused, headers, refresh=True)[1])
 
     def _authorization(self) -> dict[str, str]:
         """The header of a login that is known: a token that was given, or a name and a password."""
