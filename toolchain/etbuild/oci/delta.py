@@ -178,11 +178,6 @@ def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[st
 
 def _patched(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> bytes:
     """The content that a patch makes from a file of the device."""
-    try:
-        import bsdiff4
-    except ImportError:
-        message = "a delta with patches needs the package `bsdiff4`"
-        raise InputError.of(message, "pip install 'etbuild[delta]'") from None
     base, patch, blob = (
         Descriptor("file", each["sha256"], each["size"]) for each in (entry["base"], entry["patch"], entry)
     )
@@ -191,10 +186,30 @@ def _patched(source: Path, directory: Path, store: Path, name: str, entry: dict[
     if not assembly.take_over(directory, entry["base"]["file"], base, store):
         raise _another_base(directory, entry["base"]["file"])
     _copy(source, patch, store)
-    data = (store / patch.sha256).read_bytes()
-    _check_patch(data, blob.size, name)
+    return patched((store / base.sha256).read_bytes(), (store / patch.sha256).read_bytes(), blob, name)
+
+
+def patched(old: bytes, patch: bytes, blob: Descriptor, name: str) -> bytes:
+    """The content that a patch makes from another one.
+
+    Args:
+        old: The content that the patch is for.
+        patch: The patch. It may come from anybody.
+        blob: What the result must be.
+        name: The name of the result, for errors.
+
+    Raises:
+        InputError: The extra is not installed.
+        BuildError: The patch is damaged, or it makes something else.
+    """
+    try:
+        import bsdiff4
+    except ImportError:
+        message = "a delta with patches needs the package `bsdiff4`"
+        raise InputError.of(message, "pip install 'etbuild[delta]'") from None
+    _check_patch(patch, blob.size, name)
     with wrap_library_errors(BuildError, None, f"{name}: the patch is damaged"):
-        new: bytes = bsdiff4.patch((store / base.sha256).read_bytes(), data)
+        new: bytes = bsdiff4.patch(old, patch)
     if not blob.describes(new):
         raise BuildError.of(f"{name}: the patch makes other content than the delta says")
     return new
