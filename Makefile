@@ -12,7 +12,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 # The extras of the driver that the tests need.
-EXTRAS := ethos-u gguf huggingface openvino
+EXTRAS := delta ethos-u gguf huggingface openvino registry
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
@@ -41,7 +41,9 @@ toolchain:
 
 # Which cases run. It is fixed here, so that a run over midnight does not change its mind.
 DAY := $(shell echo $$(($$(date +%s) / 86400)))
-PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); \
+  registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
+  DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
 
 test: venv $(BUILDGRID)/ready
 	$(PYTEST) --day $(DAY)

@@ -437,7 +437,7 @@ def verify_program(ctx, plans, inputs, export, lowered):
     stamp = ctx.actions.declare_file(plans.name + ".verified")
     artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
     steps = [export.directory, export.input_digests, export.lines]
-    arguments = driver_arguments(ctx, "verify")
+    arguments = driver_arguments(ctx, "reproduce")
     arguments.add_all([plans.export, plans.lower])
     arguments.add_all(inputs.sources, map_each = _source_argument)
     arguments.add_all(inputs.data + inputs.weights + inputs.adapters, map_each = _data_argument)

@@ -44,8 +44,10 @@ load("//rules:providers.bzl", _ExecutorchExportInfo = "ExecutorchExportInfo", _E
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
+load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
 load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
+load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo
@@ -58,6 +60,8 @@ PROGRAM_ATTRS = _PROGRAM_ATTRS
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock
 executorch_named_data = _executorch_named_data
+executorch_package = _executorch_package
 executorch_program = _executorch_program
 executorch_programs = _executorch_programs
+executorch_push = _executorch_push
 executorch_toolchain = _executorch_toolchain

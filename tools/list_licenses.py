@@ -17,7 +17,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "licenses.md"
-LOCKS = ("requirements", "requirements-ethos-u", "requirements-huggingface", "requirements-openvino")
+LOCKS = (
+    "requirements",
+    "requirements-delta",
+    "requirements-ethos-u",
+    "requirements-huggingface",
+    "requirements-openvino",
+    "requirements-registry",
+)
 _HEAD = """\
 # Licences
 

@@ -9,10 +9,12 @@ load(":compat.bzl", "watch")
 
 # The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [
+    "delta",
     "ethos-u",
     "gguf",
     "huggingface",
     "openvino",
+    "registry",
     "vgf",
     "watch",
 ]

@@ -63,9 +63,11 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
         "library",
         "lock",
         "named_data",
+        "package",
         "program",
         "programs",
         "providers",
+        "push",
         "toolchain",
     }
 

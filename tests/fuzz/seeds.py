@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def _made(target: str) -> list[bytes]:
             return [digests.canonical_json({"schema": "executorch-lines/v1", "places": places, "methods": methods})]
         case "index" | "json":
             return [digests.canonical_json(make_index(tensors=2))]
+        case "package":
+            return _documents()
+        case "delta":
+            blob = {"size": 99, "sha256": "0" * 64}
+            base, patch = {"file": "net.pte", **blob}, {"patch": blob}
+            entries = {
+                "net.pte": {**blob, "how": "patch", "base": base, **patch},
+                "net.weights.ptd": {**blob, "how": "keep", "base": base},
+                "net.index.json": {**blob, "how": "fetch"},
+            }
+            delta = {"schema": "executorch-delta/v1", "programs": {"net": entries}, "bytes": 1, "whole_bytes": 2}
+            return [json.dumps(delta).encode()]
+        case "patch":
+            import bsdiff4
+
+            return [bsdiff4.diff(b"old program" * 9, new) for new in (b"new program" * 9, b"")]
+        case "policy":
+            keys = {"builders": ["https://*"], "licenses": ["MIT"], "lockfiles": ".", "drivers": ["0" * 64]}
+            toolchain = {"torch": ["2.13.0"]}
+            return [json.dumps({"schema": "executorch-policy/v1", "toolchain": toolchain, **keys}).encode()]
         case "lock":
             return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "record":
@@ -80,6 +101,16 @@ def _made(target: str) -> list[bytes]:
 def _text(content: str) -> bytes:
     """A text in a GGUF file."""
     return struct.pack("<Q", len(content)) + content.encode()
+
+
+def _documents() -> list[bytes]:
+    """The documents of a package."""
+    from etbuild.oci import package
+    from tests.helpers.builds import write_build
+
+    with tempfile.TemporaryDirectory() as directory:
+        made = package.make([write_build(Path(directory), "net", pte=b"old program" * 9)], {}).package
+    return [made.documents[each] for each in sorted(made.documents)]
 
 
 def _saved(content: dict[str, Any], old: bool = False) -> bytes:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
+    from etbuild.oci.descriptors import Descriptor
+    from etbuild.oci.package import Package
     from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
     from etbuild.results import Index
 
@@ -191,6 +193,60 @@ def fuzz_report(data: bytes) -> None:
     path = _file("built/net.index.json", json.dumps({**index, "artifacts": artifacts}).encode())
     with _only_our_errors():
         list(program_diff.text(program_diff.compare(_sound_facts(), program_diff.facts(path))))
+
+
+@functools.cache
+def _sound_package() -> Package:
+    from etbuild.oci import package
+    from tests.helpers.builds import write_build
+
+    return package.make([write_build(_directory() / "packed", "net", pte=b"old program" * 9)], {}).package
+
+
+def fuzz_package(data: bytes) -> None:
+    """Each document of a package in turn, and the index of a layout."""
+    from etbuild.oci import layout, package
+
+    sound = _sound_package()
+
+    def load(blob: Descriptor, limit: int) -> bytes:
+        return data if blob.sha256 == replaced else sound.documents[blob.sha256]
+
+    [program], [statement] = sound.programs, sound.statements
+    for blob in (sound.root, program.manifest, program.index, statement.manifest, statement.blobs[1]):
+        replaced = blob.sha256
+        with _only_our_errors():
+            package.read(sound.root, load, "registry/net:v1")
+    _file("layout/oci-layout", b"{}")
+    with _only_our_errors():
+        layout.root(_file("layout/index.json", data).parent)
+
+
+def fuzz_delta(data: bytes) -> None:
+    """A delta, applied to programs that it may be for."""
+    from etbuild.oci import delta
+
+    place = _file("delta/delta.json", data).parent
+    with _only_our_errors():
+        delta.apply(place, _directory() / "packed")
+
+
+def fuzz_patch(data: bytes) -> None:
+    """A patch of a program."""
+    from etbuild.oci import delta
+    from etbuild.oci.descriptors import Descriptor
+
+    size = int.from_bytes(data[24:32], "little")
+    with _only_our_errors():
+        delta.patched(b"old program" * 9, data, Descriptor("file", "0" * 64, min(size, 1 << 16)), "net.pte")
+
+
+def fuzz_policy(data: bytes) -> None:
+    """A policy, asked about a program."""
+    from etbuild.oci import policy
+
+    with _only_our_errors():
+        policy.check(policy.read(_file("policy.yaml", data)), _sound_index(), ["https://ci.example.com/1"])
 
 
 def fuzz_lock(data: bytes) -> None:

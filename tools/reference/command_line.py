@@ -37,8 +37,21 @@ def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield table(titles, [row for row, verb in zip(rows, verbs, strict=True) if verb not in for_users])
     yield "## Exit codes"
     yield table(("code", "meaning"), [(str(code), meaning) for code, meaning in main.EXIT_CODES.items()])
+    yield "Some codes say more for some verbs. `--json` of a verb prints its result as JSON:"
+    codes = {verb: main.OWN_EXIT_CODES.get(verb, {}) for verb in verbs if verb in for_users}
+    said = {verb: "; ".join(f"{code}: {meaning}" for code, meaning in of.items()) for verb, of in codes.items()}
+    facts = [(link(f"etbuild {verb}"), "yes" if _has_json(verbs[verb]) else "", said[verb]) for verb in said]
+    yield table(("verb", "`--json`", "exit codes"), facts)
     for verb in verbs:
         yield from _verb(verbs[verb], "##")
+
+
+def _has_json(parser: argparse.ArgumentParser) -> bool:
+    """Whether a verb, or each action of it, has `--json`."""
+    below = _subparsers(parser)
+    if below:
+        return all(map(_has_json, below.values()))
+    return any("--json" in action.option_strings for action in parser._actions)
 
 
 def _verb(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:

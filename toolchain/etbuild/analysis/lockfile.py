@@ -35,13 +35,18 @@ def lock(index: Index) -> Lockfile:
     }
 
 
-def write(path: Path, content: Lockfile) -> None:
-    """Writes a lockfile as indented JSON, so that people can review it.
+def encoded(locked: Lockfile) -> bytes:
+    """A lockfile as indented JSON, so that people can review it."""
+    return json.dumps(locked, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def write(path: Path, locked: Lockfile) -> None:
+    """Writes a lockfile.
 
     Raises:
         BuildError: The file cannot be written.
     """
-    artifacts.replace(path, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+    artifacts.replace(path, encoded(locked))
 
 
 def check(path: Path, content: Lockfile, hint: str) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from etbuild.cache import entries
 from etbuild.cache.entries import reason
-from etbuild.cache.record import Damaged, Record, Unreadable, write_record
+from etbuild.cache.record import Damaged, Entry, Record, Unreadable, write_record
 from etbuild.errors import BuildError, InputError
 from etbuild.files.directories import Folder, lock
 from etbuild.files.scratch import sweep_files
@@ -134,6 +134,33 @@ class Cache:
         except OSError as error:
             self.report(f"{self.directory}: nothing was read: {reason(error)}")
             return None
+
+    def fetch_blob(self, sha256: str, size: int, directory: Path, name: str) -> bool:
+        """Copies a blob into a directory, if the cache has it.
+
+        Args:
+            sha256: The digest of the content.
+            size: Its size in bytes.
+            directory: An existing directory. A file with the same name is replaced.
+            name: The name of the copy.
+
+        Returns:
+            Whether the copy is there. A damaged blob is dropped.
+
+        Raises:
+            BuildError: The directory cannot be written to.
+        """
+        try:
+            with self._lock("gc", fcntl.LOCK_SH) as root:
+                try:
+                    entries.copy_out(root, Entry(name, size, sha256), directory)
+                    return True
+                except (Damaged, Unreadable):
+                    entries.remove_copies([name], directory)
+                    return False
+        except OSError as error:
+            self.report(f"{self.directory}: nothing was read: {reason(error)}")
+            return False
 
     def store(self, step: str, key: str, directory: Path, names: Sequence[str]) -> None:
         """Stores files as the result of a step. If the cache cannot be written to, this is reported and is not an

@@ -28,18 +28,40 @@ _VERBS = (
     "diff",
     "lock",
     "cache",
+    "package",
+    "push",
+    "pull",
+    "verify",
+    "delta",
+    "apply",
+    "history",
+    "affected",
+    "ci-summary",
     "export",
     "lower",
     "report",
-    "verify",
+    "reproduce",
 )
 EXIT_CODES = {
     0: "success",
-    1: "the build failed",
+    1: "the build or the transfer failed",
     2: "the input or the usage is wrong",
-    3: "a check of the manifest failed",
+    3: "a check of the manifest, a lockfile or a policy failed",
     INTERRUPTED: "a signal ended the command",
 }
+OWN_EXIT_CODES = {
+    "build": {3: "a check of the manifest failed"},
+    "generate": {3: "a check of the manifest failed"},
+    "diff": {1: "with `--exit-code`: the two differ"},
+    "lock": {3: "the program is not the one of the lockfile"},
+    "cache": {1: "`cache verify` has found damage"},
+    "push": {1: "the registry failed, or the package is damaged"},
+    "pull": {1: "the registry failed, or has sent something else than what was pushed"},
+    "verify": {1: "a file is damaged", 3: "the policy does not allow a program"},
+    "apply": {1: "the delta is damaged"},
+    "history": {1: "the registry failed, or a package is damaged"},
+}
+"""What an exit code means for a verb, if it means more than for all of them."""
 
 
 def _tell_interrupt() -> None:
@@ -192,11 +214,11 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and verify.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and reproduce.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
-        importlib.import_module(f"etbuild.cli.{verb}").add(registered)
+        importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
     return parser

@@ -1,86 +1,107 @@
-"""`etbuild verify`: builds a second time and compares, for build rules."""
+"""`etbuild verify`: compares every file of a package with its digest, and the package with a policy."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
-from etbuild.errors import EtbuildError
+from etbuild.cli import registry_options
+from etbuild.cli.options import add_parser
+
+if TYPE_CHECKING:
+    from etbuild.oci.package import Package, Program
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(
+    parser = add_parser(
         verbs,
         "verify",
-        "Build a second time, and compare every file with that of the first build",
+        "compare every file of a package or of a build with its digest",
+        "Compares the provenance in a package with the files too. A package in a registry needs the extra `registry`.",
     )
     parser.add_argument(
-        "export_plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+        "place",
+        metavar="PLACE",
+        help="a package in a registry (REGISTRY/REPOSITORY:TAG or ...@sha256:DIGEST), the directory of a layout, a "
+        "directory of programs, or an index",
     )
     parser.add_argument(
-        "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
+        "--policy", type=Path, metavar="FILE", help="also check that each program is one that this policy allows"
     )
-    add_declared(parser)
-    parser.add_argument(
-        "--against",
-        action="append",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="an artifact of the first build: a file, or a directory of shards (repeatable)",
-    )
-    parser.add_argument(
-        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
-    )
-    parser.add_argument(
-        "--exported",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an exported method outside of DIR (repeatable)",
-    )
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="the lines that the export wrote outside of DIR")
-    parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
-    parser.add_argument(
-        "--lowered",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="a method that `etbuild lower --method` wrote (repeatable)",
-    )
-    parser.add_argument(
-        "--stamp", type=Path, required=True, metavar="FILE", help="an empty file to write if nothing differs"
-    )
+    registry_options.add_programs(parser)
+    registry_options.add(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds, compares, and writes the stamp."""
-    from etbuild.analysis import reproduce
-    from etbuild.files import artifacts
-    from etbuild.inputs.import_graph import used_sources
-    from etbuild.plan.plan import ExportPlan, LowerPlan, read_plan
+    """Reads every file, and prints their number."""
+    from etbuild.oci import layout, policy
 
-    export_plan = read_plan(options.export_plan, ExportPlan)
-    lower_plan = read_plan(options.lower_plan, LowerPlan)
-    read_from = inputs(options, [])
-    first = reproduce.FirstBuild(
-        options.against,
-        options.export,
-        declared("--exported", options.exported),
-        declared("--lowered", options.lowered),
-        options.lines,
-        options.inputs,
-    )
-    try:
-        used = used_sources(read_from, export_plan)
-        reproduce.verify(export_plan, lower_plan, read_from, used, first)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.export_plan)) from error
-    artifacts.replace(options.stamp, b"")
+    wanted = policy.read(options.policy) if options.policy is not None else None
+    place = Path(options.place)
+    if not place.exists():
+        content, programs, count = _in_registry(options)
+    elif place.is_dir() and layout.is_layout(place):
+        content, programs, count = _in_layout(place, options.programs)
+    else:
+        content, programs, count = _in_directory(place, options.programs)
+    builders = {program.name: _builders(content, program) for program in programs}
+    if wanted is not None:
+        for program in programs:
+            policy.check(wanted, content.index(program), builders[program.name])
+    if options.json:
+        digests = {program.name: program.manifest.digest for program in programs}
+        print(json.dumps({"programs": digests, "files": count, "builders": builders}, indent=2))
+    else:
+        print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
+        if wanted is not None:
+            print(f"allowed by {options.policy}")
     return 0
+
+
+def _builders(content: Package, program: Program) -> list[str]:
+    """The builders of the statements about a program."""
+    return [each.builder for each in content.statements if each.subject.sha256 == program.manifest.sha256]
+
+
+def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], int]:
+    from etbuild.oci import package, reference
+
+    source = reference.parse(options.place)
+
+    from etbuild.cli.transfer_progress import TransferProgress
+    from etbuild.oci import transfer
+
+    with registry_options.repository(options, source) as repository, TransferProgress("checking") as progress:
+        content = transfer.read(repository, source.wanted)
+        programs = package.chosen(content, options.programs, str(source))
+        return content, programs, transfer.verify(repository, programs, registry_options.work(options, progress))
+
+
+def _in_layout(directory: Path, names: list[str]) -> tuple[Package, list[Program], int]:
+    from etbuild.oci import layout, package
+
+    content = layout.read(directory)
+    programs = package.chosen(content, names, str(directory))
+    blobs = package.blobs(programs)
+    for blob in blobs:
+        layout.check(directory, blob)
+    return content, programs, len(blobs)
+
+
+def _in_directory(place: Path, names: list[str]) -> tuple[Package, list[Program], int]:
+    """The programs of a directory of builds. Nobody has stated there who has built them."""
+    from etbuild.oci import package
+
+    builds = sorted(place.glob("*.index.json")) if place.is_dir() else [place]
+    made = package.make(builds or [place], {})
+    programs = package.chosen(made.package, names, str(place))
+    blobs = [blob for blob in package.blobs(programs) if blob.sha256 in made.sources]
+    for blob in blobs:
+        package.check_sources(made, blob)
+    content = dataclasses.replace(made.package, statements=[])
+    return content, programs, sum(len(made.sources[blob.sha256]) for blob in blobs)

@@ -178,15 +178,20 @@ def _listed(place: Folder, index: str) -> set[str]:
     The check of the names protects manifests and sources in the same directory. If the index is missing or is not one
     of ours, the result is empty.
     """
-    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/[\w.-]+|(report|lowering)\.json)"
-    ours = re.compile(re.escape(index.rsplit(".", 2)[0]) + artifact, re.ASCII)
+    program = index.rsplit(".", 2)[0]
     try:
         with place.open(index) as file:
             artifacts = json.loads(file.read(_INDEX_BYTES))["artifacts"]
         names = [artifact["file"] for artifact in artifacts]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
-    return {name for name in names if isinstance(name, str) and ours.fullmatch(name)}
+    return {name for name in names if isinstance(name, str) and is_artifact_name(name, program)}
+
+
+def is_artifact_name(name: str, program: str) -> bool:
+    """Whether a name is one that the artifacts of a program may have, beside the index. It contains no `..`."""
+    artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/\w[\w.-]*|(report|lowering)\.json)"
+    return re.fullmatch(re.escape(program) + artifact, name, re.ASCII) is not None
 
 
 def _move(artifact: Artifact, place: Folder) -> None:
@@ -253,8 +258,17 @@ def replace(path: Path, content: bytes) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
+    replace_by(path, lambda file: file.write(content))
+
+
+def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
+    """Does the same for a file of any size, which `write_to` writes to an open file.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
     with _beside(path.parent) as directory:
-        written = write(directory, path.name, "file", lambda file: file.write(content))
+        written = write(directory, path.name, "file", write_to)
         try:
             written.path.replace(path)
         except OSError as error:

@@ -17,6 +17,7 @@ from etbuild.manifest import (
     example_inputs,
     executorch_options,
     language_model,
+    metadata,
     parameters,
     runners,
     variants,
@@ -181,6 +182,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from adapters.check(data, _check_input_name)
     yield from runners.check(data)
     yield from _check_tokenizer(data)
+    yield from metadata.check(mapping(data, "metadata"), mapping(data, "model").get("weights", []))
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)

@@ -54,7 +54,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
         **executorch_options.normalized(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": manifest.get("checks", {}),
-        **{key: manifest[key] for key in ("runner", "tokenizer") if key in manifest},
+        **{key: manifest[key] for key in ("metadata", "runner", "tokenizer") if key in manifest},
     }
     if isinstance(plan.get("tokenizer"), str):
         plan["tokenizer"] = [plan["tokenizer"]]

@@ -394,11 +394,12 @@ class Plan(_Lowered):
         checks: The values of the checks, by name.
         runner: The contract of the runner that runs the program; None if there is none.
         tokenizer: The declared files that travel with the program; None if there are none.
+        metadata: What people should know about the program; None if the manifest has none.
     """
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None, "tokenizer": None}
+    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"metadata": None, "runner": None, "tokenizer": None}
     _READERS: ClassVar[Readers] = {
         "model": Model.from_json,
         "methods": each_of(Method.from_json),
@@ -411,6 +412,7 @@ class Plan(_Lowered):
         "executorch": Executorch.from_json,
         "report": ReportOptions.from_json,
         "tokenizer": optional(plain),
+        "metadata": optional(plain),
     }
 
     name: str
@@ -428,6 +430,7 @@ class Plan(_Lowered):
     checks: dict[str, Bound]
     runner: str | None
     tokenizer: Names | None
+    metadata: dict[str, Any] | None
 
     @property
     def _methods(self) -> Mapping[str, _LoweredMethod]:

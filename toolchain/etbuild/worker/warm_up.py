@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def warm(verb: str) -> None:
     """Imports what a command needs, and runs it on a tiny module. The second call does nothing.
 
-    `verify` does not benefit, because it builds in separate processes.
+    `reproduce` does not benefit, because it builds in separate processes.
 
     Args:
         verb: The name of the command.

@@ -1,0 +1,97 @@
+"""The rule executorch_push: pushes a package to a registry."""
+
+load("//toolchain:runfiles.bzl", "runfiles_path")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+
+_SCRIPT = """\
+#!/bin/sh
+set -eu
+export RUNFILES_DIR="${{RUNFILES_DIR:-$0.runfiles}}"
+case $RUNFILES_DIR in
+  /*) ;;
+  *) RUNFILES_DIR=$PWD/$RUNFILES_DIR ;;
+esac
+exec "$RUNFILES_DIR/{driver}" push {arguments} "$@"
+"""
+
+def _executorch_push_impl(ctx):
+    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    stamps = [ctx.info_file, ctx.version_file]  # what --workspace_status_command printed
+    arguments = [_runfile(ctx, ctx.file.package), _quoted(ctx.attr.repository)]
+    arguments += ["--tag=" + _quoted(tag) for tag in ctx.attr.remote_tags]
+    arguments += ["--mount-from=" + _quoted(repository) for repository in ctx.attr.mount_from]
+    arguments += ["--stamp-file=" + _runfile(ctx, stamp) for stamp in stamps]
+    script = ctx.actions.declare_file(ctx.label.name + ".sh")
+    ctx.actions.write(script, _SCRIPT.format(
+        arguments = " ".join(arguments),
+        driver = runfiles_path(ctx, toolchain.driver.executable),
+    ), is_executable = True)
+    return [DefaultInfo(
+        executable = script,
+        runfiles = ctx.runfiles([ctx.file.package] + stamps).merge(toolchain.runfiles),
+    )]
+
+def _runfile(ctx, file):
+    return "\"$RUNFILES_DIR/{}\"".format(runfiles_path(ctx, file))
+
+def _quoted(text):
+    return "'{}'".format(text.replace("'", "'\\''"))
+
+_PUSH_ATTRS = {
+    "mount_from": attr.string_list(
+        doc = "Other repositories of the registry, which may have files of the package already. The registry then takes " +
+              "them from there.",
+    ),
+    "package": attr.label(
+        doc = "The package (`executorch_package`), or another OCI image layout that `etbuild package` wrote.",
+        allow_single_file = True,
+        mandatory = True,
+    ),
+    "remote_tags": attr.string_list(
+        doc = "Tags of the package in the registry. A tag may hold stamp values: `v-{STABLE_GIT_COMMIT}`. Without tags, " +
+              "the package can be pulled by its digest.",
+    ),
+    "repository": attr.string(
+        doc = "The repository: `REGISTRY/REPOSITORY`, such as `registry.example.com/models/net`.",
+        mandatory = True,
+    ),
+}
+
+executorch_push = rule(
+    implementation = _executorch_push_impl,
+    doc = """Pushes a package to a registry, when it is run.
+
+```starlark
+load("@rules_executorch//rules:defs.bzl", "executorch_package", "executorch_program", "executorch_push")
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+)
+
+executorch_package(
+    name = "package",
+    programs = [":net"],
+)
+
+executorch_push(
+    name = "push",
+    package = ":package",
+    remote_tags = [
+        "latest",
+        "{STABLE_GIT_COMMIT}",
+    ],
+    repository = "registry.example.com/models/net",
+)
+```
+
+`bazel run :push` pushes; it needs the extra `registry` of the toolchain. More options of `etbuild push` can follow:
+`bazel run :push -- --registry localhost:5000`. Only files that the registry does not have are sent.
+
+Values for `{STABLE_GIT_COMMIT}` and the like are what the program of Bazel's `--workspace_status_command` prints.
+""",
+    attrs = _PUSH_ATTRS,
+    executable = True,
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)

@@ -1,0 +1,1 @@
+"""Packages in real registries, on this machine's loopback interface only."""

@@ -1,0 +1,54 @@
+"""`etbuild ci-summary`: summarizes a build for the review of a change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli import registry_options
+from etbuild.cli.options import add_parser
+
+_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "ci-summary",
+        "summarize a build for the review of a change, as Markdown",
+        "Shows sizes, delegation and memory of each program, and what changed and why.",
+    )
+    parser.add_argument("build", metavar="BUILD", help=f"the build: {_PLACE}")
+    parser.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the checks as JUnit XML")
+    parser.add_argument(
+        "--lockfiles",
+        type=Path,
+        metavar="DIR",
+        help="also compare each program with NAME.lock.json of this directory, in the JUnit XML",
+    )
+    registry_options.add_access(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the summary, and writes the checks."""
+    from etbuild.errors import InputError
+    from etbuild.files import artifacts
+    from etbuild.oci import places, summary
+
+    if options.lockfiles is not None and options.junit is None:
+        raise InputError.of("--lockfiles needs --junit, where the comparison is written")
+    access = registry_options.access(options)
+    with ExitStack() as opened:
+        after = opened.enter_context(places.opened(options.build, access))
+        before = opened.enter_context(places.opened(options.before, access)) if options.before else None
+        programs = summary.summarize(before, after)
+    if options.junit is not None:
+        artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))
+    print(json.dumps(summary.as_json(programs), indent=2) if options.json else summary.markdown(programs).rstrip())
+    return 0

@@ -1,0 +1,59 @@
+"""`etbuild delta`: lists what a device that has some programs must fetch to have others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli import registry_options
+from etbuild.cli.options import add_parser
+from etbuild.errors import printable
+
+_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "delta",
+        "list what a device that has some programs must fetch to have others",
+        "Makes patches of programs where they save more than half; that needs the extra `delta`.",
+    )
+    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {_PLACE}")
+    parser.add_argument("after", metavar="AFTER", help="what it should have: the same")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="DIR", help="write what the device must fetch, for `etbuild apply`"
+    )
+    parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")
+    registry_options.add_access(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what is to be fetched, and writes it."""
+    from etbuild.analysis.tables import size, table
+    from etbuild.oci import delta, places
+
+    access = registry_options.access(options)
+    patches = not options.no_patches and delta.has_library()
+    if not patches and not options.no_patches:
+        print("note: no patches are made: pip install 'etbuild[delta]'", file=sys.stderr)
+    with places.opened(options.before, access) as before, places.opened(options.after, access) as after:
+        made, contents = delta.make(before, after, patches)
+        if options.out is not None:
+            delta.write(made, contents, after, options.out)
+    if options.json:
+        print(json.dumps(made, indent=2))
+        return 0
+    rows = [("file", "size", "to fetch")]
+    for files in made["programs"].values():
+        for name, entry in files.items():
+            cost = {"keep": 0, "fetch": entry["size"], "patch": entry.get("patch", entry)["size"]}[entry["how"]]
+            word = " (patch)" if entry["how"] == "patch" else ""
+            rows.append((printable(name), size(entry["size"]), f"{size(cost)}{word}" if cost else "-"))
+    print(table([*rows, ("in all", size(made["whole_bytes"]), size(made["bytes"]))]))
+    return 0

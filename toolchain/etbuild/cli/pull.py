@@ -1,0 +1,58 @@
+"""`etbuild pull`: pulls programs from a registry."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli import registry_options
+from etbuild.cli.options import add_cache_directory, add_parser
+from etbuild.errors import printable
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "pull",
+        "pull programs from a registry",
+        "Fetches only what the directory and the local cache do not have. Needs the extra `registry`.",
+    )
+    registry_options.add_reference(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="where the files go (default: current directory)"
+    )
+    registry_options.add_programs(parser)
+    add_cache_directory(parser)
+    registry_options.add(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pulls the programs, and prints the names of their files."""
+    from etbuild.oci import reference
+
+    source = reference.parse(options.reference)
+
+    from etbuild.cache.store import Cache, default_directory
+    from etbuild.cli.transfer_progress import TransferProgress
+    from etbuild.oci import package, transfer
+
+    place = options.cache_dir or default_directory()
+    cache = Cache(place) if options.cache_dir or place.is_dir() else None
+    with registry_options.repository(options, source) as repository, TransferProgress("pulling") as progress:
+        content = transfer.read(repository, source.wanted)
+        programs = package.chosen(content, options.programs, str(source))
+        moved = transfer.pull(
+            repository, content, programs, options.out, cache, registry_options.work(options, progress)
+        )
+    if options.json:
+        registry_options.print_json(content, moved)
+        return 0
+    for program in programs:
+        for name in program.files:
+            print(printable(str(options.out / name)))
+    print(registry_options.summary("fetched", moved))
+    print(source.at(content.root.digest))
+    return 0

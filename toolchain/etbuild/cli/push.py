@@ -1,0 +1,85 @@
+"""`etbuild push`: pushes a package to a registry."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli import registry_options
+from etbuild.cli.options import add_parser
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "push",
+        "push a package to a registry",
+        "Sends only what the registry does not have. Needs the extra `registry`.",
+    )
+    parser.add_argument(
+        "layout", type=Path, metavar="LAYOUT", help="the directory that `etbuild package` or executorch_package wrote"
+    )
+    parser.add_argument(
+        "reference", metavar="REFERENCE", help="REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes"
+    )
+    parser.add_argument("--registry", metavar="HOST", help="push to this registry in place of the reference's")
+    parser.add_argument(
+        "--tag",
+        dest="tags",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT} (repeatable)",
+    )
+    parser.add_argument(
+        "--stamp-file",
+        dest="stamp_files",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a file of stamp values, with a key and its value on each line, as Bazel writes it (repeatable)",
+    )
+    parser.add_argument(
+        "--mount-from",
+        action="append",
+        default=[],
+        metavar="REPOSITORY",
+        help="another repository of the registry, which may have files of the package already (repeatable)",
+    )
+    registry_options.add(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pushes the package, and prints its digest."""
+    from etbuild.oci import layout, reference
+
+    target = reference.parse(options.reference)
+    if target.sha256:
+        from etbuild.errors import InputError
+
+        raise InputError.of(f"{target}: a package cannot be pushed to a digest", "write a tag, or only the repository")
+    if options.registry:
+        target = reference.moved(target, options.registry)
+    stamps = reference.read_stamps(options.stamp_files)
+    tags = [reference.tag(tag, stamps) for tag in options.tags] + ([target.tag] if target.tag else [])
+    others = [reference.parse(f"{target.registry}/{other}").repository for other in options.mount_from]
+    layout.root(options.layout)
+
+    from etbuild.cli.transfer_progress import TransferProgress
+    from etbuild.oci import transfer
+
+    with registry_options.repository(options, target) as repository, TransferProgress("pushing") as progress:
+        content, moved = transfer.push(
+            options.layout, repository, tags, others, registry_options.work(options, progress)
+        )
+    if options.json:
+        registry_options.print_json(content, moved, tags=tags)
+        return 0
+    print(registry_options.summary("sent", moved))
+    for wanted in [*tags, content.root.digest]:
+        print(target.at(wanted))
+    return 0

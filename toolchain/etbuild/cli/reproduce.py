@@ -1,0 +1,86 @@
+"""`etbuild reproduce`: builds a second time and compares, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
+from etbuild.errors import EtbuildError
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(
+        verbs,
+        "reproduce",
+        "Build a second time, and compare every file with that of the first build",
+    )
+    parser.add_argument(
+        "export_plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
+    )
+    parser.add_argument(
+        "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
+    )
+    add_declared(parser)
+    parser.add_argument(
+        "--against",
+        action="append",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="an artifact of the first build: a file, or a directory of shards (repeatable)",
+    )
+    parser.add_argument(
+        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
+    )
+    parser.add_argument(
+        "--exported",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="an exported method outside of DIR (repeatable)",
+    )
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="the lines that the export wrote outside of DIR")
+    parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
+    parser.add_argument(
+        "--lowered",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a method that `etbuild lower --method` wrote (repeatable)",
+    )
+    parser.add_argument(
+        "--stamp", type=Path, required=True, metavar="FILE", help="an empty file to write if nothing differs"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds, compares, and writes the stamp."""
+    from etbuild.analysis import reproduce
+    from etbuild.files import artifacts
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.plan.plan import ExportPlan, LowerPlan, read_plan
+
+    export_plan = read_plan(options.export_plan, ExportPlan)
+    lower_plan = read_plan(options.lower_plan, LowerPlan)
+    read_from = inputs(options, [])
+    first = reproduce.FirstBuild(
+        options.against,
+        options.export,
+        declared("--exported", options.exported),
+        declared("--lowered", options.lowered),
+        options.lines,
+        options.inputs,
+    )
+    try:
+        used = used_sources(read_from, export_plan)
+        reproduce.verify(export_plan, lower_plan, read_from, used, first)
+    except EtbuildError as error:
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.export_plan)) from error
+    artifacts.replace(options.stamp, b"")
+    return 0

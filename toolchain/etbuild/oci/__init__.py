@@ -1,0 +1,1 @@
+"""Packages: programs by content hash, as an OCI image layout on disk and in a registry."""

@@ -1,0 +1,136 @@
+"""Places that hold programs: a directory of a build, a layout, or a repository of a registry."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild.errors import BuildError
+from etbuild.files import regular_files
+from etbuild.oci import assembly, layout, package
+from etbuild.oci.descriptors import Descriptor
+from etbuild.oci.package import Package
+
+if TYPE_CHECKING:
+    from etbuild.oci.access import Access
+    from etbuild.oci.registry import Repository
+
+
+class Place(ABC):
+    """Programs, and the contents of their files.
+
+    Attributes:
+        name: The place as the user has named it.
+        content: The programs.
+    """
+
+    def __init__(self, name: str, content: Package) -> None:
+        self.name = name
+        self.content = content
+
+    def load(self, blob: Descriptor, limit: int) -> bytes:
+        """The content of a file of a program, which has its digest.
+
+        Args:
+            blob: The file.
+            limit: The largest size in bytes.
+
+        Raises:
+            EtbuildError: It is too large, cannot be read, or has other content.
+        """
+        data = self.content.documents.get(blob.sha256)
+        return self._load(blob, limit) if data is None else data
+
+    def save(self, blob: Descriptor, path: Path) -> None:
+        """Writes a file of a program, which has its digest, to a new file. Errors: as `load`."""
+        data = self.content.documents.get(blob.sha256)
+        if data is None:
+            self._save(blob, path)
+        else:
+            assembly.write(path, data)
+
+    @abstractmethod
+    def _load(self, blob: Descriptor, limit: int) -> bytes:
+        """The same for a file that is no document of the package."""
+
+    @abstractmethod
+    def _save(self, blob: Descriptor, path: Path) -> None:
+        """The same for a file that is no document of the package."""
+
+
+class _Files(Place):
+    """Files on this machine, by their digests."""
+
+    def __init__(self, name: str, content: Package, paths: dict[str, Path]) -> None:
+        super().__init__(name, content)
+        self._paths = paths
+
+    def _load(self, blob: Descriptor, limit: int) -> bytes:
+        path = self._paths[blob.sha256]
+        try:
+            data = regular_files.read(path, limit)
+        except OSError as error:
+            raise BuildError.of(f"{path}: {error.strerror}") from None
+        if not blob.describes(data):
+            raise package.changed_source(path)
+        return data
+
+    def _save(self, blob: Descriptor, path: Path) -> None:
+        source = self._paths[blob.sha256]
+        try:
+            same = assembly.copy(source, blob, path)
+        except OSError as error:
+            raise BuildError.of(f"{source}: {error.strerror}") from None
+        if not same:
+            raise package.changed_source(source)
+
+
+class _Remote(Place):
+    """A package of a registry."""
+
+    def __init__(self, name: str, content: Package, repository: Repository) -> None:
+        super().__init__(name, content)
+        self._repository = repository
+
+    def _load(self, blob: Descriptor, limit: int) -> bytes:
+        return self._repository.load(blob, limit)
+
+    def _save(self, blob: Descriptor, path: Path) -> None:
+        from etbuild.oci import transfer
+
+        transfer.fetch(self._repository, blob, path, lambda _: None)
+
+
+@contextmanager
+def opened(name: str, access: Access) -> Iterator[Place]:
+    """Opens a place.
+
+    Args:
+        name: An index, a directory of builds, the directory of a layout, or a reference to a package in a registry.
+        access: How to reach a registry.
+
+    Raises:
+        InputError: There is no such place, or it holds no programs.
+        BuildError: It is damaged, or the registry does not answer.
+    """
+    path = Path(name)
+    if path.is_dir() and layout.is_layout(path):
+        content = layout.read(path)
+        yield _Files(name, content, {blob.sha256: layout.blob_path(path, blob) for blob in content.blobs.values()})
+    elif path.exists():
+        builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
+        made = package.make(builds or [path], {})
+        yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()})
+    else:
+        from etbuild.oci import reference
+
+        wanted = reference.parse(name)
+
+        from etbuild.oci import transfer
+        from etbuild.oci.registry import Repository
+
+        with Repository(wanted, access) as repository:
+            yield _Remote(name, transfer.read(repository, wanted.wanted), repository)

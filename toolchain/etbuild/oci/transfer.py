@@ -1,0 +1,222 @@
+"""Pushes packages to a registry, and pulls them. Files move at the same time, and only those that are missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from etbuild.files import artifacts
+from etbuild.files.scratch import write_error
+from etbuild.oci import assembly, layout, package
+from etbuild.oci.descriptors import Descriptor
+from etbuild.oci.package import Package, Program
+from etbuild.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
+from etbuild.oci.registry import Repository, Told
+
+if TYPE_CHECKING:
+    from etbuild.cache.store import Cache
+
+_Result = TypeVar("_Result")
+
+
+@dataclass
+class Moved:
+    """What a push or a pull did: files and bytes by how they came. `sent` files went over the network."""
+
+    sent: int = 0
+    sent_bytes: int = 0
+    mounted: int = 0
+    present: int = 0
+
+    def note(self, how: str, blob: Descriptor) -> None:
+        """Counts a blob."""
+        setattr(self, how, getattr(self, how) + 1)
+        if how == "sent":
+            self.sent_bytes += blob.size
+
+
+@dataclass(frozen=True)
+class Work:
+    """How to transfer.
+
+    Attributes:
+        jobs: The number of files at the same time.
+        expected: Is called once with the bytes of all files.
+        told: Is called with the bytes of each step.
+    """
+
+    jobs: int
+    expected: Told
+    told: Told
+
+
+def push(
+    directory: Path, repository: Repository, tags: Sequence[str], mount_from: Sequence[str], work: Work
+) -> tuple[Package, Moved]:
+    """Pushes the package of a layout.
+
+    Files go first, then the manifests of the programs, then the image index under its tags. So a tag never names a
+    package that is not complete.
+
+    Args:
+        directory: The layout.
+        repository: Where the package goes.
+        tags: Its tags. Without any, it can be pulled by its digest.
+        mount_from: Other repositories of the registry that may have its files.
+        work: How to transfer.
+
+    Raises:
+        InputError: The directory is not a layout, or the registry refuses.
+        BuildError: A blob is damaged, or the registry does not take it.
+    """
+    content = layout.read(directory)
+    moved = Moved()
+    blobs = list(content.blobs.values())
+    work.expected(sum(blob.size for blob in blobs))
+
+    def send(blob: Descriptor) -> tuple[str, Descriptor]:
+        layout.check(directory, blob)
+        if repository.has(blob):
+            how = "present"
+        elif any(repository.mount(blob, other) for other in mount_from):
+            how = "mounted"
+        else:
+            repository.upload(blob, layout.blob_path(directory, blob), work.told)
+            return "sent", blob
+        work.told(blob.size)
+        return how, blob
+
+    for how, blob in _all(repository, work.jobs, [partial(send, blob) for blob in blobs]):
+        moved.note(how, blob)
+    for program in content.programs:
+        repository.put_document(program.manifest.digest, program.manifest, content.documents[program.manifest.sha256])
+    for statement in content.statements:
+        data = content.documents[statement.manifest.sha256]
+        repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
+    for name in tags or [content.root.digest]:
+        repository.put_document(name, content.root, content.documents[content.root.sha256])
+    return content, moved
+
+
+def read(repository: Repository, wanted: str) -> Package:
+    """Reads the package of a tag or digest. The tag is looked up once: everything else goes by digest.
+
+    Raises:
+        InputError: There is none, or it is not a package of programs.
+        BuildError: The registry sends something else than what was asked for.
+    """
+    root, data = repository.document(wanted)
+
+    def load(blob: Descriptor, limit: int) -> bytes:
+        return data if blob.sha256 == root.sha256 else repository.load(blob, limit)
+
+    return package.read(root, load, repository.reference.at(wanted))
+
+
+def pull(
+    repository: Repository,
+    content: Package,
+    programs: Sequence[Program],
+    directory: Path,
+    cache: Cache | None,
+    work: Work,
+) -> Moved:
+    """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
+
+    A file that the directory or the local cache has is not fetched.
+
+    Args:
+        repository: Where the package is.
+        content: The package.
+        programs: The programs.
+        directory: Where the files go. It is made if it is missing.
+        cache: The local cache, if there is one.
+        work: How to transfer.
+
+    Raises:
+        BuildError: The registry does not send a file as it should be, or a file cannot be written.
+    """
+    moved = Moved()
+    names: dict[str, list[str]] = {}
+    for program in programs:
+        for name, blob in program.files.items():
+            names.setdefault(blob.sha256, []).append(name)
+    needed = package.blobs(programs)
+    with artifacts.staging(directory) as staged:
+        store = staged / "blobs"
+        store.mkdir()
+        work.expected(sum(blob.size for blob in needed))
+
+        def get(blob: Descriptor) -> tuple[str, Descriptor]:
+            if blob.sha256 in content.documents:
+                assembly.write(store / blob.sha256, content.documents[blob.sha256])
+            elif not (
+                any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
+                or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
+            ):
+                fetch(repository, blob, store / blob.sha256, work.told)
+                return "sent", blob
+            work.told(blob.size)
+            return "present", blob
+
+        for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
+            moved.note(how, blob)
+        for program in programs:
+            assembly.publish(program.files, store, staged / "programs" / program.name, directory)
+    return moved
+
+
+def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:
+    """Writes a blob to a new file.
+
+    Raises:
+        BuildError: The registry does not send it as it should be, or the file cannot be written.
+    """
+    try:
+        with path.open("x+b") as file:
+            repository.fetch(blob, file, told)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def verify(repository: Repository, programs: Iterable[Program], work: Work) -> int:
+    """Fetches every file of programs, and compares it with its digest. Keeps none.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        BuildError: A file is missing or damaged.
+    """
+    needed = package.blobs(programs)
+    work.expected(sum(blob.size for blob in needed))
+
+    def check(blob: Descriptor) -> None:
+        with open(os.devnull, "w+b") as nothing:  # noqa: PTH123 - a device has no Path of ours
+            repository.fetch(blob, nothing, work.told)
+
+    _all(repository, work.jobs, [partial(check, blob) for blob in needed])
+    return len(needed)
+
+
+def _all(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+    """The results of tasks, some of which run at the same time. The first failure or an interrupt ends the others."""
+    executor = ThreadPoolExecutor(max_workers=jobs)
+    try:
+        begun = [executor.submit(task) for task in tasks]
+        done, _ = wait(begun, return_when=FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        return [each.result() for each in begun]
+    except BaseException:  # an interrupt as well
+        repository.stop()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
