@@ -235,7 +235,7 @@ def create():
 """
 
 
-def test_tensors_of_a_factory_are_saved_wherever_they_lie_in_memory(build: Build) -> None:
+def test_tensors_of_a_factory_are_saved_wherever_their_memory_is(build: Build) -> None:
     manifest = """\
 schema: executorch-model/v1
 name: net
