@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
             item.add_marker(marker)
     if (day := config.getoption("--day")) is not None:
-        whole_files = not any("::" in argument for argument in config.args) and not config.getoption("--lf")
+        whole_files = not any("::" in argument for argument in config.args) and not config.getoption("--lf", False)
         absent = set(left_out(items, day, all_cases=whole_files))
         config.hook.pytest_deselected(items=[item for item in items if item in absent])
         items[:] = [item for item in items if item not in absent]
