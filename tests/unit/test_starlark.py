@@ -59,7 +59,7 @@ def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
     gone = re.compile(r"(cc|java|objc|proto|py|sh)_(binary|import|library|test)|CcInfo|JavaInfo|PyInfo")
     builds = [f"{package}/BUILD" for package in ("rules", "rules/private", "toolchain")]
     for path in (*bzl_files(), *builds):
-        named = [node for node in ast.walk(ast.parse((REPOSITORY / path).read_text("utf-8")))]
+        named = list(ast.walk(ast.parse((REPOSITORY / path).read_text("utf-8"))))
         names = [node.id for node in named if isinstance(node, ast.Name)]
         names += [node.attr for node in named if isinstance(node, ast.Attribute)]
         assert [name for name in names if gone.fullmatch(name)] == [], path
