@@ -14,8 +14,8 @@ load(
     "verify_program",
 )
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
+load("//toolchain:configuration.bzl", "one_configuration")
 load(":compat.bzl", "RUNS_VALIDATIONS")
-load(":configuration.bzl", "one_configuration")
 load(":library.bzl", "LIBRARIES", "library_of")
 
 def manifest_name(ctx):
@@ -178,7 +178,7 @@ _CONFIGURATION_ATTRS = {
     "configuration": attr.string(
         doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
               "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
-              "flag `--@rules_executorch//rules:one_configuration` says.",
+              "flag `--@rules_executorch//toolchain:one_configuration` says.",
         values = ["", "one", "target"],
     ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),

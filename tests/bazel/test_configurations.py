@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.manifests import one_method
 from tests.helpers.workspaces import WORKERS, Workspace, executed
 
-ONCE = "--//rules:one_configuration"
+ONCE = "--//toolchain:one_configuration"
 RULES = """\
 ALLOWLIST = "@bazel_tools//tools/allowlists/function_transition_allowlist"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def monorepo(checkout: Workspace, output_root: Path, packages: Path) -> Iterator
 def test_programs_of_a_monorepo_share_code_and_weights(monorepo: Workspace) -> None:
     fitness, gesture = (monorepo.output(f"{program}.encoder.ptd").read_bytes() for program in PROGRAMS)
     assert fitness == gesture
+
+
+def test_the_flag_for_one_configuration_is_in_the_repository_of_the_rules(monorepo: Workspace) -> None:
+    flag, actions = "--@rules_executorch//toolchain:one_configuration", 'mnemonic("Executorch.*", //apps/gesture)'
+    keys = [
+        re.findall(r"ActionKey: (\w+)", monorepo.run("aquery", actions, flag, mode).out)
+        for mode in ("--compilation_mode=fastbuild", "--compilation_mode=opt")
+    ]
+    assert keys[0] == keys[1] != []
 
 
 @pytest.mark.rotates(days=3)

@@ -3,7 +3,8 @@
 A program is the same for every compilation mode and target platform, unless something that it is made of has a `select()`.
 """
 
-_FLAG = str(Label("//rules:one_configuration"))
+_FLAG = str(Label("//toolchain:one_configuration"))
+_PLATFORM = str(Label("//toolchain:any_platform"))
 _MODE = "//command_line_option:compilation_mode"
 _PLATFORMS = "//command_line_option:platforms"
 _SUFFIX = "//command_line_option:platform_suffix"  # of the directory of the outputs; tools have one
@@ -15,7 +16,7 @@ def _one_configuration_impl(settings, attr):
 
     # Values that builds hardly have. Bazel names the directory of the outputs after the values that a transition changes:
     # so it has to change the same ones wherever it comes from.
-    return {_MODE: "dbg", _PLATFORMS: [str(Label("//rules:any_platform"))], _SUFFIX: "one"}
+    return {_MODE: "dbg", _PLATFORMS: [_PLATFORM], _SUFFIX: "one"}
 
 one_configuration = transition(
     implementation = _one_configuration_impl,
