@@ -19,6 +19,7 @@ from etbuild.plan.parts import ConfigFile
 
 PATH: DocumentPath = ("model", "huggingface")
 _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes these names
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _OF_FILES = ("auto_map", "architectures", "transformers_version")  # keys that only `from_pretrained` reads
 
 
@@ -78,7 +79,10 @@ def _check_keys(config: Any, wanted: Mapping[str, Any], path: DocumentPath) -> N
 
 
 def _is_read(config_class: Any, key: str) -> bool:
-    """Whether transformers' code for a model reads a key that has no default, such as DeBERTa's `position_buckets`."""
+    """Whether transformers' code for a model reads a key that has no default, such as DeBERTa's `position_buckets`. The
+    ids of tokens are read for every model that writes text."""
+    if key in _TOKENS:
+        return True
     folder = Path(inspect.getfile(config_class)).parent
     read = re.compile(rf"""config\.{re.escape(key)}\b|["']{re.escape(key)}["']""")
     return any(read.search(file.read_text("utf-8")) for file in sorted(folder.glob("*_*.py")))
