@@ -49,7 +49,9 @@ class GgufFile:
             left_out = [tensor.name for tensor in GGUFReader(file).tensors if _is_left_out(tensor.name, known)]
         problems = [Problem(f"`{name}`: {message}", place) for message in _differences(loaded["config"], module)]
         hint = "is the configuration that of this file?"
-        problems += [Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out]
+        problems += [
+            Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out
+        ]
         if problems:
             raise InputError(problems)
         self._tensors: dict[str, torch.Tensor] = loaded["tensors"]
