@@ -14,6 +14,7 @@ EXTRAS = [
     "huggingface",
     "openvino",
     "registry",
+    "sbom",
     "vgf",
     "watch",
 ]
