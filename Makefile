@@ -12,7 +12,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 # The extras of the driver that the tests need.
-EXTRAS := delta ethos-u gguf huggingface openvino registry
+EXTRAS := delta ethos-u gguf huggingface openvino registry sbom
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)

@@ -24,6 +24,7 @@ LOCKS = (
     "requirements-huggingface",
     "requirements-openvino",
     "requirements-registry",
+    "requirements-sbom",
 )
 _HEAD = """\
 # Licences

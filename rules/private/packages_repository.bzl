@@ -15,6 +15,7 @@ EXTRAS = [
     "huggingface",
     "openvino",
     "registry",
+    "sbom",
     "vgf",
     "watch",
 ]

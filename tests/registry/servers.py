@@ -131,6 +131,7 @@ class Fault:
         cut: Send so many bytes of the body of the answer, then break the connection.
         change: Changes the body of the answer.
         drip: Send the body of the answer a byte at a time, with pauses of so many seconds.
+        whole: Send the whole body, even if the client asks for a part.
         before: Is called before the request is relayed.
     """
 
@@ -143,6 +144,7 @@ class Fault:
     cut: int | None = None
     change: Callable[[bytes], bytes] | None = None
     drip: float | None = None
+    whole: bool = False
     before: Callable[[], object] | None = None
 
 
@@ -253,7 +255,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         connection = http.client.HTTPConnection("127.0.0.1", self.server.target)
         try:
-            connection.request(self.command, self.path, body, dict(self.headers))
+            headers = {name: value for name, value in self.headers.items() if not (fault.whole and name == "Range")}
+            connection.request(self.command, self.path, body, headers)
             response = connection.getresponse()
             data = response.read()
         except OSError:

@@ -112,6 +112,13 @@ def test_a_broken_download_continues_where_it_broke(pushed: str, relay: Relay, r
 
 
 def test_a_registry_without_ranges_sends_the_blob_again(pushed: str, relay: Relay, run: Run, tmp_path: Path) -> None:
+    for verb in (["pull", pushed, "-o", str(tmp_path)], ["verify", pushed]):
+        relay.faults = [Fault("GET", BLOB, times=1, cut=2_000_000), Fault("GET", BLOB, whole=True)]
+        run(*verb)
+    assert_complete(tmp_path)
+
+
+def test_a_registry_that_sends_another_part_is_refused(pushed: str, relay: Relay, run: Run, tmp_path: Path) -> None:
     relay.faults = [Fault("GET", BLOB, times=1, cut=2_000_000), Fault("GET", BLOB, times=1, change=lambda _: BACKBONE)]
     told = run("pull", pushed, "-o", tmp_path, expect=1)  # it says that it sends a part, and sends everything
     assert "more than the" in told
@@ -260,6 +267,14 @@ def test_a_broken_upload_continues_where_it_broke(
     server.blob(BLOB).unlink(missing_ok=True)
     relay.faults = [Fault("PATCH", "/uploads/", times=1, cut_request=2_000_000)]
     run("push", packages / "first", f"{relay.address}/{repository}:v1", "--jobs", 1)
+    run("verify", f"{server.address}/{repository}:v1")
+
+
+def test_a_manifest_whose_blobs_are_not_seen_at_once_is_sent_again(
+    server: Registry, packages: Path, relay: Relay, repository: str, run: Run
+) -> None:
+    relay.faults = [Fault("PUT", "/manifests/", times=2, status=400)]
+    run("push", packages / "first", f"{relay.address}/{repository}:v1")
     run("verify", f"{server.address}/{repository}:v1")
 
 

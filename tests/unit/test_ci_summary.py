@@ -57,6 +57,12 @@ def test_a_row_shows_what_has_become_of_a_program(builds: tuple[Path, Path], run
     assert "Why `same`" not in shown
 
 
+def test_a_partial_build_has_removed_nothing(builds: tuple[Path, Path], run: Run) -> None:
+    shown = run("ci-summary", builds[1], "--before", builds[0], "--partial")
+    assert "`changed`" in shown
+    assert "`gone`" not in shown
+
+
 def test_a_first_build_has_nothing_to_compare_with(builds: tuple[Path, Path], run: Run) -> None:
     assert "| `changed` | 8 B | 75.0% | 302 B | new |" in run("ci-summary", builds[1])
 

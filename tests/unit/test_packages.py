@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -393,3 +395,27 @@ def test_a_push_finds_wrong_words_before_it_asks_the_registry(
     ]:
         assert main.main(["push", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["package", "{net}", "-o", "{out}"],
+        ["verify", "{net}"],
+        ["delta", "{net}", "{net}"],
+        ["ci-summary", "{net}"],
+        ["pull", "127.0.0.1:1/net:v1"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_these_verbs_do_not_import_torch(arguments: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom etbuild.cli.main import main\nfrom etbuild.oci import registry\n"
+        "registry.BACKOFF_SECONDS = 0.001\n"
+        "assert main(sys.argv[1:]) == (1 if sys.argv[1] == 'pull' else 0)\n"
+        "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"
+    )
+    places = {"net": write_build(tmp_path / "build", "net"), "out": tmp_path / "out"}
+    command = [sys.executable, "-c", script, *(argument.format(**places) for argument in arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

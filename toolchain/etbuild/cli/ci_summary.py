@@ -24,6 +24,11 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("build", metavar="BUILD", help=f"the build: {_PLACE}")
     parser.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="the build has only the programs that a change touches: a program that is not there was not removed",
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the checks as JUnit XML")
     parser.add_argument(
         "--lockfiles",
@@ -47,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as opened:
         after = opened.enter_context(places.opened(options.build, access))
         before = opened.enter_context(places.opened(options.before, access)) if options.before else None
-        programs = summary.summarize(before, after)
+        programs = summary.summarize(before, after, options.partial)
     if options.junit is not None:
         artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))
     print(json.dumps(summary.as_json(programs), indent=2) if options.json else summary.markdown(programs).rstrip())

@@ -35,6 +35,7 @@ _VERBS = (
     "delta",
     "apply",
     "history",
+    "sbom",
     "affected",
     "ci-summary",
     "export",

@@ -30,6 +30,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to reach a registry, and `--json`."""
+    add_reach(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_reach(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how to reach a registry."""
     parser.add_argument(
         "--plain-http",
         action="store_true",
@@ -45,7 +51,6 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _positive(kind: type) -> Any:

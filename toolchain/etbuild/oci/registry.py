@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, BinaryIO
@@ -197,7 +198,7 @@ class Repository:
             raise self._damaged(blob)
         return data
 
-    def fetch(self, blob: Descriptor, target: BinaryIO, told: Told) -> None:
+    def fetch(self, blob: Descriptor, target: BinaryIO | RawIOBase, told: Told) -> None:
         """Writes a blob to a file. Continues where a connection broke.
 
         Args:
@@ -317,10 +318,17 @@ class Repository:
 
     def _put(self, name: str, blob: Descriptor, data: bytes) -> bool:
         """Stores a manifest. Returns whether the registry knows about referrers, if the manifest has a subject."""
-        with self._request("PUT", f"manifests/{name}", {"Content-Type": blob.media_type}, data=data) as response:
-            self._expect(response, HTTPStatus.CREATED)
-            stored = response.headers.get("Docker-Content-Digest", blob.digest)
-            knows_referrers = "OCI-Subject" in response.headers
+        for again in self._attempts(_Count(lambda _: None), f"the manifest {blob.digest[7:23]} cannot be stored"):
+            with (
+                again,
+                self._request("PUT", f"manifests/{name}", {"Content-Type": blob.media_type}, data=data) as response,
+            ):
+                if response.status_code == HTTPStatus.BAD_REQUEST:
+                    # While another push writes the same blob again, a registry may not see it for a moment.
+                    raise Broken(_answer(response))
+                self._expect(response, HTTPStatus.CREATED)
+        stored = response.headers.get("Docker-Content-Digest", blob.digest)
+        knows_referrers = "OCI-Subject" in response.headers
         if stored != blob.digest:
             raise BuildError.of(f"{self}: the registry stored {stored[:80]} in place of {blob.digest}")
         return knows_referrers

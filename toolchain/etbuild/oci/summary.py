@@ -56,19 +56,24 @@ class Summarized:
         return "changed" if self.what else "same program"
 
 
-def summarize(before: Place | None, after: Place) -> list[Summarized]:
+def summarize(before: Place | None, after: Place, only_built: bool = False) -> list[Summarized]:
     """Compares the programs of two places by name.
 
     Args:
         before: The build to compare with; None if there is none yet.
         after: The build.
+        only_built: Whether to leave out programs that are not in the build: a build of what a change touches does not
+            have the others.
 
     Raises:
         EtbuildError: A document is damaged.
     """
     old = {program.name: program for program in before.content.programs} if before else {}
     new = {program.name: program for program in after.content.programs}
-    return [_compared(name, before, old.get(name), after, new.get(name)) for name in sorted({*old, *new})]
+    return [
+        _compared(name, before, old.get(name), after, new.get(name))
+        for name in sorted(new if only_built else {*old, *new})
+    ]
 
 
 def _compared(name: str, before: Place | None, old: Program | None, after: Place, new: Program | None) -> Summarized:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.files import artifacts
 from etbuild.files.scratch import write_error
@@ -199,11 +200,23 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
     work.expected(sum(blob.size for blob in needed))
 
     def check(blob: Descriptor) -> None:
-        with open(os.devnull, "w+b") as nothing:  # noqa: PTH123 - a device has no Path of ours
-            repository.fetch(blob, nothing, work.told)
+        repository.fetch(blob, _Nowhere(), work.told)
 
     _all(repository, work.jobs, [partial(check, blob) for blob in needed])
     return len(needed)
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that keeps nothing. The null device cannot be truncated."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return 0
+
+    def truncate(self, size: int | None = None) -> int:
+        return 0
 
 
 def _all(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
