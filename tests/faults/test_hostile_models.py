@@ -161,6 +161,18 @@ def test_the_command_line_never_ends_well_without_a_program(does: str, tmp_path:
     assert not list((tmp_path / "out").glob("*.pte"))
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_model_that_asks_the_user_and_is_interrupted(jobs: int, tmp_path: Path) -> None:
+    manifest = write(
+        tmp_path / "in", "print(f'heard {sys.stdin.readline()}', file=sys.stderr); raise KeyboardInterrupt"
+    )
+    build = command(*arguments(manifest, tmp_path / "out"), "--jobs", jobs)
+    done = subprocess.run(build, input="yes", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "heard yes" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.rotates(days=3)
 def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", "os._exit(0)")

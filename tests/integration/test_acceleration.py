@@ -25,6 +25,7 @@ from executorch.exir.backend.canonical_partitioners.group_partitioner import Gro
 from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from executorch.exir.program import _program
+from torch._higher_order_ops import while_loop
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter
 from torch.fx.passes.infra.partitioner import Partition
@@ -219,23 +220,39 @@ def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
     assert {True, False} == {expected for expected, _ in answers}
 
 
+class Counted:
+    """Counts how often it is read."""
+
+    seen = 0
+
+    @property
+    def number(self) -> type[int]:
+        Counted.seen += 1
+        return int
+
+
+COUNTED = Counted()
+
+
 @dataclasses.dataclass
 class Hinted:
     """A class with a hint that refers to a name of its module."""
 
     one: Later
-    other: list[int]
+    other: COUNTED.number  # type: ignore[name-defined]
 
 
 class Later:
     """Is defined after the class that names it."""
 
 
-def test_type_hints_are_those_of_the_class_and_the_names() -> None:
+def test_type_hints_of_a_class_are_evaluated_once() -> None:
+    Counted.seen = 0
     with accelerate.accelerated(["evaluate_hints_once"]):
-        for _ in range(2):
-            assert typing.get_type_hints(Hinted) == {"one": Later, "other": list[int]}
-            assert typing.get_type_hints(Hinted, {"Later": int, "list": list, "int": int})["one"] is int
+        for _ in range(3):
+            assert typing.get_type_hints(Hinted) == {"one": Later, "other": int}
+        assert Counted.seen == 1
+        assert typing.get_type_hints(Hinted, {"Later": int, "COUNTED": COUNTED})["one"] is int
         typing.get_type_hints(Hinted).clear()
         assert typing.get_type_hints(Hinted)["one"] is Later
 
@@ -356,10 +373,13 @@ def test_a_value_with_a_symbolic_size_is_not_taken_for_another_one() -> None:
     program = torch.export.export(Net(), (torch.zeros(4), torch.zeros(4)), dynamic_shapes=shapes)
     module = to_edge(program).exported_program().graph_module
     with accelerate.accelerated(["compute_values_once"]):
+        seen = []
         for _ in range(3):
             module = ExportPass()(module).graph_module
-            first, second = (value.shape[0] for value in values(module))
+            seen.append(values(module))
+            first, second = (value.shape[0] for value in seen[-1])
             assert str(first) != str(second)
+    assert all(one is other for one, other in zip(seen[0], seen[-1], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -389,6 +409,23 @@ def test_a_method_is_traced_as_often_as_there_is_something_to_decompose(
         counted.append(len(calls))
     assert counted == [3, traces]
     assert made[0] == made[1]
+
+
+def test_the_body_of_a_loop_is_searched_for_operators_to_decompose() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def body(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return i + 1, torch.nn.functional.hardswish(y)
+
+            return while_loop(lambda i, y: i < 3, body, (torch.tensor(0), x))[1]
+
+    program = torch.export.export(Net(), (torch.zeros(2),))
+    found = []
+    for on in ([], ["decompose_if_needed"]):
+        with accelerate.accelerated(on):
+            graph = to_edge_transform_and_lower(program).exported_program().graph_module
+        found.append([str(node.target) for part in graph.modules() for node in getattr(part, "graph", Graph()).nodes])
+    assert found[0] == found[1]
 
 
 def test_a_module_compiles_when_it_is_called_or_looked_into() -> None:

@@ -242,7 +242,7 @@ class _Steps:
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
         from etbuild.steps.export import export, export_beside
-        from etbuild.steps.lower import import_executorch
+        from etbuild.steps.lower import imports_of_executorch
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
@@ -255,7 +255,7 @@ class _Steps:
 
         def run_beside() -> None:
             """Exports in a child process, while this one imports what lowering needs."""
-            export_beside(run, lambda: import_executorch(self.effort), self.stage)
+            export_beside(run, used, imports_of_executorch(self.effort), self.stage)
 
         return self._step("export", _export_key(self.request), directory, run_beside if beside else run)
 

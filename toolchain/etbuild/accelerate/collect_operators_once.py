@@ -1,6 +1,6 @@
 """Asks PyTorch's dispatcher for its composite operators once, instead of once for each namespace.
 
-Lowering calls `run_decompositions` twice or more for each method. Each call asks the dispatcher 40 times and always
+Lowering calls `run_decompositions` up to three times for each method. Each call asks the dispatcher 40 times and always
 gets the same answer. Then it replaces the kernels of all these operators and restores them. For that, PyTorch evaluates
 an annotation `Callable[...]` 6,000 times. `typing.Callable` caches its subscriptions; `collections.abc.Callable` does
 not.

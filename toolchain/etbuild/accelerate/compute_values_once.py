@@ -7,7 +7,8 @@ cache takes most of the time of a replay: it describes all arguments again, and 
 Here each fake tensor is described once. An operator whose arguments have equal descriptions gives the result of an
 earlier replay. The n-th operator of a replay with certain arguments gets the n-th result for them, so that two nodes of
 a graph never share a value. Tensors with known content are compared by identity, and so are the arguments of an
-operator whose result is a view. Results that depend on more than the arguments are not kept.
+operator whose result is a view. Not kept are results of operators that read data or make new symbols. Values must not
+be changed in place; passes replace `meta["val"]` instead.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, TensorMetadata, extract_tensor_metadata
 from torch.fx import Interpreter
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from etbuild.patching import replaced
 
@@ -69,22 +72,22 @@ class _Memory:
         if number < len(results):
             return results[number]
         result = _compute(replay, target, args, kwargs)
-        if number == len(results):  # an operator in between may have failed
+        if number == len(results) and not _new_symbols(result, args):  # an operator in between may have failed
             results.append(result)
         return result
 
     def _key(self, target: Any, args: Any, kwargs: Any) -> Hashable:
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        if mode is None:
+        if mode is None or torch._C._len_torch_dispatch_stack() > 1:  # another mode wants to see each call
             raise _Unknown
         operator = _operator(target)
         aliased = isinstance(operator, OpOverload) and any(result.alias_info for result in operator._schema.returns)
-        surroundings = self._same(mode), torch.is_grad_enabled()
+        surroundings = self._same(mode), torch.is_grad_enabled(), torch.get_default_dtype()
         return surroundings, operator, self._describe(args, aliased), self._describe(kwargs, aliased)
 
     def _describe(self, value: Any, aliased: bool) -> Hashable:
         if isinstance(value, _LITERALS):
-            return type(value), value
+            return type(value), repr(value) if isinstance(value, float) else value  # 0.0 is not -0.0
         if isinstance(value, (tuple, list)):
             return tuple([self._describe(element, aliased) for element in value])
         if isinstance(value, dict):
@@ -121,6 +124,13 @@ def _operator(target: Any) -> Any:
     if not isinstance(operator, OpOverload) or operator._schema.is_mutable or _READS_MORE & set(operator.tags):
         raise _Unknown
     return operator
+
+
+def _new_symbols(result: Any, args: Any) -> bool:
+    """Whether a result has symbols for unknown sizes that its arguments do not have."""
+    found = free_unbacked_symbols(result)
+    known = [value for value in pytree.tree_leaves(args) if isinstance(value, (torch.Tensor, *_SYMBOLS))]
+    return bool(found and found - free_unbacked_symbols(known))
 
 
 @contextlib.contextmanager

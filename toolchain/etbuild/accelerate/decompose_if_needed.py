@@ -1,7 +1,7 @@
 """Skips decompositions of a method in which there is nothing to decompose.
 
-For partitioners such as XNNPACK's, `to_edge_transform_and_lower` calls `run_decompositions` three times for a method:
-with an empty table, which makes the graph functional; without the operators that the partitioner wants to keep; and for
+`to_edge_transform_and_lower` calls `run_decompositions` with an empty table, which makes the graph functional. For each
+partitioner such as XNNPACK's it calls it twice more: without the operators that the partitioner wants to keep; and for
 those of them that it does not support. Each call traces the whole method. A functional graph without an operator of
 the table stays as it is, so it is not traced again.
 """
@@ -12,9 +12,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from executorch.exir.graph_module import contains_any_call_fn_target_op
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from etbuild.patching import replaced
 
@@ -22,19 +22,25 @@ _decompose = ExportedProgram.run_decompositions
 _make_edge_programs = _program._gen_edge_manager_for_partitioners
 
 
+def _has_any(program: ExportedProgram, operators: Any) -> bool:
+    """Whether the program, or a part of it such as the body of a loop, calls one of these operators."""
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, GraphModule)]
+    return any(node.op == "call_function" and node.target in operators for graph in graphs for node in graph.nodes)
+
+
 @contextlib.contextmanager
 def decompose_if_needed() -> Iterator[None]:
     """Returns a context manager in which programs are traced only if there is something to decompose."""
 
     def make_edge_programs(*arguments: Any) -> Any:
-        functional: list[ExportedProgram] = []
+        functional: ExportedProgram | None = None
 
         def run_decompositions(self: ExportedProgram, decomp_table: Any = None) -> ExportedProgram:
-            known = decomp_table is not None and any(self is program for program in functional)
-            if known and not contains_any_call_fn_target_op(self.graph_module, decomp_table):
+            nonlocal functional
+            if self is functional and decomp_table and not _has_any(self, decomp_table):
                 return self
-            functional.append(_decompose(self, decomp_table))
-            return functional[-1]
+            functional = _decompose(self, decomp_table)
+            return functional
 
         with replaced(ExportedProgram, "run_decompositions", run_decompositions):
             return _make_edge_programs(*arguments)

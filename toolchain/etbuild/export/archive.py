@@ -264,24 +264,27 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
     kept = {name: tensor for name, tensor in own.items() if name not in zeros}
     if kept:
         path = directory / _MADE
+        path.touch()
+        mode = path.stat().st_mode
         try:
-            save_file(_without_shared_memory(kept), path)
+            save_file(_packed(kept), path)
         except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
             if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
                 raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
-        path.chmod(0o644)  # safetensors lets nobody else read it
+        path.chmod(mode & 0o777)  # safetensors lets nobody else read it
         _check_saved(path, kept)
     return zeros
 
 
-def _without_shared_memory(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, with copies of those that share memory, because safetensors refuses these."""
+def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, with copies of those that share memory or have gaps, because safetensors refuses these."""
     counts = collections.Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
-    return {
-        name: tensor.clone() if counts[tensor.untyped_storage().data_ptr()] > 1 else tensor
-        for name, tensor in tensors.items()
-    }
+
+    def alone(tensor: torch.Tensor) -> bool:
+        return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
+
+    return {name: tensor if alone(tensor) else tensor.clone() for name, tensor in tensors.items()}
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -296,7 +299,7 @@ def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
             if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
                 message = f"{path.name}: `{name}` has other content than was written"
-                raise BuildError.of(message, "is the disk faulty?")
+                raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:

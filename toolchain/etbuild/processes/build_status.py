@@ -94,6 +94,7 @@ class Slate:
 
 
 _slate: Slate | None = None  # the slate of this process, if another one watches it
+_owner = 0  # the process that has the slate; its copies may write their stage, but not their directories
 
 
 @contextlib.contextmanager
@@ -113,7 +114,7 @@ def last_stage() -> str | None:
 
 def _note_scratch(path: str, exists: bool) -> None:
     """Records the directories of this process, not those of its copies, so that its watcher can remove them."""
-    if _slate is None or _slate.pid() != os.getpid():
+    if _slate is None or _owner != os.getpid():
         return
     if exists:
         _slate.scratch.append(path)
@@ -133,8 +134,8 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     import atexit
     import traceback
 
-    global _slate
-    _slate, worker, code = slate, os.getpid(), 1
+    global _slate, _owner
+    _slate, _owner, code = slate, os.getpid(), 1
     slate.write()
     scratch.observers.append(_note_scratch)
     try:
@@ -144,7 +145,7 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     except BaseException:  # noqa: BLE001 - a bug of ours keeps its traceback
         traceback.print_exc()
     finally:
-        if os.getpid() == worker:
+        if os.getpid() == _owner:
             slate.write(code=code)
             # Does not wait for threads that a model has left. Runs exit handlers, such as those that remove temporary
             # directories, and also flushes what they print.

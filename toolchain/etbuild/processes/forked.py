@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,12 +28,8 @@ class ChildFailed(Exception):
     """A bug in a child process. The message is its traceback."""
 
 
-def _nothing() -> None:
-    """What a process does while it waits for its children."""
-
-
 def run(
-    tasks: Mapping[str, Callable[[], Any]], at_once: int, meanwhile: Callable[[], object] = _nothing
+    tasks: Mapping[str, Callable[[], Any]], at_once: int, meanwhile: Sequence[Callable[[], object]] = ()
 ) -> dict[str, Any]:
     """Runs each task in its own child process, and returns when all of them are done.
 
@@ -43,13 +39,13 @@ def run(
     Args:
         tasks: The tasks by a name for messages, such as `lowering decode`.
         at_once: The number of tasks that run at the same time.
-        meanwhile: Is called in this process when the first tasks have started.
+        meanwhile: What this process does when the first tasks have started, until one of them ends.
 
     Returns:
         The result of each task, by name. Results must be picklable.
 
     Raises:
-        EtbuildError: A task raised this error.
+        EtbuildError, KeyboardInterrupt: A task raised this error.
         BuildError: A child was killed, or ran out of memory.
         ChildFailed: A task raised any other exception.
     """
@@ -66,8 +62,10 @@ def run(
                 process.start()
                 write_end.close()
                 running[result] = (name, process)
-            meanwhile()
-            meanwhile = _nothing
+            for work in meanwhile:
+                if not wait(list(running), 0):
+                    work()
+            meanwhile = ()
             ready = wait(list(running), _LOOK_SECONDS)
             for ended, (name, child) in list(running.items()):
                 if ended in ready or child.exitcode is not None:
@@ -94,14 +92,15 @@ def _stop(number: int, frame: object) -> None:
 
 def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
     """Runs in the child. Sends the result of the task, or its error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C
+    # The parent also gets a terminal's Ctrl-C. Programs that the task starts do not inherit a handler.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     signal.signal(signal.SIGTERM, _stop)
     sandbox.end_with(parent)
     try:
         with undone():
             value = task()
         result.send((value, None))
-    except EtbuildError as error:
+    except (EtbuildError, KeyboardInterrupt) as error:
         result.send((None, error))
     except MemoryError:
         result.send((None, BuildError([out_of_memory(name)])))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from etbuild.plan.parts import Weights
 from etbuild.plan.plan import ExportPlan
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.processes.process_state import torch_as_it_was
+from etbuild.processes.process_state import high_copy, torch_as_it_was
 from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
@@ -77,26 +78,38 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
         archive.write_plan(directory, export_plan, computed, used)
 
 
-def export_beside(run: Callable[[], None], meanwhile: Callable[[], None], stage: Stage) -> None:
-    """Exports in a child process.
+def export_beside(
+    run: Callable[[], None], used: UsedSources, meanwhile: Sequence[Callable[[], None]], stage: Stage
+) -> None:
+    """Exports in a child process, so that this process can prepare for what follows. It never runs the user's code.
 
     Args:
         run: Exports.
-        meanwhile: Prepares this process for what follows. This process imports nothing that the export imports.
+        used: The sources that the plan uses.
+        meanwhile: What this process does until the export ends.
         stage: Is called for each stage, to show progress.
 
     Raises:
         InputError, BuildError: The export failed.
     """
+    check_installed(used.packages)
+    stdin = high_copy(0) if sys.stdin is not None and not sys.stdin.closed else None
 
     def task() -> set[str]:
+        if stdin is not None:  # for a debugger: a forked process has lost it
+            os.dup2(stdin, 0)
+            sys.stdin = os.fdopen(0, closefd=False)
         with unkeyed() as reasons:
             run()
         return reasons
 
     with library_messages_off(), stdout_for_results():
         _import_torch(stage)
-    add_unkeyed(forked.run({"the build": task}, 1, meanwhile)["the build"])
+    try:
+        add_unkeyed(forked.run({"the build": task}, 1, meanwhile)["the build"])
+    finally:
+        if stdin is not None:
+            os.close(stdin)
 
 
 def _import_torch(stage: Stage) -> None:

@@ -272,13 +272,29 @@ def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[L
     return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 
-def import_executorch(effort: Effort) -> None:
-    """Imports what lowering needs of ExecuTorch."""
-    faster = importing() if effort.accelerate else nullcontext()
-    with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
+def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
+    """What lowering needs of ExecuTorch, as functions that import one part after the other."""
+
+    def decompositions() -> None:  # ExecuTorch imports it in the process of each method
+        import torch._functorch.aot_autograd  # noqa: F401
+
+    def exir() -> None:
+        import executorch.exir  # noqa: F401
+
+    def driver() -> None:
         from etbuild.emit import method_archive  # noqa: F401
         from etbuild.emit.emit_program import write_program  # noqa: F401
         from etbuild.lower.lower_methods import lower_programs  # noqa: F401
+
+    def importer(part: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            faster = importing() if effort.accelerate else nullcontext()
+            with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
+                part()
+
+        return run
+
+    return [importer(part) for part in (exir, decompositions, driver)]
 
 
 @contextmanager
@@ -292,7 +308,8 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
             from etbuild.export.provenance import graphs_numbered
         saved = archive.read(what.export)
         with what.stage("import ExecuTorch"):
-            import_executorch(what.effort)
+            for part in imports_of_executorch(what.effort):
+                part()
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
