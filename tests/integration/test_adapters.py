@@ -306,3 +306,57 @@ def test_weights_that_do_not_fit_are_named(build: Build) -> None:
     built = build(manifest({"math": "math"}), files=pointer, model=MODEL)
     assert built.code == 2
     assert "`math/adapter_model.safetensors` is a pointer of git-lfs" in built.err
+
+
+GATES = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gates = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(40))
+        self.adapters = torch.nn.ModuleDict({"math": torch.nn.Linear(4, 4)})
+
+    def forward(self, x):
+        return torch.cat([gate(self.adapters["math"](x)) for gate in self.gates], -1)
+
+def create():
+    torch.manual_seed(1)
+    return Net()
+"""
+
+
+def test_weights_of_one_element_are_told_apart(build: Build, tmp_path: Path) -> None:
+    """A gate has an adapter whose second factor is one number. The model has an own child with the adapter's name."""
+    numbers = torch.Generator().manual_seed(3)
+    tensors = {}
+    for gate in range(40):
+        tensors[f"base_model.model.gates.{gate}.lora_A.weight"] = torch.randn(1, 4, generator=numbers)
+        tensors[f"base_model.model.gates.{gate}.lora_B.weight"] = torch.randn(1, 1, generator=numbers)
+    config = {"r": 1, "lora_alpha": 1, "target_modules": [str(gate) for gate in range(40)]}
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", adapters: {math: math}}
+methods:
+  forward: {adapter: math, partitioners: [xnnpack], example_inputs: [{shape: [2, 4]}]}
+"""
+    made = build(manifest, files=files("math", config, tensors), model=GATES)
+    scope: dict[str, Any] = {}
+    exec(GATES, scope)
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    [found] = outputs(made, tmp_path, "forward", x=x)
+    torch.testing.assert_close(found, expected(tensors, lambda name: 1.0, scope["create"](), x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_name_that_modules_need_is_no_name_of_an_adapter(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", adapters: {train: train}}
+methods: {forward: {adapter: train, example_inputs: [{shape: [2, 4]}]}}
+"""
+    config = {"r": 1, "lora_alpha": 1, "target_modules": ["gates.0"]}
+    made = build(manifest, files=files("train", config, {}), model=GATES)
+    assert made.code == 2
+    assert "`train` cannot be the name of an adapter: PyTorch's modules have an attribute `train`" in made.err

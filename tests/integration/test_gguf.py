@@ -127,7 +127,10 @@ def test_a_file_that_does_not_fit_is_an_error(build: Build, tmp_path: Path) -> N
     assert "parameter `model.norm.weight` float32[32] is missing in `net.gguf`" in built.err
     built = build(manifest(model_type="qwen3", head_dim=8), files={"net.gguf": content})
     assert built.code == 2
-    assert "parameter `model.layers.0.self_attn.k_norm.weight` float32[8] is missing in `net.gguf`" in built.err
+    assert "its `model_type` is llama, and that of the configuration is qwen3" in built.err
+    built = build(manifest(rms_norm_eps=0.1), files={"net.gguf": content})
+    assert built.code == 2
+    assert "and that of the configuration is 0.1" in built.err
     built = build(manifest(num_attention_heads=8), files={"net.gguf": content})
     assert built.code == 2
     assert "its `num_attention_heads` is 4, and that of the configuration is 8" in built.err

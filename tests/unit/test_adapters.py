@@ -38,6 +38,18 @@ WRITTEN: dict[str, Any] = {  # what PEFT 0.21 writes, with the keys that matter
 }
 
 
+@pytest.mark.parametrize("name", ["pte", "export"])
+def test_an_adapter_has_no_name_of_another_output(name: str, tmp_path: Path) -> None:
+    model = {"factory": "model:create", "adapters": {name: "folder"}}
+    methods = {"forward": {"adapter": name, "example_inputs": [{"shape": [1]}]}}
+    manifest = tmp_path / "model.yaml"
+    manifest.write_text(
+        json.dumps({"schema": "executorch-model/v1", "name": "net", "model": model, "methods": methods})
+    )
+    with pytest.raises(InputError, match=f"`{name}` cannot be a tag: NAME.{name} is another output"):
+        validate.load(manifest)
+
+
 def read(directory: Path, content: Any) -> AdapterConfig:
     (directory / "adapter_config.json").write_text(json.dumps(content))
     return adapter_config.read("adapter_config.json", ("model",), Inputs(roots=[directory]))

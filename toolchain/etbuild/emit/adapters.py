@@ -91,9 +91,11 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
         weights: The weights of all adapters by name, in float32.
 
     Raises:
-        BuildError: A stand-in is in the program itself.
+        BuildError: A stand-in is in the program itself, or two are equal.
     """
     content = {_digest(name, weight.nbytes): named_data.tensor_content(weight) for name, weight in weights.items()}
+    if len(content) < len(weights):
+        raise BuildError.of("two weights of adapters have the same stand-in", "rename one of the adapters")
     for part in parts:
         _check_outside(part, content.keys())
     return [

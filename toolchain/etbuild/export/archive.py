@@ -281,10 +281,10 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors, with copies of those that share memory or have gaps, because safetensors refuses these."""
     counts = collections.Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
 
-    def alone(tensor: torch.Tensor) -> bool:
+    def is_packed(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
 
-    return {name: tensor if alone(tensor) else tensor.clone() for name, tensor in tensors.items()}
+    return {name: tensor if is_packed(tensor) else tensor.clone() for name, tensor in tensors.items()}
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:

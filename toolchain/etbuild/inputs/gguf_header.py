@@ -17,6 +17,8 @@ _VERSIONS = (2, 3)
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of the types of values, in bytes
 _STRING, _LIST = 8, 9
 _MOST_DIMENSIONS = 4
+_MOST_ENTRIES = 1 << 16  # values and tensors: a model of today has a few thousand
+_MOST_TEXTS = 1 << 21  # in one list, such as the words of a tokenizer: the package takes 1.5 kB for each
 _ALIGNMENT = "general.alignment"
 
 
@@ -34,9 +36,17 @@ class _Reader:
         Raises:
             ValueError: The file ends before.
         """
+        self.check_room(size)
+        self.at = self.file.seek(self.at + size)
+
+    def check_room(self, size: int) -> None:
+        """Checks that the file has as many more bytes.
+
+        Raises:
+            ValueError: It has not.
+        """
         if size > self.end - self.at:
             raise ValueError(f"it ends before {size:,} bytes that its header announces")
-        self.at = self.file.seek(self.at + size)
 
     def number(self, size: int) -> int:
         """The next number of 4 or 8 bytes."""
@@ -68,6 +78,9 @@ class _Reader:
         if kind in _SIZES:
             self.skip(_SIZES[kind] * count)
             return
+        self.check_room(8 * count)
+        if count > _MOST_TEXTS:
+            raise ValueError(f"a list has {count:,} texts, and at most {_MOST_TEXTS:,} are read")
         for _ in range(count):  # a text takes eight bytes or more, so that this ends with the file
             self.value(kind)
 
@@ -90,6 +103,9 @@ def check(file: BinaryIO, size: int, blocks: Mapping[int, tuple[int, int]]) -> N
     if version not in _VERSIONS:
         raise ValueError(f"it has the version {version}, or is big endian; known: {_VERSIONS}")
     tensors, values = reader.number(8), reader.number(8)
+    reader.check_room(24 * tensors + 13 * values)
+    if max(tensors, values) > _MOST_ENTRIES:
+        raise ValueError(f"it has {tensors:,} tensors and {values:,} values, and at most {_MOST_ENTRIES:,} are read")
     alignment = 32
     for _ in range(values):
         name, kind = reader.text(), reader.number(4)

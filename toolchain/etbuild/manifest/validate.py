@@ -180,6 +180,8 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_model_is_there(data, methods)
     yield from language_model.check(data)
     yield from adapters.check(data, _check_input_name)
+    for name in mapping(mapping(data, "model"), "adapters"):
+        yield from _check_tag(name, ("model", "adapters", name))
     yield from runners.check(data)
     yield from _check_tokenizer(data)
     yield from metadata.check(mapping(data, "metadata"), mapping(data, "model").get("weights", []))
@@ -592,12 +594,16 @@ _OTHER_OUTPUTS = ("export", "pte")
 """What follows the program's name in the names of the program and of the directory that build rules export to."""
 
 
+def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:
+    if tag in _OTHER_OUTPUTS:
+        message = f"`{tag}` cannot be a tag: NAME.{tag} is another output"
+        yield Problem(message, path, "choose another name for the tag", at_key=True)
+
+
 def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for tag, entry in named_data.items():
-        if tag in _OTHER_OUTPUTS:
-            message = f"`{tag}` cannot be a tag: NAME.{tag} is another output"
-            yield Problem(message, ("named_data", tag), "choose another name for the tag", at_key=True)
+        yield from _check_tag(tag, ("named_data", tag))
         for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
             if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
                 yield Problem(

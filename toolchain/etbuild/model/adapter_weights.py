@@ -9,6 +9,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, unknown
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest.adapters import OF_LAYER
+from etbuild.model.adapters import FACTORS
 from etbuild.model.module import FLOATING
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.weights_files import TensorFacts
@@ -22,7 +23,11 @@ def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
         names: The names of the module's tensors.
     """
     split = {name: name.rpartition(f"{OF_LAYER}.{adapter}.") for name in names}
-    return {name: f"base_model.model.{layer}{own}.weight" for name, (layer, found, own) in split.items() if found}
+    return {
+        name: f"base_model.model.{layer}{own}.weight"
+        for name, (layer, found, own) in split.items()
+        if found and own in FACTORS and (not layer or layer.endswith("."))
+    }
 
 
 def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs) -> None:

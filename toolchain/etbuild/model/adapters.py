@@ -10,6 +10,7 @@ The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter compu
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -70,16 +71,19 @@ class Adapter(torch.nn.Module):  # type: ignore[misc]
 
 
 def stand_in(name: str, size: int) -> torch.Tensor:
-    """The content of an adapter's weight before the program is written, float32 [size]. No other weight has it: it
-    begins with the digest of the name.
+    """The content of an adapter's weight before the program is written, float32 [size].
+
+    It is made from the digest of the name, so that no other weight has it. One element has one of 2**30 numbers.
 
     Args:
         name: The name of the weight in the module.
         size: The number of its elements.
     """
+    words = struct.unpack(">8I", hashlib.sha256(name.encode()).digest())[:size]
+    # The sign, the fraction and six bits of the exponent are from the digest. All such numbers are finite.
+    bits = [word & 0x807FFFFF | (96 + (word >> 23 & 63)) << 23 for word in words]
     content = torch.zeros(size)
-    digest = list(hashlib.sha256(name.encode()).digest()[:size])
-    content[: len(digest)] = torch.tensor(digest, dtype=torch.float32) + 1
+    content[: len(bits)] = torch.tensor(bits).to(torch.int32).view(torch.float32)
     return content
 
 
@@ -100,6 +104,10 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
     adapters: dict[str, tuple[dict[str, torch.nn.Module], AdapterConfig]] = {}
     for name, file in export_plan.adapters.items():
         path: DocumentPath = ("model", "adapters", name, "config")
+        if hasattr(torch.nn.ModuleDict, name):
+            message = f"`{name}` cannot be the name of an adapter: PyTorch's modules have an attribute `{name}`"
+            problems.append(Problem(message, ("model", "adapters", name), "choose another name", at_key=True))
+            continue
         config = adapter_config.read(file, path, inputs)
         wanted = {layer: child for layer, child in layers.items() if layer and config.wants(layer)}
         if config.targets == ALL_LINEAR:

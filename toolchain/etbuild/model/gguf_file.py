@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
 
-_SAME = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
-"""What the configuration of the module and that of the file must agree on: the layout of weights depends on it."""
+_SAME = (
+    *("model_type", "hidden_size", "intermediate_size", "head_dim"),
+    *("num_attention_heads", "num_hidden_layers", "num_key_value_heads", "num_experts", "num_experts_per_tok"),
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "rope_theta", "sliding_window"),
+)
+"""What the configuration of the module and that of the file must agree on: the layout of weights, or what the model
+computes, depends on it."""
 
 
 class GgufFile:
@@ -98,7 +104,14 @@ def _is_left_out(tensor: str, known: Collection[str]) -> bool:
 def _differences(of_file: dict[str, Any], module: Any) -> Iterator[str]:
     """The differences between the configuration in a file and that of the module."""
     config = module.config.get_text_config(decoder=True)
+    rotation = getattr(config, "rope_parameters", None) or {}
     for key in _SAME:
-        wanted = getattr(config, key, None)
-        if key in of_file and isinstance(wanted, int) and of_file[key] != wanted:
-            yield f"its `{key}` is {of_file[key]}, and that of the configuration is {wanted}"
+        wanted, found = getattr(config, key, rotation.get(key)), of_file.get(key)
+        if None not in (wanted, found) and not _equal(wanted, found):
+            yield f"its `{key}` is {found}, and that of the configuration is {wanted}"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)  # the file has 32 bits
+    return bool(one == other)

@@ -47,7 +47,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             for tag, entry in manifest.get("named_data", {}).items()
         }
         | {
-            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.*"], "shard_size": None, "adapter": True}
+            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.lora_?"], "shard_size": None, "adapter": True}
             for name in model.get("adapters", {})
         },
         "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
