@@ -189,8 +189,9 @@ def packed(*parts: bytes, size: int) -> bytes:
         packed(bytes(24 * 10), bytes(3_000_000), b"", size=len(NEW)),  # unpacks to much more than the program
         packed(bytes(24 * 200_000), b"", b"", size=len(NEW)),
         packed(b"\x01" * 24, b"", b"", size=len(NEW)),
+        packed(b"", b"", b"", size=len(NEW)) + bz2.compress(bytes(3_000_000)),  # a second stream in the last part
     ],
-    ids=["empty", "magic", "cut", "longer", "sizes", "bomb", "bomb-of-instructions", "instructions"],
+    ids=["empty", "magic", "cut", "longer", "sizes", "bomb", "bomb-of-instructions", "instructions", "streams"],
 )
 def test_a_hostile_patch_is_refused(places: tuple[Path, Path], run: Run, tmp_path: Path, patch: bytes) -> None:
     before, after = places

@@ -13,6 +13,7 @@ import pytest
 from etbuild.cli import main
 from etbuild.errors import BuildError
 from etbuild.oci import layout, package, provenance
+from etbuild.oci import policy as policies
 from etbuild.oci.descriptors import Descriptor, document
 from tests.helpers.builds import write_build
 from tests.unit.indexes import sha256
@@ -154,6 +155,13 @@ def test_a_build_without_a_statement_has_no_builder(tmp_path: Path, run: Run) ->
     write_build(tmp_path / "build", "net")
     told = run("verify", tmp_path / "build", "--policy", write_policy(tmp_path, builders=["*"]), expect=3)
     assert "no statement says who has built it" in told
+
+
+def test_a_policy_asks_for_the_license_of_an_adapter() -> None:
+    model = {"weights": ["net.safetensors"], "adapters": {"math": {"weights": "math/adapter_model.safetensors"}}}
+    index: Any = {"inputs": {"plan": {"metadata": METADATA, "model": model}}}
+    found = list(policies._licenses({"licenses": ["MIT", "Apache-2.0"]}, index))
+    assert found == ["the manifest's `metadata` has no license of the weights math/adapter_model.safetensors"]
 
 
 def test_a_policy_compares_lockfiles(packed: Path, tmp_path: Path, run: Run) -> None:

@@ -25,6 +25,12 @@ def files(manifest: dict[str, Any]) -> dict[str, dict[str, str]]:
     return {name: _files(entry) for name, entry in manifest["model"]["adapters"].items()}
 
 
+def weights(adapters: Mapping[str, Any]) -> list[str]:
+    """The files with the weights of adapters, which may break their schema."""
+    entries = [_files(entry) if isinstance(entry, str) else entry for entry in adapters.values()]
+    return [str(entry.get("weights")) for entry in entries if isinstance(entry, dict)]
+
+
 def _files(entry: str | dict[str, str]) -> dict[str, str]:
     return {"config": f"{entry}/{_CONFIG}", "weights": f"{entry}/{_WEIGHTS}"} if isinstance(entry, str) else entry
 

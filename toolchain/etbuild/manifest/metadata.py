@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etbuild.errors import Problem, unknown
@@ -18,12 +18,13 @@ _ANNOTATIONS = {
 }
 
 
-def check(metadata: Mapping[str, Any], weights: Any) -> Iterator[Problem]:
+def check(metadata: Mapping[str, Any], weights: Any, of_adapters: Iterable[str]) -> Iterator[Problem]:
     """The problems of metadata that a schema cannot find.
 
     Args:
         metadata: The metadata. It may break its schema.
         weights: The value of `model.weights`. It may break its schema too.
+        of_adapters: The files with the weights of adapters.
     """
     keys = {annotation: f"`metadata.{key}`" for key, annotation in _ANNOTATIONS.items()} | {TITLE: "`name`"}
     for label in _mapping(metadata, "labels"):
@@ -31,9 +32,9 @@ def check(metadata: Mapping[str, Any], weights: Any) -> Iterator[Problem]:
             message = f"the annotation `{label}` cannot be a label"
             yield Problem(message, ("metadata", "labels", label), f"it is made from {keys[label]}", at_key=True)
     entries = weights if isinstance(weights, list) else [weights]
-    files = {str(entry.get("file") if isinstance(entry, dict) else entry) for entry in entries}
+    files = {str(entry.get("file") if isinstance(entry, dict) else entry) for entry in entries} | {*of_adapters}
     for name, hint in unknown(_mapping(metadata, "weights_licenses"), files):
-        message = f"`{name}` is not one of the files of `model.weights`"
+        message = f"`{name}` is not one of the files of `model.weights`, or of an adapter"
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)
 
 

@@ -184,7 +184,9 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
         yield from _check_tag(name, ("model", "adapters", name))
     yield from runners.check(data)
     yield from _check_tokenizer(data)
-    yield from metadata.check(mapping(data, "metadata"), mapping(data, "model").get("weights", []))
+    model = mapping(data, "model")
+    of_adapters = adapters.weights(mapping(model, "adapters"))
+    yield from metadata.check(mapping(data, "metadata"), model.get("weights", []), of_adapters)
     if isinstance(data.get("model"), dict):
         yield from _check_model(data["model"])
     yield from _check_defaults(mapping(data, "defaults"), methods)

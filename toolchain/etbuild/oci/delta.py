@@ -226,8 +226,10 @@ def _check_patch(data: bytes, size: int, name: str) -> None:
     fits = len(data) >= 32 and sizes[2] == size and begins == sorted(begins)
     limits = (24 * (size // 4 + 100), size, size)
     for begin, end, limit in zip(begins, begins[1:], limits, strict=False):
+        unpack = bz2.BZ2Decompressor()
         try:
-            fits = fits and len(bz2.BZ2Decompressor().decompress(data[begin:end], max_length=limit + 1)) <= limit
+            fits = fits and len(unpack.decompress(data[begin:end], max_length=limit + 1)) <= limit
+            fits = fits and unpack.eof and not unpack.unused_data  # the library would unpack what follows, too
         except (OSError, ValueError, EOFError):
             fits = False
     if not fits:

@@ -100,8 +100,9 @@ def _licenses(policy: dict[str, Any], index: Index) -> Iterator[str]:
     plan = index["inputs"]["plan"]
     metadata = plan.get("metadata", {})
     licenses = {"the program": metadata.get("license")}
-    for entry in plan["model"]["weights"]:
-        file = entry if isinstance(entry, str) else entry["file"]
+    files = [entry if isinstance(entry, str) else entry["file"] for entry in plan["model"]["weights"]]
+    files += [each["weights"] for each in plan["model"].get("adapters", {}).values()]
+    for file in files:
         licenses[f"the weights {file}"] = metadata.get("weights_licenses", {}).get(file)
     for what, found in licenses.items():
         if found is None:

@@ -16,13 +16,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, BinaryIO
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from etbuild.errors import BuildError, InputError
 from etbuild.files import json_file
@@ -65,11 +65,50 @@ class Broken(Exception):
     """A transfer was broken off. It can go on."""
 
 
+class _Downgraded(requests.RequestException):  # type: ignore[misc]
+    """A registry with TLS leads to an address without it."""
+
+
 class _Adapter(HTTPAdapter):  # type: ignore[misc]
-    """Connections that send large blocks. urllib3's own size is 16 kB, which costs a tenth of the speed."""
+    """Connections of one registry. All requests pass here: those of `oras` too, and those after a redirect.
+
+    A login is sent only to the registry, and to the server of tokens that the registry itself names. A registry with
+    TLS cannot lead to addresses without it. The connections send large blocks: urllib3's own size is 16 kB, which costs
+    a tenth of the speed.
+
+    Args:
+        base: The address of the registry.
+        timeout: The seconds to wait for a connection and for an answer, for requests that do not say it.
+        retries: When a request is repeated.
+    """
+
+    def __init__(self, base: str, timeout: tuple[float, float], retries: Retry) -> None:
+        super().__init__(max_retries=retries, pool_maxsize=16)
+        self.base, self.timeout = base, timeout
+        self.tokens: str | None = None
+        """The origin of the server of tokens, while it is asked for one."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, blocksize=_BLOCK, **kwargs)
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        url = request.url or ""
+        if self.base.startswith("https:") and not url.lower().startswith("https:"):
+            raise _Downgraded(f"it leads to {url[:100]}, without TLS", request=request)
+        if _origin(url) not in (_origin(self.base), self.tokens):
+            request.headers.pop("Authorization", None)
+        kwargs["timeout"] = kwargs.get("timeout") or self.timeout
+        return super().send(request, *args, **kwargs)
+
+
+def _origin(url: str) -> str:
+    """The scheme, host and port of an address; empty if it is not one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 class _Client(oras.provider.Registry):  # type: ignore[misc]
@@ -77,6 +116,7 @@ class _Client(oras.provider.Registry):  # type: ignore[misc]
 
     seconds: float
     lock: threading.Lock
+    adapter: _Adapter
 
     def do_request(
         self,
@@ -116,10 +156,25 @@ class _Client(oras.provider.Registry):  # type: ignore[misc]
         return response
 
     def _log_in_again(self, refused: requests.Response, headers: dict[str, str]) -> bool:
-        """Asks for another token. Returns whether there is one: a name and a password would be refused again."""
-        if isinstance(self.auth, oras.auth.BasicAuth):
+        """Asks for another token. Returns whether there is one: a name and a password would be refused again.
+
+        Only the registry itself may name the server of tokens, not one to which it has led.
+        """
+        if isinstance(self.auth, oras.auth.BasicAuth) or _origin(refused.url) != _origin(self.adapter.base):
             return False
-        return bool(self.auth.authenticate_request(refused, headers, refresh=True)[1])
+        challenge = refused.headers.get("Www-Authenticate", "")
+        realm = re.search(r'realm="([^"]*)"', challenge)
+        if realm is None:
+            return False
+        self.adapter.tokens = _origin(realm[1])
+        try:
+            with wrap_library_errors(BuildError, None, "the server of tokens does not answer as it should"):
+                given = bool(self.auth.authenticate_request(refused, headers, refresh=True)[1])
+                if given:
+                    self.auth.token.encode("ascii")
+                return given
+        finally:
+            self.adapter.tokens = None
 
     def _authorization(self) -> dict[str, str]:
         """The header of a login that is known: a token that was given, or a name and a password."""
@@ -258,7 +313,8 @@ class Repository:
                 return True
             begun = response.headers.get("Location")
         if response.status_code == HTTPStatus.ACCEPTED and begun:  # an upload was begun instead
-            self._client.do_request(self._address(begun), "DELETE")
+            with suppress(BuildError, InputError), self._request("DELETE", self._address(begun)):
+                pass  # the registry ends it by itself, too
         return False
 
     def upload(self, blob: Descriptor, source: Path, told: Told) -> None:
@@ -305,7 +361,7 @@ class Repository:
                 return "", 0
             _, _, last = response.headers.get("Range", "").partition("-")
             # 0-0 says that nothing has arrived, or one byte: begin again then.
-            taken = int(last) + 1 if last.isdecimal() and last != "0" else 0
+            taken = int(last) + 1 if last.isdecimal() and last != "0" and len(last) < 20 else 0
             return (self._address(response.headers.get("Location", place)), taken) if taken else ("", 0)
 
     def put_document(self, name: str, blob: Descriptor, data: bytes) -> None:
@@ -477,7 +533,10 @@ class Repository:
         """The whole address of a Location, which may be relative."""
         if not location:
             raise BuildError.of(f"{self}: the registry does not say where to send the blob")
-        return urljoin(f"{self._base}/", location)
+        try:
+            return urljoin(f"{self._base}/", location)
+        except ValueError as error:
+            raise BuildError.of(f"{self}: {location[:100]!r} is no address: {error}") from None
 
     def _damaged(self, blob: Descriptor) -> BuildError:
         return BuildError.of(f"{self}: the registry sent other content than the digest {blob.sha256[:16]} says")
@@ -551,9 +610,11 @@ def _client(reference: Reference, access: Access, insecure: bool, base: str) -> 
         retry_after_max=_LONGEST_WAIT_SECONDS,
         raise_on_status=False,
     )
-    for scheme in ("http://", "https://"):
-        client.session.mount(scheme, _Adapter(max_retries=retries, pool_maxsize=16))
     client.seconds, client.lock = access.stall_seconds, threading.Lock()
+    client.adapter = _Adapter(base, (_CONNECT_SECONDS, client.seconds), retries)
+    for scheme in ("http://", "https://"):
+        client.session.mount(scheme, client.adapter)
+    client.session.auth = lambda request: request  # or else a login of ~/.netrc would replace that of Docker
     try:
         _log_in(client, reference, base)
     except BaseException:  # an interrupt as well
@@ -606,6 +667,6 @@ def _answer(response: requests.Response) -> str:
     """The status of an answer, and the registry's own message."""
     try:
         said = "; ".join(str(each["message"]) for each in response.json()["errors"])
-    except (ValueError, KeyError, TypeError, *_ERRORS):
+    except (ValueError, KeyError, TypeError, RecursionError, *_ERRORS):
         said = ""
     return f"status {response.status_code} {said or response.reason}"[:300]
