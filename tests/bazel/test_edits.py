@@ -238,7 +238,7 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, opt
 @pytest.mark.rotates(days=3)
 def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options: list[str]) -> None:
     verified = BUILD.replace(
-        "    weights", '    methods = ["again", "forward"],\n    verify_reproducible = True,\n    weights'
+        "    weights", '    methods = ["again", "forward"],\n    verify_reproducible = True,\n    weights', 1
     )
     net.write("edits/BUILD", verified)
     net.edit("edits/net.yaml", "methods:\n", "methods:\n  again: {entry: forward, example_inputs: [{shape: [2, 8]}]}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,4 +174,4 @@ def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
     finally:
         checkout.edit("WORKSPACE", '"hugingface"', '"huggingface"')
     assert done.returncode != 0
-    assert "There is no extra `hugingface`. Known: ethos-u, huggingface, openvino" in done.stderr
+    assert re.search(r"There is no extra `hugingface`. Known: .*\bhuggingface, openvino", done.stderr)

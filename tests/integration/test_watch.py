@@ -114,6 +114,7 @@ def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch
     assert "error" not in watch.turn()
     (watch.root / "model.py").write_text(SLOW)
     building(watch)
+    time.sleep(1)  # a directory that is being made at this moment would stay until the next build
     os.killpg(watch.process.pid, signal.SIGINT)
     assert watch.process.wait(WAIT_SECONDS) == 0
     assert unfinished(watch) == []
