@@ -173,6 +173,13 @@ def test_a_model_that_asks_the_user_and_is_interrupted(jobs: int, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def test_a_build_without_standard_input(tmp_path: Path) -> None:
+    build = command(*arguments(write(tmp_path / "in"), tmp_path / "out"), "--jobs", 2)
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *build], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "net.pte" in artifacts(tmp_path / "out")
+
+
 @pytest.mark.rotates(days=3)
 def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", "os._exit(0)")

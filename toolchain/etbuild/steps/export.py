@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -93,12 +93,15 @@ def export_beside(
         InputError, BuildError: The export failed.
     """
     check_installed(used.packages)
-    stdin = high_copy(0) if sys.stdin is not None and not sys.stdin.closed else None
+    stdin = None
+    with suppress(OSError):
+        stdin = high_copy(0)
 
     def task() -> set[str]:
         if stdin is not None:  # for a debugger: a forked process has lost it
             os.dup2(stdin, 0)
-            sys.stdin = os.fdopen(0, closefd=False)
+            with suppress(OSError):  # a process that began without standard input may have a directory in its place
+                sys.stdin = os.fdopen(0, closefd=False)
         with unkeyed() as reasons:
             run()
         return reasons
