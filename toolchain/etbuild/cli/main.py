@@ -37,6 +37,7 @@ _VERBS = (
     "history",
     "sbom",
     "affected",
+    "selected-ops",
     "ci-summary",
     "export",
     "lower",
@@ -60,6 +61,7 @@ OWN_EXIT_CODES = {
     "pull": {1: "the registry failed, or has sent something else than what was pushed"},
     "verify": {1: "a file is damaged", 3: "the policy does not allow a program"},
     "apply": {1: "the delta is damaged"},
+    "selected-ops": {3: "a program needs a kernel that is not there"},
     "history": {1: "the registry failed, or a package is damaged"},
 }
 """What an exit code means for a verb, if it means more than for all of them."""
