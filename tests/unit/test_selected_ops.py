@@ -127,7 +127,7 @@ def test_forms_of_lists_of_kernels(kernels: str, code: int, tmp_path: Path) -> N
 def test_a_kernel_for_some_dtypes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_doubles = "  type_alias: {T0: [Double, Long]}\n  kernels:\n  - {arg_meta: {self: [T0, D0]}}\n"
     assert check(NEEDED + of_doubles, tmp_path) == 3
-    assert "`dim_order_ops::_to_dim_order_copy.out` with float32," in capsys.readouterr().err
+    assert "`dim_order_ops::_to_dim_order_copy.out` with float32 (pte-net: add)" in capsys.readouterr().err
     assert check(NEEDED + of_doubles.replace("Double", "Double, Float"), tmp_path) == 0
 
 

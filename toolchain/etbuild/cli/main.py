@@ -204,7 +204,7 @@ def _expand(arguments: list[str]) -> list[str]:
 def _verbs(words: Sequence[str]) -> Sequence[str]:
     """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
     first = words[0] if words else ""
-    return [first] if first in _VERBS else [] if first == "--version" else _VERBS
+    return [first] if first in _VERBS else [] if first in ("--version", "--cmake-prefix-path") else _VERBS
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -221,7 +221,21 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
+    parser.add_argument(
+        "--cmake-prefix-path",
+        action=_PrintCMakePath,
+        nargs=0,
+        help="print the directory in which CMake finds the package etbuild, and exit",
+    )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
         importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
     return parser
+
+
+class _PrintCMakePath(argparse.Action):
+    """Prints the directory. The action `version` would break a long path into lines."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:
+        print(Path(__file__).parents[1] / "cmake")
+        parser.exit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -118,11 +117,10 @@ def check(programs: Iterable[Needed], available: Iterable[KernelSet]) -> None:
                     missing.setdefault((operator, lacking), []).append((program, method))
     if missing:
         named = " and ".join(each.name for each in available)
-        count = (
-            f"{len(missing)} kernels that the programs need are" if len(missing) > 1 else "a kernel that is needed is"
-        )
-        listed = [line for key in sorted(missing) for line in _missing(*key, missing[key])]
-        raise CheckError.of(f"{named}: {count} missing", "\n".join(listed))
+        several = len(missing) > 1
+        what = f"{len(missing)} kernels that the programs need are" if several else "a kernel that is needed is"
+        listed = [_missing(*key, missing[key]) for key in sorted(missing)]
+        raise CheckError.of(f"{named}: {what} missing", "\n".join(listed))
 
 
 def _lacking(operator: str, dtypes: frozenset[str], available: list[KernelSet]) -> tuple[str, ...] | None:
@@ -133,15 +131,15 @@ def _lacking(operator: str, dtypes: frozenset[str], available: list[KernelSet]) 
     return tuple(sorted(frozenset.intersection(*found))) or None
 
 
-def _missing(operator: str, dtypes: tuple[str, ...], where: list[tuple[Needed, str]]) -> Iterator[str]:
-    """The lines of a message about one operator: who calls it, and the first line of a model that does."""
+def _missing(operator: str, dtypes: tuple[str, ...], where: list[tuple[Needed, str]]) -> str:
+    """The line of a message about one operator: who calls it, and the first line of a model that does."""
     methods: dict[str, list[str]] = {}
     for program, method in where:
         methods.setdefault(program.name, []).append(method)
     callers = "; ".join(f"{name}: {', '.join(each)}" for name, each in methods.items())
-    yield f"`{operator}`{' with ' if dtypes else ''}{', '.join(dtypes)} ({callers})"
     lines = (line for program, method in where for line in program.lines.of_operator(method, operator))
-    yield from (f"    at {line}" for line in itertools.islice(lines, 1))
+    at = next((f" at {line}" for line in lines), "")
+    return f"`{operator}`{' with ' if dtypes else ''}{', '.join(dtypes)} ({callers}){at}"
 
 
 def _of_selection(name: str, data: dict[str, Any]) -> KernelSet:
