@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,13 +76,13 @@ class Project:
 
 
 @pytest.fixture(scope="module", params=["Ninja", "Unix Makefiles"])
-def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Project:
     if shutil.which("cmake") is None or shutil.which("ninja" if request.param == "Ninja" else "make") is None:
         pytest.skip("install cmake, ninja and make")
     made = Project(tmp_path_factory.mktemp("a project"), request.param)
     assert made.configure().returncode == 0
     assert made.ran() == ["Planning net", "Building net.pte"]
-    yield made
+    return made
 
 
 def test_only_what_changed_runs_again(project: Project) -> None:

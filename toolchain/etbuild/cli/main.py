@@ -38,11 +38,13 @@ _VERBS = (
     "sbom",
     "affected",
     "selected-ops",
+    "cpp",
     "ci-summary",
     "export",
     "lower",
     "report",
     "reproduce",
+    "runtime",
 )
 EXIT_CODES = {
     0: "success",
@@ -217,7 +219,7 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and reproduce.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, reproduce and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
