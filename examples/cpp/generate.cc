@@ -17,15 +17,19 @@
 
 using Scores = etbuild::Output<float, 2>;
 
-static int64_t best(const Scores& scores) {
-  return std::max_element(scores.begin(), scores.end()) - scores.begin();
-}
-
-// The bits of the first scores, which tell whether two builds compute the same.
-static void print(int64_t token, const Scores& scores) {
+// Finds the token with the highest score, and prints it with the bits of the first scores: they tell whether two builds
+// compute the same.
+static bool next(const etbuild::Result<std::tuple<Scores>>& results, int64_t& token) {
+  if (!results.ok()) {
+    std::fprintf(stderr, "a method failed: error %#x\n", static_cast<unsigned>(results.error()));
+    return false;
+  }
+  const Scores& scores = std::get<0>(*results);
+  token = std::max_element(scores.begin(), scores.end()) - scores.begin();
   uint32_t bits[3];
   std::memcpy(bits, scores.data(), sizeof(bits));
   std::printf("%lld %08x %08x %08x\n", static_cast<long long>(token), bits[0], bits[1], bits[2]);
+  return true;
 }
 
 int main(int count, char** arguments) {
@@ -44,16 +48,15 @@ int main(int count, char** arguments) {
   }
   const std::string text = arguments[1];
   const std::vector<int64_t> prompt(text.begin(), text.end());
-  auto results = model.prefill({prompt.data(), {1, static_cast<etbuild::SizesType>(prompt.size())}});
-  int64_t position = static_cast<int64_t>(prompt.size());
-  for (int left = std::atoi(arguments[2]); results.ok() && left > 0; --left) {
-    const Scores& scores = std::get<0>(*results);
-    const std::array<int64_t, 1> token = {best(scores)};
-    print(token[0], scores);
-    results = model.decode(token, std::array<int64_t, 1>{position++});
-  }
-  if (!results.ok()) {
-    std::fprintf(stderr, "a method failed: error %#x\n", static_cast<unsigned>(results.error()));
+  int64_t token = 0;
+  if (!next(model.prefill({prompt.data(), {1, static_cast<etbuild::SizesType>(prompt.size())}}), token)) {
     return 1;
+  }
+  int64_t position = static_cast<int64_t>(prompt.size());
+  for (int left = std::atoi(arguments[2]) - 1; left > 0; --left) {
+    const std::array<int64_t, 1> tokens = {token}, positions = {position++};
+    if (!next(model.decode(tokens, positions), token)) {
+      return 1;
+    }
   }
 }

@@ -81,6 +81,7 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
         fail("this Bazel has no C++ rules of its own; call the command `etbuild cpp` in a genrule")
     library(
         name = name,
+        copts = ["-std=c++17"] + kwargs.pop("copts", []),
         srcs = [":{}_sources".format(files)] if embed else [],
         hdrs = [":{}_headers".format(files)],
         data = data,

@@ -47,8 +47,8 @@ _ATTRS = {
         providers = [[ExecutorchProgramInfo, ExecutorchExportInfo]],
     ),
     "runtime": attr.bool(
-        doc = "The application also has the kernels of the runtime in the wheel of ExecuTorch. With this alone, the build " +
-              "fails if that runtime lacks a kernel.",
+        doc = "The application also has the kernels of the runtime in the wheel of ExecuTorch. Without `kernels`, " +
+              "the build fails if that runtime lacks a kernel.",
     ),
 }
 

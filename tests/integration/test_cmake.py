@@ -103,11 +103,11 @@ def test_only_what_changed_runs_again(project: Project) -> None:
 
 
 def test_an_error_of_the_manifest_ends_the_build(project: Project) -> None:
-    project.edit("net.yaml", "model:", "modell:")
+    project.edit("net.yaml", "model:", "model_:")
     done = project.build()
     assert done.returncode != 0
     assert "net.yaml:3:" in done.stdout + done.stderr
-    project.edit("net.yaml", "modell:", "model:")
+    project.edit("net.yaml", "model_:", "model:")
     project.ran()
 
 
