@@ -26,7 +26,7 @@ def header(inputs: list[Any], outputs: list[Any], method: str = "forward", **con
         "artifacts": [{"kind": "program", "file": "net.pte", "size": 3}],
         "inputs": {"plan": {}},
     }
-    return wrapper.header(index, report).partition("#endif // ETBUILD")[2]
+    return wrapper.header(index, report).partition("#endif // ETBUILD_TYPED_PROGRAM_H_")[2]
 
 
 def test_a_static_tensor_is_a_type() -> None:
