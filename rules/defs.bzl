@@ -48,6 +48,11 @@ load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
 load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
+load(
+    "//rules/private:selected_ops.bzl",
+    _executorch_kernels_test = "executorch_kernels_test",
+    _executorch_selected_ops = "executorch_selected_ops",
+)
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo
@@ -57,6 +62,7 @@ ExecutorchProgramInfo = _ExecutorchProgramInfo
 # The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
 PROGRAM_ATTRS = _PROGRAM_ATTRS
 
+executorch_kernels_test = _executorch_kernels_test
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock
 executorch_named_data = _executorch_named_data
@@ -64,4 +70,5 @@ executorch_package = _executorch_package
 executorch_program = _executorch_program
 executorch_programs = _executorch_programs
 executorch_push = _executorch_push
+executorch_selected_ops = _executorch_selected_ops
 executorch_toolchain = _executorch_toolchain

@@ -13,6 +13,9 @@ _HOST = '''\
 # The providers of Python libraries: Bazel's own, if it has one, and that of the attribute `py_info`.
 PY_INFOS = [py_info for py_info in [{infos}] if py_info]
 
+# The provider of C++ libraries, if this Bazel has C++ rules of its own.
+CC_INFO = {cc_info}
+
 # The constraints of execution platforms that packages which are built on this machine run on.
 EXEC_COMPATIBLE_WITH = {constraints}
 '''
@@ -21,14 +24,14 @@ EXEC_COMPATIBLE_WITH = {constraints}
 _OS = {"linux": "linux", "mac os x": "macos"}
 _CPU = {"aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64", "x86_64": "x86_64"}
 
-def _own_py_info(repository_ctx):
-    """Returns an expression for Bazel's own PyInfo. Bazel 8 can be without it, and earlier ones always have it."""
+def _own(repository_ctx, provider):
+    """Returns an expression for a provider of Bazel's own. Bazel 8 can be without it, and earlier ones always have it."""
     major = native.bazel_version.split(".")[0]
     if major.isdigit():
         old = int(major) < 8
     else:  # Debian's Bazel 4 does not know its version
         old = not hasattr(repository_ctx, "watch")
-    return "PyInfo" if old else "getattr(getattr(native, \"legacy_globals\", None), \"PyInfo\", None)"
+    return provider if old else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(provider)
 
 def _constraints(repository_ctx):
     """Returns the constraints of this machine; those that have no name in @platforms are left out."""
@@ -41,8 +44,9 @@ def _host_repository_impl(repository_ctx):
     py_info = repository_ctx.attr.py_info
     repository_ctx.file("BUILD", _BUILD, executable = False)
     repository_ctx.file("host.bzl", _HOST.format(
+        cc_info = _own(repository_ctx, "CcInfo"),
         constraints = repr(_constraints(repository_ctx)),
-        infos = ", ".join([_own_py_info(repository_ctx)] + (["_PyInfo"] if py_info else [])),
+        infos = ", ".join([_own(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
     ), executable = False)
 

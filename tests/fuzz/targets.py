@@ -325,6 +325,10 @@ def fuzz_work_protocol(data: bytes) -> None:
 
 def fuzz_pte(data: bytes) -> None:
     """A program."""
+    from etbuild.kernels import program_kernels
+
+    with _only_our_errors():
+        program_kernels.read(_file("kernels.pte", data))
     _describe("net.pte", data)
 
 

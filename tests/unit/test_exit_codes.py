@@ -11,6 +11,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.builds import make_report, write_build
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
@@ -63,6 +64,11 @@ def apply(directory: Path) -> list[object]:
     return ["apply", directory / "delta", directory / "a"]
 
 
+def kernels(directory: Path) -> list[object]:
+    (directory / "kernels.yaml").write_text("operators: {}\n")
+    return ["selected-ops", DIRECTORY / "pte-net", "--kernels", directory / "kernels.yaml"]
+
+
 CASES: dict[tuple[str, int], Case] = {
     ("diff", 1): diff,
     ("lock", 3): lock,
@@ -72,6 +78,7 @@ CASES: dict[tuple[str, int], Case] = {
     ("verify", 1): damaged,
     ("verify", 3): forbidden,
     ("apply", 1): apply,
+    ("selected-ops", 3): kernels,
     ("history", 1): lambda directory: ["history", NO_REGISTRY.rpartition(":")[0]],
 }
 

@@ -78,7 +78,7 @@ def _bazel() -> dict[str, Any]:
 
 # The file that host_repository makes, on a machine where nothing is known.
 _FILES = ("@rules_executorch_host//:host.bzl",)
-_GENERATED: dict[str, Any] = {"PY_INFOS": [], "EXEC_COMPATIBLE_WITH": []}
+_GENERATED: dict[str, Any] = {"PY_INFOS": [], "CC_INFO": None, "EXEC_COMPATIBLE_WITH": []}
 
 
 class Loader:

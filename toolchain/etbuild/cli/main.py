@@ -37,11 +37,14 @@ _VERBS = (
     "history",
     "sbom",
     "affected",
+    "selected-ops",
+    "cpp",
     "ci-summary",
     "export",
     "lower",
     "report",
     "reproduce",
+    "runtime",
 )
 EXIT_CODES = {
     0: "success",
@@ -60,6 +63,7 @@ OWN_EXIT_CODES = {
     "pull": {1: "the registry failed, or has sent something else than what was pushed"},
     "verify": {1: "a file is damaged", 3: "the policy does not allow a program"},
     "apply": {1: "the delta is damaged"},
+    "selected-ops": {3: "a program needs a kernel that is not there"},
     "history": {1: "the registry failed, or a package is damaged"},
 }
 """What an exit code means for a verb, if it means more than for all of them."""
@@ -202,7 +206,7 @@ def _expand(arguments: list[str]) -> list[str]:
 def _verbs(words: Sequence[str]) -> Sequence[str]:
     """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
     first = words[0] if words else ""
-    return [first] if first in _VERBS else [] if first == "--version" else _VERBS
+    return [first] if first in _VERBS else [] if first in ("--version", "--cmake-prefix-path") else _VERBS
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -215,11 +219,25 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and reproduce.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, reproduce and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
+    parser.add_argument(
+        "--cmake-prefix-path",
+        action=_PrintCMakePath,
+        nargs=0,
+        help="print the directory in which CMake finds the package etbuild, and exit",
+    )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
         importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
     return parser
+
+
+class _PrintCMakePath(argparse.Action):
+    """Prints the directory. The action `version` would break a long path into lines."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:
+        print(Path(__file__).parents[1] / "cmake")
+        parser.exit()

@@ -70,13 +70,23 @@ def add(verbs: Any) -> None:
         help="write the part of the plan that lowering only this method depends on to FILE (repeatable)",
     )
     rule.add_argument("--positions", type=Path, metavar="FILE", help="write the line numbers of the manifest to FILE")
+    other = parser.add_argument_group("for CMake and other tools that compare times")
+    other.add_argument(
+        "--key-file", type=Path, metavar="FILE", help="write the key to FILE unless it is there, and print nothing"
+    )
+    other.add_argument(
+        "--depfile", type=Path, metavar="FILE", help="with --key-file: write the files that the key depends on to FILE"
+    )
+    other.add_argument(
+        "--depfile-target", type=Path, metavar="FILE", help="the file that the depfile is about (default: --key-file)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the plan and its key, or writes the plans."""
+    """Prints the plan and its key, or writes the plans or the key."""
     from etbuild.files import digests
-    from etbuild.inputs import import_graph, key
+    from etbuild.inputs import dependencies, import_graph, key
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
@@ -94,11 +104,27 @@ def run(options: argparse.Namespace) -> int:
         found = inputs(options, [options.manifest.parent, *options.root])
         used = import_graph.used_sources(found, plan.export_plan)
         described = key.describe_inputs(plan, found, used)
+        if options.key_file is not None:
+            return _write_key(options, digests.digest(described), dependencies.of_plan(plan, found, used))
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
         raise located(error, loaded.positions) from None
     print(json.dumps({"key": digests.digest(described), "inputs": described}, indent=2, sort_keys=True))
+    return 0
+
+
+def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
+    """Writes the key, if it is not in its file yet, and the files that it depends on."""
+    from etbuild.files import artifacts
+    from etbuild.inputs import dependencies
+
+    content = f"{key}\n".encode()
+    if not options.key_file.is_file() or options.key_file.read_bytes() != content:
+        artifacts.replace(options.key_file, content)
+    if options.depfile is not None:
+        text = dependencies.depfile(options.depfile_target or options.key_file, [options.manifest, *files])
+        artifacts.replace(options.depfile, text.encode())
     return 0
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from executorch.exir._serialize import _program
@@ -29,14 +28,11 @@ from executorch.extension.flat_tensor.serialize.serialize import (
     _deserialize_to_flat_tensor,
 )
 from flatbuffers.number_types import Uint32Flags, Uint64Flags
-from flatbuffers.table import Table
 
 from etbuild.errors import InputError
-from etbuild.files import regular_files
+from etbuild.files import flatbuffer, regular_files
 from etbuild.patching import replaced
 from etbuild.results import FileHead, NamedDataFile, ProgramFacts, ProgramFile, ProgramMethod, Value
-
-_READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
 
 _SHARED = 64  # this many keys of named data may share one blob, on average
 
@@ -82,7 +78,7 @@ def read_program(data: bytes) -> PTEFile:
     if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
         raise ValueError("it ends too early")
     size = len(data) if header is None else min(header.program_size, len(data))
-    with _read_once(size), replaced(_program, "_restore_segments", _restore_segments):
+    with flatbuffer.read_once(size), replaced(_program, "_restore_segments", _restore_segments):
         return _program.deserialize_pte_binary(data)
 
 
@@ -98,36 +94,6 @@ def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
     if sum(sizes) > len(segment_data) or sum(named) > _SHARED * len(segment_data) or not in_order:
         raise ValueError("its segments overlap")
     return _restore_segments_of_program(program=program, segment_data=segment_data)
-
-
-@contextmanager
-def _read_once(size: int) -> Iterator[None]:
-    """Inside, reading a flatbuffer of `size` bytes raises ValueError if it expands to much more than that.
-
-    Many places of a flatbuffer may point to one part, and each reads the part again: a few kB could expand to
-    terabytes.
-    """
-    left = _READS * size
-    length_of, string_of = Table.VectorLen, Table.String
-
-    def count(number: int) -> None:
-        nonlocal left
-        left -= number + 1
-        if left < 0:
-            raise ValueError("it stands for much more than its bytes")
-
-    def vector_length(table: Table, offset: int) -> int:
-        number: int = length_of(table, offset)
-        count(number)
-        return number
-
-    def string(table: Table, offset: int) -> bytes:
-        text: bytes = string_of(table, offset)
-        count(len(text))
-        return text
-
-    with replaced(Table, "VectorLen", vector_length), replaced(Table, "String", string):
-        yield
 
 
 def named_data_facts(path: Path) -> dict[str, int]:
@@ -147,39 +113,22 @@ def named_data_facts(path: Path) -> dict[str, int]:
 def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
     header = _named_data_header(head, size)
     end = header.flatbuffer_offset + header.flatbuffer_size
-    with _read_once(min(end, len(head))):
+    with flatbuffer.read_once(min(end, len(head))):
         return dict(sorted(_listed(head[:end])))
 
 
-def _listed(flatbuffer: bytes) -> Iterator[tuple[str, int]]:
+def _listed(head: bytes) -> Iterator[tuple[str, int]]:
     """The key and size in bytes of each blob of named data, read as `flat_tensor.fbs` of ExecuTorch 1.5 defines it.
 
     ExecuTorch itself lets `flatc` write all of it as JSON, which may be larger than any disk.
     """
-    root = Table(flatbuffer, int.from_bytes(flatbuffer[:4], "little"))
-    sizes = [_number(segment, 1, Uint64Flags) for segment in _tables(root, 1)]
-    for named in _tables(root, 2):
-        place = named.Offset(_slot(0))
+    root = flatbuffer.root(head)
+    sizes = [flatbuffer.number(segment, 1, Uint64Flags) for segment in flatbuffer.tables(root, 1)]
+    for named in flatbuffer.tables(root, 2):
+        place = named.Offset(flatbuffer.slot(0))
         if not place:
             raise ValueError("a blob has no key")
-        yield named.String(named.Pos + place).decode(), sizes[_number(named, 1, Uint32Flags)]
-
-
-def _slot(field: int) -> int:
-    return 4 + 2 * field  # the table of offsets begins with its own size and the size of the fields
-
-
-def _number(table: Table, field: int, kind: type) -> int:
-    return int(table.GetSlot(_slot(field), 0, kind))
-
-
-def _tables(table: Table, field: int) -> Iterator[Table]:
-    """The tables of a vector."""
-    place = table.Offset(_slot(field))
-    if place:
-        start = table.Vector(place)
-        for index in range(table.VectorLen(place)):
-            yield Table(table.Bytes, table.Indirect(start + 4 * index))
+        yield named.String(named.Pos + place).decode(), sizes[flatbuffer.number(named, 1, Uint32Flags)]
 
 
 def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:

@@ -91,9 +91,24 @@ def check_unedited(name: str) -> None:
 
 def _time_of(root: str, record: str) -> float:
     """The time at which all files of a RECORD had been written, in seconds since the epoch."""
-    names = [row.partition(",")[0] for row in record.splitlines() if ".dist-info/RECORD," in row]
-    paths = [Path(root, name) for name in names]
+    paths = _records(root, record)
     return max((path.stat().st_mtime for path in paths if path.exists()), default=math.inf) + _INSTALL_SECONDS
+
+
+def record(name: str) -> Path | None:
+    """The RECORD of a distribution, which each installation writes anew; None if it has none.
+
+    Raises:
+        PackageNotFoundError: The distribution is not installed.
+    """
+    distribution = importlib.metadata.distribution(name)
+    paths = _records(str(distribution.locate_file("")), distribution.read_text("RECORD") or "")
+    return paths[0] if paths else None
+
+
+def _records(root: str, record: str) -> list[Path]:
+    """The paths of the RECORDs that a RECORD lists: its own."""
+    return [Path(root, row.partition(",")[0]) for row in record.splitlines() if ".dist-info/RECORD," in row]
 
 
 def _record_digest(path: Path) -> str:

@@ -1,0 +1,226 @@
+"""The macros executorch_cc_library and executorch_embed, and the rule executorch_runtime: programs in C++."""
+
+load("@rules_executorch_host//:host.bzl", "CC_INFO")
+load("//rules:providers.bzl", "ExecutorchProgramInfo")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":driver.bzl", "driver_arguments", "run_driver")
+
+# The libraries of the wheel that programs need: the runtime, its kernels and its backends for any Linux machine.
+_LIBRARIES = [
+    "libexecutorch.so",
+    "libexecutorch_backend_xnnpack.so",
+    "libexecutorch_kernels_optimized.so",
+    "libexecutorch_kernels_quantized.so",
+    "libexecutorch_threadpool.so",
+]
+
+# What code that includes the headers of the wheel must define, as its executorch-config.cmake says.
+_DEFINES = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED"]
+
+_C10 = "executorch/runtime/core/portable_type/c10"
+
+def _cpp_files_impl(ctx):
+    program = ctx.attr.program[ExecutorchProgramInfo]
+    suffixes = [".h"] + (["_data.h", "_data.cc"] if ctx.attr.embed else [])
+    outputs = [ctx.actions.declare_file(ctx.attr.stem + suffix) for suffix in suffixes]
+    arguments = driver_arguments(ctx, "cpp")
+    arguments.add(program.index)
+    arguments.add("-o", outputs[0].dirname)
+    arguments.add("--stem=" + ctx.attr.stem)
+    if ctx.attr.namespace:
+        arguments.add("--namespace=" + ctx.attr.namespace)
+    if ctx.attr.embed:
+        arguments.add("--embed")
+    if ctx.attr.max_bytes:
+        arguments.add("--max-bytes={}".format(ctx.attr.max_bytes))
+    data = [program.pte] + program.named_data.values() if ctx.attr.embed else []
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [program.index, program.report] + data,
+        outputs = outputs,
+        mnemonic = "ExecutorchCpp",
+        progress = "Writing C++ for",
+    )
+    return [
+        DefaultInfo(files = depset(outputs)),
+        OutputGroupInfo(
+            headers = depset([file for file in outputs if file.extension == "h"]),
+            sources = depset([file for file in outputs if file.extension == "cc"]),
+        ),
+    ]
+
+_cpp_files = rule(
+    implementation = _cpp_files_impl,
+    attrs = {
+        "embed": attr.bool(),
+        "max_bytes": attr.int(),
+        "namespace": attr.string(),
+        "program": attr.label(mandatory = True, providers = [ExecutorchProgramInfo]),
+        "stem": attr.string(mandatory = True),
+    },
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)
+
+def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
+    files = name + "_cpp"
+    shared = {key: kwargs[key] for key in ("tags", "testonly", "visibility") if key in kwargs}
+    _cpp_files(
+        name = files,
+        embed = embed,
+        max_bytes = max_bytes,
+        namespace = namespace,
+        program = program,
+        stem = name,
+        **shared
+    )
+    for group in ("headers", "sources"):
+        native.filegroup(name = "{}_{}".format(files, group), srcs = [files], output_group = group, **shared)
+    library = getattr(native, "cc_library", None)
+    if not CC_INFO or not library:
+        fail("this Bazel has no C++ rules of its own; call the command `etbuild cpp` in a genrule")
+    library(
+        name = name,
+        copts = ["-std=c++17"] + kwargs.pop("copts", []),
+        srcs = [":{}_sources".format(files)] if embed else [],
+        hdrs = [":{}_headers".format(files)],
+        data = data,
+        deps = [runtime],
+        **kwargs
+    )
+
+def executorch_cc_library(name, program, runtime, namespace = "", **kwargs):
+    """A C++ class for a program, in the header `NAME.h`. It loads the program from files.
+
+    ```starlark
+    load(
+        "@rules_executorch//rules:cc.bzl",
+        "executorch_cc_library",
+        "executorch_embed",
+        "executorch_runtime",
+    )
+    load("@rules_executorch//rules:defs.bzl", "executorch_program")
+
+    executorch_program(
+        name = "net",
+        srcs = ["model.py"],
+        manifest = "net.yaml",
+    )
+
+    executorch_runtime(
+        name = "runtime",
+    )
+
+    executorch_cc_library(
+        name = "net_cc",
+        program = ":net",
+        runtime = ":runtime",
+    )
+
+    executorch_embed(
+        name = "net_embedded",
+        program = ":net",
+        runtime = ":runtime",
+    )
+    ```
+
+    ```cpp
+    #include "models/net_cc.h"
+
+    net::Net model("models");  // the directory of net.pte
+    if (model.load() != etbuild::Error::Ok) { ... }
+    const std::array<float, 8> input = {...};
+    auto results = model.forward(input);
+    ```
+
+    The class has a method for each method of the program. The compiler checks the dtypes and the static shapes of arguments.
+    Code that includes the header is compiled as C++17.
+
+    Args:
+      name: string, the name of the `cc_library` and of the header.
+      program: label of an `executorch_program`. Its files are in the runfiles of the library.
+      runtime: label of a `cc_library` with ExecuTorch's runtime, such as an `executorch_runtime`.
+      namespace: string, the namespace of the class. Default: the name of the program.
+      **kwargs: more attributes of the `cc_library`.
+    """
+    _library(name, program, runtime, namespace, False, 0, [program], kwargs)
+
+def executorch_embed(name, program, runtime, namespace = "", max_bytes = 0, **kwargs):
+    """The same class, and the files of the program as arrays: `NAME_data.h` declares `embedded_files()`.
+
+    The class takes the result of `embedded_files()` in place of a directory. A program with one file of named data, or with
+    none, can be embedded.
+
+    Args:
+      name: string, the name of the `cc_library` and of the headers `NAME.h` and `NAME_data.h`.
+      program: label of an `executorch_program`.
+      runtime: label of a `cc_library` with ExecuTorch's runtime, such as an `executorch_runtime`.
+      namespace: string, the namespace of the class. Default: the name of the program.
+      max_bytes: int, the largest size of all files. Default: 16 MiB.
+      **kwargs: more attributes of the `cc_library`.
+    """
+    _library(name, program, runtime, namespace, True, max_bytes, [], kwargs)
+
+def _executorch_runtime_impl(ctx):
+    if not CC_INFO:
+        fail("this Bazel has no C++ rules of its own: link ExecuTorch's runtime in another way")
+    include = ctx.actions.declare_directory(ctx.label.name + ".include")
+    libraries = [ctx.actions.declare_file("{}.lib/{}".format(ctx.label.name, name)) for name in _LIBRARIES]
+    arguments = driver_arguments(ctx, "runtime")
+    arguments.add_all("--include", [include], expand_directories = False)
+    arguments.add_all(libraries, format_each = "--library=%s")
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [],
+        outputs = [include] + libraries,
+        mnemonic = "ExecutorchRuntime",
+        progress = "Copying ExecuTorch's runtime for",
+    )
+    toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
+    features = cc_common.configure_features(
+        cc_toolchain = toolchain,
+        ctx = ctx,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    linked = cc_common.create_linker_input(
+        libraries = depset([
+            cc_common.create_library_to_link(
+                actions = ctx.actions,
+                cc_toolchain = toolchain,
+                dynamic_library = library,
+                feature_configuration = features,
+            )
+            for library in libraries
+        ]),
+        owner = ctx.label,
+        # Kernels and backends register themselves: no symbol of the application asks for them.
+        user_link_flags = depset(["-Wl,--no-as-needed"]),
+    )
+    return [
+        DefaultInfo(files = depset(libraries), runfiles = ctx.runfiles(libraries)),
+        CC_INFO(
+            compilation_context = cc_common.create_compilation_context(
+                defines = depset(_DEFINES),
+                headers = depset([include]),
+                system_includes = depset([include.path, "{}/{}".format(include.path, _C10)]),
+            ),
+            linking_context = cc_common.create_linking_context(linker_inputs = depset([linked])),
+        ),
+    ]
+
+executorch_runtime = rule(
+    implementation = _executorch_runtime_impl,
+    doc = """ExecuTorch's C++ runtime from the wheel of the toolchain: headers, portable, optimized and quantized kernels, and
+XNNPACK, for Linux machines of the toolchain's architecture. It is what Python runs, so both give the same bytes.
+
+An application for a phone builds ExecuTorch itself, with the kernels that `executorch_selected_ops` lists.
+""",
+    attrs = {
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    provides = [CC_INFO] if CC_INFO else [],
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)

@@ -1,0 +1,111 @@
+"""The rules executorch_selected_ops and executorch_kernels_test: the kernels that programs need."""
+
+load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":driver.bzl", "driver_arguments", "run_driver")
+
+def _list_kernels(ctx):
+    """Declares ExecutorchSelectedOps, which fails if a program needs a kernel that is not there.
+
+    Args:
+      ctx: the context of the rule.
+
+    Returns:
+      File: `NAME.yaml`, in the form of `selected_operators.yaml`.
+    """
+    output = ctx.actions.declare_file(ctx.label.name + ".yaml")
+    programs = [program[ExecutorchProgramInfo].pte for program in ctx.attr.programs]
+    lines = [program[ExecutorchExportInfo].lines for program in ctx.attr.programs]
+    arguments = driver_arguments(ctx, "selected-ops")
+    arguments.add_all(programs)
+    arguments.add_all(lines, format_each = "--lines=%s")
+    arguments.add_all(ctx.files.kernels, format_each = "--kernels=%s")
+    if ctx.attr.runtime:
+        arguments.add("--runtime")
+    arguments.add(output, format = "--out=%s")
+    run_driver(
+        ctx,
+        arguments,
+        inputs = programs + lines + ctx.files.kernels,
+        outputs = [output],
+        mnemonic = "ExecutorchSelectedOps",
+        progress = "Listing kernels of",
+    )
+    return output
+
+_ATTRS = {
+    "kernels": attr.label_list(
+        doc = "The kernels that the application has: files of the form `selected_operators.yaml` or `functions.yaml`. The " +
+              "build fails if a program needs a kernel, or a kernel for a dtype, that none of them has. It names the " +
+              "operator, the methods and the lines of the model.",
+        allow_files = [".yaml", ".yml"],
+    ),
+    "programs": attr.label_list(
+        doc = "The programs (`executorch_program`).",
+        allow_empty = False,
+        mandatory = True,
+        providers = [[ExecutorchProgramInfo, ExecutorchExportInfo]],
+    ),
+    "runtime": attr.bool(
+        doc = "The application also has the kernels of the runtime in the wheel of ExecuTorch. Without `kernels`, " +
+              "the build fails if that runtime lacks a kernel.",
+    ),
+}
+
+def _executorch_selected_ops_impl(ctx):
+    return [DefaultInfo(files = depset([_list_kernels(ctx)]))]
+
+executorch_selected_ops = rule(
+    implementation = _executorch_selected_ops_impl,
+    doc = """Lists the operators and dtypes that programs need, as `NAME.yaml`, which ExecuTorch's selective build reads.
+
+```starlark
+load(
+    "@rules_executorch//rules:defs.bzl",
+    "executorch_kernels_test",
+    "executorch_program",
+    "executorch_selected_ops",
+)
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+)
+
+executorch_selected_ops(
+    name = "selected_operators",
+    programs = [":net"],  # all programs of one application
+)
+
+executorch_kernels_test(
+    name = "kernels_test",
+    kernels = ["functions.yaml"],  # what the application links
+    programs = [":net"],
+)
+```
+""",
+    attrs = _ATTRS,
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)
+
+def _executorch_kernels_test_impl(ctx):
+    if not ctx.files.kernels and not ctx.attr.runtime:
+        fail("name files in `kernels`, or write `runtime = True`", attr = "kernels")
+    needed = _list_kernels(ctx)
+    script = ctx.actions.declare_file(ctx.label.name + ".sh")
+
+    # The build has made the check. The test passes if the build does.
+    ctx.actions.write(script, "#!/bin/sh\nexit 0\n", is_executable = True)
+    return [DefaultInfo(executable = script, runfiles = ctx.runfiles([needed]))]
+
+executorch_kernels_test = rule(
+    implementation = _executorch_kernels_test_impl,
+    doc = """Checks that an application has each kernel that its programs need.
+
+If a kernel is missing, the target does not build. The check takes less than a second and does not run the program.
+""",
+    attrs = _ATTRS,
+    test = True,
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)

@@ -1,0 +1,1 @@
+"""C++ for applications: typed wrappers of programs, and programs as arrays."""

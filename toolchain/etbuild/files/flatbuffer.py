@@ -1,0 +1,103 @@
+"""Reads flatbuffers as tables of numbered fields, without PyTorch, and stops at a hostile one.
+
+ExecuTorch's own classes for its schemas import PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flatbuffers.number_types import Int32Flags
+from flatbuffers.table import Table
+
+from etbuild.patching import replaced
+
+_READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
+
+
+@contextmanager
+def read_once(size: int) -> Iterator[None]:
+    """Inside, reading a flatbuffer of `size` bytes raises ValueError if it expands to much more than that.
+
+    Many places of a flatbuffer may point to one part, and each reads the part again: a few kB could expand to
+    terabytes.
+    """
+    left = _READS * size
+    length_of, string_of = Table.VectorLen, Table.String
+
+    def count(number: int) -> None:
+        nonlocal left
+        left -= number + 1
+        if left < 0:
+            raise ValueError("it stands for much more than its bytes")
+
+    def vector_length(table: Table, offset: int) -> int:
+        number: int = length_of(table, offset)
+        count(number)
+        return number
+
+    def string(table: Table, offset: int) -> bytes:
+        text: bytes = string_of(table, offset)
+        count(len(text))
+        return text
+
+    with replaced(Table, "VectorLen", vector_length), replaced(Table, "String", string):
+        yield
+
+
+def root(data: bytes) -> Table:
+    """The table that a flatbuffer begins with."""
+    return Table(data, int.from_bytes(data[:4], "little"))
+
+
+def slot(field: int) -> int:
+    """The place of a field in a table of offsets. Fields count from 0, in the order of the schema."""
+    return 4 + 2 * field  # the table of offsets begins with its own size and the size of the fields
+
+
+def number(table: Table, field: int, kind: type) -> int:
+    """A number; 0 if it is missing. `kind` is one of `flatbuffers.number_types`."""
+    return int(table.GetSlot(slot(field), 0, kind))
+
+
+def tables(table: Table, field: int) -> Iterator[Table]:
+    """The tables of a vector."""
+    place = table.Offset(slot(field))
+    if place:
+        start = table.Vector(place)
+        for index in range(table.VectorLen(place)):
+            yield Table(table.Bytes, table.Indirect(start + 4 * index))
+
+
+def numbers(table: Table, field: int) -> list[int]:
+    """The numbers of a vector of 32-bit integers."""
+    place = table.Offset(slot(field))
+    if not place:
+        return []
+    start = table.Vector(place)
+    return [int(table.Get(Int32Flags, start + 4 * index)) for index in range(table.VectorLen(place))]
+
+
+def text(table: Table, field: int) -> str:
+    """A string; empty if it is missing."""
+    place = table.Offset(slot(field))
+    return table.String(table.Pos + place).decode() if place else ""
+
+
+def union(table: Table, field: int) -> tuple[int, Table]:
+    """A union: the number of its type, from 1 in the order of the schema, and its table.
+
+    Args:
+        table: The table that has it.
+        field: The number of the field with the type. The field with the value is the next one.
+
+    Raises:
+        ValueError: It has no value.
+    """
+    kind, place = table.Offset(slot(field)), table.Offset(slot(field + 1))
+    if not kind or not place:
+        raise ValueError("a value is missing")
+    value = Table(table.Bytes, 0)
+    table.Union(value, place)
+    return int(table.Bytes[table.Pos + kind]), value

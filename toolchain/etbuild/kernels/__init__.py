@@ -1,0 +1,1 @@
+"""The kernels that programs need, for applications that link only these."""
