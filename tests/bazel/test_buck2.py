@@ -21,7 +21,9 @@ def by_bazel(workspace: Workspace, targets: str) -> Actions:
     found: Actions = {}
     for action in queried["actions"]:
         words = [re.sub(r"bazel-out/[^/]+/bin/", "OUT/", word) for word in action["arguments"][1:]]
-        words = [re.sub(r"/[^/=]+\.unchecked(?=/|$)", "", word) for word in words]  # Bazel 4 copies what passed its checks
+        words = [
+            re.sub(r"/[^/=]+\.unchecked(?=/|$)", "", word) for word in words
+        ]  # Bazel 4 copies what passed its checks
         found.setdefault((labels[action["targetId"]].removeprefix("@"), words[0]), []).append(words)
     return {key: sorted(words) for key, words in found.items()}
 
@@ -34,7 +36,11 @@ def by_buck2(directory: Path) -> Actions:
     other = [each.parent for each in directory.rglob("WORKSPACE") if each.parent != directory]
     for file in sorted(directory.rglob("BUILD")):
         package = str(file.parent.relative_to(directory))
-        if not any(file.is_relative_to(each) for each in other) and package not in (".", "rules", "rules/private", "toolchain") and not package.startswith("tests"):
+        if (
+            not any(file.is_relative_to(each) for each in other)
+            and package not in (".", "rules", "rules/private", "toolchain")
+            and not package.startswith("tests")
+        ):
             buck.build_file(file, package)
     found: Actions = {}
     for action in buck.analyze()["actions"]:

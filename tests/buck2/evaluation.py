@@ -156,7 +156,12 @@ class Buck2:
     def _glob(self, include: list[str], exclude: list[str] | None = None, allow_empty: bool = True) -> list[str]:
         directory = self.directory
         return sorted(
-            {str(each.relative_to(directory)) for pattern in include for each in directory.glob(pattern) if each.is_file()}
+            {
+                str(each.relative_to(directory))
+                for pattern in include
+                for each in directory.glob(pattern)
+                if each.is_file()
+            }
         )
 
     def build_file(self, file: Path, package: str, cell: str = "root") -> None:
@@ -168,7 +173,9 @@ class Buck2:
         starlark.eval(module, self._parsed(str(file), text), self.globals, self._loader(str(file)))
 
     def _exports_files(self, names: list[str]) -> None:
-        self.targets += [{**self.place, "rule": 1, "name": name, "given": {"name": name, "src": name}} for name in names]
+        self.targets += [
+            {**self.place, "rule": 1, "name": name, "given": {"name": name, "src": name}} for name in names
+        ]
 
     def analyze(self) -> dict[str, Any]:
         """Runs the rules of all targets, each after those that it depends on.
@@ -178,12 +185,15 @@ class Buck2:
         """
         names = {path: re.findall(r"^([a-z]\w+) = rule\(", self.text(path), re.MULTILINE) for path in self.loaded}
         loads = "\n".join(
-            f"load(\"//{path.rpartition('/')[0]}:{path.rpartition('/')[2]}\", {', '.join(map(json.dumps, each))})"
+            f'load("//{path.rpartition("/")[0]}:{path.rpartition("/")[2]}", {", ".join(map(json.dumps, each))})'
             for path, each in names.items()
             if each
         )
         rules = ", ".join(name for each in names.values() for name in each)
-        targets = [{**each, "attributes": {k: v for k, v in each["given"].items() if k not in ("name", "visibility")}} for each in self._ordered()]
+        targets = [
+            {**each, "attributes": {k: v for k, v in each["given"].items() if k not in ("name", "visibility")}}
+            for each in self._ordered()
+        ]
         module = starlark.Module()
         module["TARGETS"] = targets
         ast = starlark.parse("analysis", _ANALYSIS.format(loads=loads, rules=rules), _dialect())
@@ -205,7 +215,11 @@ class Buck2:
                     where = f"{target['cell']}//{target['package']}{where}"
                 elif where.startswith("//"):
                     where = target["cell"] + where
-                if where != label and target["cell"] != "rules_executorch" and not (target["cell"] == "toolchains" and where == _DEFAULTS[0]):
+                if (
+                    where != label
+                    and target["cell"] != "rules_executorch"
+                    and not (target["cell"] == "toolchains" and where == _DEFAULTS[0])
+                ):
                     visit(where)
             done[label] = target
 

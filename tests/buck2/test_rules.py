@@ -26,7 +26,9 @@ executorch_toolchain(name = "executorch", driver = ":etbuild", weight = 2, worke
 WITHOUT_BUCK2 = "no `buck2` on PATH: the rules were only evaluated by its interpreter"
 
 
-def evaluate(files: dict[str, Path], edits: dict[str, tuple[str, str]] | None = None, toolchain: Path | None = None) -> Any:
+def evaluate(
+    files: dict[str, Path], edits: dict[str, tuple[str, str]] | None = None, toolchain: Path | None = None
+) -> Any:
     """Evaluates BUCK files of packages, and analyzes their targets."""
     buck = Buck2(edits or {})
     buck.build_file(REPOSITORY / "toolchain/BUCK", "toolchain", "rules_executorch")
@@ -145,7 +147,10 @@ def test_variants_share_one_export(tmp_path: Path) -> None:
         name = "net", manifest = "net.yaml", srcs = ["net.py"], variants = {"ios": {}, "int8": {"export": None}},
     )"""
     actions = package(tmp_path, text)["actions"]
-    assert [each["target"] for each in actions if each["category"] == "executorch_export"] == ["//net:net", "//net:net.int8"]
+    assert [each["target"] for each in actions if each["category"] == "executorch_export"] == [
+        "//net:net",
+        "//net:net.int8",
+    ]
     [ios] = [each for each in actions if each["target"] == "//net:net.ios" and each["category"] == "executorch_plan"]
     assert "--variant=ios" in ios["argv"]
     assert "--expect-name=net.ios" in ios["argv"]
@@ -153,8 +158,8 @@ def test_variants_share_one_export(tmp_path: Path) -> None:
 
 def test_files_of_targets_have_the_names_that_the_manifest_uses(tmp_path: Path) -> None:
     text = """executorch_library(name = "lib", srcs = ["lib.py"], import_root = ".")
-executorch_program(name = "net", manifest = "net.yaml", srcs = ["net.py"], deps = [":lib"], weights = ["w/a.safetensors"],
-                   data_as = {"batches.safetensors": "other.safetensors"}, tokenizer = ["tokenizer.json"])"""
+executorch_program(name = "net", manifest = "net.yaml", srcs = ["net.py"], deps = [":lib"],
+                   weights = ["w/a.safetensors"], data_as = {"batches.safetensors": "other.safetensors"}, tokenizer = ["tokenizer.json"])"""
     actions = package(tmp_path, text, "lib.py", "w/a.safetensors", "other.safetensors", "tokenizer.json")["actions"]
     words = {each["category"]: each["argv"] for each in actions}
     assert "--source=lib.py=net/lib.py" in words["executorch_export"]
@@ -190,12 +195,13 @@ def test_a_library_is_below_its_import_root(tmp_path: Path) -> None:
     for root in ("../x", "/x"):
         with pytest.raises(starlark.StarlarkError, match="attribute `import_root`"):
             package(tmp_path, f'executorch_library(name = "lib", srcs = ["lib.py"], import_root = "{root}")', "lib.py")
-    with pytest.raises(starlark.StarlarkError, match="net/lib.py is not below the import root 'net/sub'"):
+    with pytest.raises(starlark.StarlarkError, match=r"net/lib\.py is not below the import root 'net/sub'"):
         package(tmp_path, 'executorch_library(name = "lib", srcs = ["lib.py"], import_root = "sub")', "lib.py")
 
 
 def test_a_lockfile_is_in_the_package(tmp_path: Path) -> None:
-    text = 'executorch_program(name = "net", manifest = "net.yaml")\nexecutorch_lock(name = "u", program = ":net", lock = "a/b")'
+    text = """executorch_program(name = "net", manifest = "net.yaml")
+executorch_lock(name = "u", program = ":net", lock = "a/b")"""
     with pytest.raises(starlark.StarlarkError, match="'a/b' is not the name of a file in this package"):
         package(tmp_path, text)
 
@@ -204,8 +210,14 @@ MISTAKES = {
     "rules/buck2/driver.bzl": ("item.file.as_output() if item.file in outputs else item.file", "item.file"),
     "rules/buck2/library.bzl": ("value = sources,", "value = [],"),
     "rules/buck2/program.bzl": ("outputs = [lowered.pte] + named_data.values()", "outputs = named_data.values()"),
-    "rules/buck2/toolchain.bzl": ("driver = ctx.attrs.driver.get(RunInfo),\n            weight", "driver = None,\n            weight"),
-    "rules/buck2/providers.bzl": ('"weight": provider_field(int, default = 1)', '"weight": provider_field(str, default = "1")'),
+    "rules/buck2/toolchain.bzl": (
+        "driver = ctx.attrs.driver.get(RunInfo),\n            weight",
+        "driver = None,\n            weight",
+    ),
+    "rules/buck2/providers.bzl": (
+        '"weight": provider_field(int, default = 1)',
+        '"weight": provider_field(str, default = "1")',
+    ),
     "rules/buck2/lock.bzl": ('type = "executorch_lock",', ""),
     "rules/buck2/files.bzl": ("prefix + file.short_path", "file.basename"),
     "rules/private/common.bzl": ('_path("--positions=", positions)', '_path("--positions=", manifest)'),
@@ -224,7 +236,7 @@ def test_a_mistake_in_the_rules_is_found(path: str, example: Any) -> None:
 
 @pytest.mark.torch
 def test_the_actions_of_the_example_build_it(example: Any, tmp_path: Path) -> None:
-    """Runs each action as Buck2 does: from the root of the project, with the arguments in a file and this environment."""
+    """Runs each action as Buck2 does: in the root of the project, with the arguments in a file and this environment."""
     root = shutil.copytree(PROJECT, tmp_path / "project")
     for number, action in enumerate(example["actions"]):
         for path in action["outputs"]:
