@@ -2,7 +2,7 @@
 
 load("//rules/private:common.bzl", "below", "import_root", "unique_error")
 load(":files.bzl", "FILE", "check", "files_of", "place")
-load(":providers.bzl", "ExecutorchLibraryInfo", "EXECUTORCH_SOURCES")
+load(":providers.bzl", "EXECUTORCH_SOURCES", "ExecutorchLibraryInfo")
 
 def _executorch_library_impl(ctx: AnalysisContext) -> list[Provider]:
     root = import_root(ctx.label.package, ctx.attrs.import_root)

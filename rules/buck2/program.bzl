@@ -19,7 +19,7 @@ load(
 )
 load(":driver.bzl", "DRIVER_ATTRS", "declare", "run_driver")
 load(":files.bzl", "FILE", "check", "files_of", "named_as", "named_beside", "place")
-load(":providers.bzl", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo", "EXECUTORCH_SOURCES")
+load(":providers.bzl", "EXECUTORCH_SOURCES", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
 
 def _inputs(ctx: AnalysisContext, manifest):
     """Returns the files of a target by the names that the manifest and the sources use."""

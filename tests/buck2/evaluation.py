@@ -13,7 +13,7 @@ from typing import Any
 import starlark
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-API = Path(__file__).with_name("api.bzl")
+API = Path(__file__).with_name("api.star")
 RULES = sorted((REPOSITORY / "rules/buck2").glob("*.bzl"))
 SHARED = REPOSITORY / "rules/private/common.bzl"
 _LIBRARY = starlark.LibraryExtension
@@ -121,7 +121,7 @@ class Buck2:
     def api(self) -> starlark.FrozenModule:
         """The stub."""
         module = self._module({"record_rule": self._record_rule, "record_target": self._record_target})
-        starlark.eval(module, starlark.parse("api.bzl", API.read_text("utf-8"), _dialect()), self.globals)
+        starlark.eval(module, starlark.parse("api.star", API.read_text("utf-8"), _dialect()), self.globals)
         return module.freeze()
 
     def _parsed(self, name: str, text: str) -> starlark.AstModule:

@@ -1,4 +1,4 @@
-"""The rules for Buck2, evaluated by its interpreter with a stub of its API. See `api.bzl`."""
+"""The rules for Buck2, evaluated by its interpreter with a stub of its API. See `api.star`."""
 
 from __future__ import annotations
 

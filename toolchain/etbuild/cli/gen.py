@@ -49,9 +49,7 @@ def run(options: argparse.Namespace) -> int:
     workspaces: dict[tuple[System, Path], list[Path]] = {}
     for manifest in dict.fromkeys(manifests):
         workspaces.setdefault(_workspace(manifest.parent, options), []).append(manifest)
-    updates = [
-        each for (system, root), several in workspaces.items() for each in update.update(several, system, root)
-    ]
+    updates = [each for (system, root), several in workspaces.items() for each in update.update(several, system, root)]
     changed = False
     for each in updates:
         for note in each.notes:

@@ -18,11 +18,11 @@ from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, Inp
 
 _VERBS = (
     "init",
+    "gen",
     "validate",
     "plan",
     "build",
     "watch",
-    "gen",
     "generate",
     "explain",
     "inspect",

@@ -27,6 +27,7 @@ class Starlark:
     Attributes:
         text: The text, which edits change.
         tree: Its syntax tree.
+        begin: Where the text begins: behind a byte order mark.
     """
 
     def __init__(self, path: Path, content: bytes) -> None:
@@ -45,7 +46,7 @@ class Starlark:
 
     def _parse(self) -> None:
         body = self.text.removeprefix(_MARK)
-        self._begin = len(self.text) - len(body)
+        self.begin = len(self.text) - len(body)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # such as an unknown escape in a string
@@ -54,7 +55,7 @@ class Starlark:
             raise InputError.of(f"{self._path}:{error.lineno or 1}:{error.offset or 1}: {error.msg}") from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise InputError.of(f"{self._path}: cannot be parsed: {error}") from None
-        self._lines = [self._begin, *(match.end() + self._begin for match in _LINE_END.finditer(body))]
+        self._lines = [self.begin, *(match.end() + self.begin for match in _LINE_END.finditer(body))]
 
     def _offset(self, line: int, column: int) -> int:
         """The place of a line and of a column, which the parser counts in bytes."""
@@ -94,22 +95,22 @@ class Starlark:
         """
         if not items:
             end = self.end(inside) - 1
-            self.replace(end, end, text)
+            self.replace(end, end, text.replace("\n", f"\n{self.indent(end)}"))
         elif index == 0:
             start = self.start(items[0])
-            between = f",\n{self._indent(start)}" if self._alone_before(start) else ", "
-            self.replace(start, start, text.replace("\n", f"\n{self._indent(start)}") + between)
+            between = f",\n{self.indent(start)}" if self._alone_before(start) else ", "
+            self.replace(start, start, text.replace("\n", f"\n{self.indent(start)}") + between)
         else:
             self._insert_after(items[index - 1], text)
 
     def _insert_after(self, item: Node, text: str) -> None:
         start, end = self._range(item)
-        indent = self._indent(start)
+        indent = self.indent(start)
         text = text.replace("\n", f"\n{indent}")
         comma = self._comma(end)
-        rest = self.text[comma or end : self._line_end(comma or end)]
+        rest = self.text[comma or end : self.line_end(comma or end)]
         if comma is not None and self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", rest):
-            place = self._line_end(comma)  # a comment behind the item stays there
+            place = self.line_end(comma)  # a comment behind the item stays there
             self.replace(place, place, f"\n{indent}{text},")
         else:
             self.replace(end, end, (f",\n{indent}" if self._alone_before(start) else ", ") + text)
@@ -119,10 +120,10 @@ class Starlark:
         start, end = self._range(items[index])
         comma = self._comma(end)
         after = comma or end
-        line_end = self._line_end(after)
+        line_end = self.line_end(after)
         if self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", self.text[after:line_end]):
             newline = _LINE_END.match(self.text, line_end)
-            self.replace(self._line_start(start), newline.end() if newline else line_end, "")
+            self.replace(self.line_start(start), newline.end() if newline else line_end, "")
         elif index + 1 < len(items):
             following = self._range(items[index + 1])[0]
             self.replace(start, after if "#" in self.text[after:following] else following, "")
@@ -141,21 +142,28 @@ class Starlark:
         match = re.compile(r"(?:\s|#[^\r\n]*)*,").match(self.text, place)
         return match.end() if match else None
 
-    def _line_start(self, place: int) -> int:
+    def line_start(self, place: int) -> int:
+        """Where the line of a place begins."""
         return max(start for start in self._lines if start <= place)
 
-    def _line_end(self, place: int) -> int:
+    def line_end(self, place: int) -> int:
+        """Where the line of a place ends."""
         match = _LINE_END.search(self.text, place)
         return match.start() if match else len(self.text)
 
     def _alone_before(self, place: int) -> bool:
         """Whether only spaces precede a place in its line."""
-        return not self.text[self._line_start(place) : place].strip()
+        return not self.text[self.line_start(place) : place].strip()
 
-    def _indent(self, place: int) -> str:
-        match = re.compile(r"[ \t]*").match(self.text, self._line_start(place))
+    def indent(self, place: int) -> str:
+        """The spaces at the beginning of a place's line."""
+        match = re.compile(r"[ \t]*").match(self.text, self.line_start(place))
         assert match
         return match.group()
+
+    def source(self, node: ast.stmt | Node) -> str:
+        """The text of a node."""
+        return self.text[self.start(node) : self.end(node)]
 
     # --- what is in the file
 
@@ -226,27 +234,25 @@ def items(node: ast.expr) -> list[ast.expr]:
     return node.elts
 
 
-def written(value: object, inline: bool = False) -> str:
-    """A value as buildifier writes it: a list with two or more items has a line for each.
+def written(value: object) -> str:
+    """A value as buildifier writes it: a list or a dictionary with two or more items has a line for each.
 
     Args:
         value: None, a string, a list, or a dictionary.
-        inline: Whether to write a list in one line, as inside a dictionary of variants.
     """
     if value is None:
         return "None"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        each = [f"{written(key)}: {written(item, inline=True)}" for key, item in value.items()]
-        many = len(each) > 0
-        opening, closing = "{", "}"
-    else:
-        assert isinstance(value, list)
-        each = [written(item) for item in value]
-        many = len(each) > 1
-        opening, closing = "[", "]"
-    if inline or not many:
-        return opening + ", ".join(each) + closing
-    lines = [f"{INDENT}{item},".replace("\n", f"\n{INDENT}") for item in each]
-    return "\n".join([opening, *lines, closing])
+        return lines([f"{written(key)}: {written(item)}" for key, item in value.items()], "{", "}")
+    assert isinstance(value, list)
+    return lines([written(item) for item in value], "[", "]")
+
+
+def lines(each: list[str], opening: str, closing: str) -> str:
+    """Items between brackets: in one line if there is one item, else with a line for each."""
+    if len(each) < 2:
+        return opening + "".join(each) + closing
+    indented = [f"{INDENT}{item},".replace("\n", f"\n{INDENT}") for item in each]
+    return "\n".join([opening, *indented, closing])

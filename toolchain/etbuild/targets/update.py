@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from etbuild.errors import InputError
 from etbuild.manifest import variants, yaml_document
 from etbuild.targets import wanted as wanted_of
-from etbuild.targets.starlark import INDENT, Starlark, argument, called, entries, items, text, texts, written
+from etbuild.targets.starlark import INDENT, Starlark, argument, called, entries, items, lines, text, texts, written
 from etbuild.targets.wanted import FILES, Wanted
 
 _REQUIRED = ("named_data", "sharded_named_data")
@@ -94,7 +95,7 @@ def _package(manifest: Path, system: System, root: Path) -> Path:
         path = system.build_file(directory)
         if system.build_file(manifest.parent) is None and path is not None:
             file = Starlark(path, path.read_bytes())
-            name = manifest.resolve().relative_to(directory).as_posix()
+            name = _resolved(manifest).relative_to(directory).as_posix()
             if any(_file_of(call, "") == name for call in file.calls()):
                 return directory
     return manifest.parent.resolve()
@@ -138,7 +139,7 @@ class _Package:
 
     def take(self, manifest: Path) -> None:
         """Updates the targets of a manifest, or adds one."""
-        name = manifest.resolve().relative_to(self.path.parent).as_posix()
+        name = _resolved(manifest).relative_to(self.path.parent).as_posix()
         found = [index for index, call in enumerate(self.file.calls()) if _file_of(call, self.package) == name]
         for index in found:
             self._update(index, manifest)
@@ -146,7 +147,9 @@ class _Package:
             return
         computed = [call for call in self.file.calls() if _file_of(call, self.package) is None]
         if computed:
-            self._note(computed[0], "`manifest` is computed; manifests of this package that have no other target get none")
+            self._note(
+                computed[0], "`manifest` is computed; manifests of this package that have no other target get none"
+            )
         else:
             self._add(manifest, name)
 
@@ -211,7 +214,7 @@ class _Package:
                 if values and attribute in _REQUIRED:
                     self._set(index, attribute, values)
             elif attribute in _REQUIRED or texts(keyword.value) != []:  # an empty list of methods is a decision
-                self._change(keyword, lambda index=index, a=attribute: _value(self._call(index), a), values)
+                self._change(keyword, partial(self._argument, index, attribute), values)
 
     def _set_files(self, index: int, base: Wanted, manifest: Path) -> None:
         """Lists the files that the manifest names, and no others of this package where a build allows no others."""
@@ -237,7 +240,7 @@ class _Package:
             if keyword is None and missing:
                 self._set(index, attribute, sorted(missing))
             elif keyword is not None and (missing or keep != has):
-                self._change(keyword, lambda index=index, a=attribute: _value(self._call(index), a), [*keep, *missing])
+                self._change(keyword, partial(self._argument, index, attribute), [*keep, *missing])
 
     def _set_variants(self, index: int, base: Wanted, manifest: Path, settings: Mapping[str, str]) -> None:
         keyword = argument(self._call(index), "variants")
@@ -257,9 +260,12 @@ class _Package:
         """Writes what the target of a variant says that differs from the program without one."""
 
         def attributes() -> ast.expr:
-            found = entries(_value(self._call(index), "variants"))
+            found = entries(self._argument(index, "variants"))
             assert found is not None
             return found[variant]
+
+        def own_value(attribute: str) -> ast.expr:
+            return (entries(attributes()) or {})[attribute]
 
         for attribute in (*_REQUIRED, *_OPTIONAL):
             given = entries(attributes()) or {}
@@ -267,7 +273,7 @@ class _Package:
             listed = attribute in _REQUIRED or argument(self._call(index), attribute) is not None
             if attribute in given:
                 if attribute in _REQUIRED or texts(given[attribute]) != []:
-                    self._change(given[attribute], lambda a=attribute: (entries(attributes()) or {})[a], values)
+                    self._change(given[attribute], partial(own_value, attribute), values)
             elif listed and values != base.lists[attribute]:
                 self._add_entry(attributes(), attribute, values)
         for attribute in FILES:
@@ -281,12 +287,22 @@ class _Package:
             self._add_entry(attributes(), "export", None)
 
     def _add_entry(self, node: ast.expr, key: str, value: object) -> None:
-        entry = f"{written(key)}: {written(value, inline=True)}"
+        entry = f"{written(key)}: {written(value)}"
         there = items(node)
+        if there and _in_one_line(self.file, node):
+            known = {name: self.file.source(item) for name, item in (entries(node) or {}).items()}
+            each = [entry if name == key else f"{written(name)}: {known[name]}" for name in sorted([*known, key])]
+            self._rewrite(node, lines(each, "{", "}"))
+            return
         after = sum((text(each) or "") < key for each in there)
         self.file.insert(there, after, node, entry)
 
     # --- edits
+
+    def _argument(self, index: int, name: str) -> ast.expr:
+        keyword = argument(self._call(index), name)
+        assert keyword is not None
+        return keyword.value
 
     def _change(self, place: ast.expr | ast.keyword, node: Callable[[], ast.expr], values: list[str]) -> None:
         """Makes a list hold these values. `node` finds it again after each edit."""
@@ -296,8 +312,8 @@ class _Package:
             self._note(place, f"{what} is computed; it is left alone")
             return
         new = [value for value in values if value not in has]
-        if len(has) < 2 and new and len(has) + len(new) > 1 and _plain_list(self.file, node()):
-            self._rewrite(node(), sorted([*(each for each in has if each in values), *new]))
+        if len(has) < 2 and new and len(has) + len(new) > 1 and _in_one_line(self.file, node()):
+            self._rewrite(node(), written(sorted([*(each for each in has if each in values), *new])))
             return
         for value in [each for each in has if each not in values]:
             self.file.remove(items(node()), (texts(node()) or []).index(value))
@@ -307,10 +323,10 @@ class _Package:
             after = sum(each < value for each in there) if ordered else len(there)
             self.file.insert(items(node()), after, node(), written(value))
 
-    def _rewrite(self, node: ast.expr, values: list[str]) -> None:
-        """Writes a list without comments anew."""
-        indent = self.file._indent(self.file.start(node))
-        self.file.replace(self.file.start(node), self.file.end(node), written(values).replace("\n", f"\n{indent}"))
+    def _rewrite(self, node: ast.expr, content: str) -> None:
+        """Writes a list or a dictionary without comments anew."""
+        indent = self.file.indent(self.file.start(node))
+        self.file.replace(self.file.start(node), self.file.end(node), content.replace("\n", f"\n{indent}"))
 
     def _set(self, index: int, attribute: str, value: object) -> None:
         """Adds an argument to a call."""
@@ -347,12 +363,12 @@ class _Package:
         }
         other = {each: wanted_of.load(manifest, each, {}) for each in names_of_variants(manifest)}
         if other:
-            attributes["variants"] = {each: self._differing(base, own, manifest) for each, own in other.items()}
+            attributes["variants"] = {each: self._differing(base, own, manifest) for each, own in sorted(other.items())}
         rule = "executorch_programs" if other else "executorch_program"
         ordered = sorted((key for key in attributes if attributes[key]), key=lambda key: (_LAST.get(key, 2), key))
         local = next((local for local, known in self._rules().items() if known == rule), None)
-        lines = [f"name = {written(base.name)}", *(f"{key} = {written(attributes[key])}" for key in ordered)]
-        body = "".join(f"{INDENT}{line},\n".replace("\n", f"\n{INDENT}").removesuffix(INDENT) for line in lines)
+        written_lines = [f"name = {written(base.name)}", *(f"{key} = {written(attributes[key])}" for key in ordered)]
+        body = "".join(f"{INDENT}{line},\n".replace("\n", f"\n{INDENT}").removesuffix(INDENT) for line in written_lines)
         self._append(f"{local or rule}(\n{body})\n")
         if local is None:
             self._load(rule)
@@ -390,7 +406,7 @@ class _Package:
         loads = [call for call, _, _ in self.file.loads()]
         line = f"load({written(self.system.label)}, {written(rule)})\n"
         if loads:
-            place = self.file._line_end(self.file.end(loads[-1]))
+            place = self.file.line_end(self.file.end(loads[-1]))
             self.file.replace(place, place, "\n" + line.rstrip("\n"))
             return
         place = self._top()
@@ -401,14 +417,14 @@ class _Package:
         body = self.file.tree.body
         if body and isinstance(body[0], ast.Expr) and text(body[0].value) is not None and len(body) > 1:
             body = body[1:]  # the documentation of the file
-        place = self.file._line_start(self.file.start(body[0]))
+        place = self.file.line_start(self.file.start(body[0]))
         before = self.file.text[:place]
         if before.rstrip(" \t").endswith(("\n\n", "\r\n\r\n")) or not before.strip("\ufeff"):
             return place
-        lines = before.splitlines(keepends=True)
-        while lines and lines[-1].lstrip().startswith("#"):
-            place -= len(lines.pop())
-        return place or self.file._begin
+        above = before.splitlines(keepends=True)
+        while above and above[-1].lstrip().startswith("#"):
+            place -= len(above.pop())
+        return place or self.file.begin
 
 
 def names_of_variants(manifest: Path) -> list[str]:
@@ -433,14 +449,14 @@ def manifests_in(directory: Path) -> list[Path]:
     return found
 
 
-def _value(call: ast.Call, name: str) -> ast.expr:
-    keyword = argument(call, name)
-    assert keyword is not None
-    return keyword.value
-
-
 def _is_label(name: str) -> bool:
-    return name.startswith((":", "//", "@"))
+    """Whether an item of a list of files is a target of a rule, or in another package."""
+    return name.startswith((":", "//", "@")) or not PurePosixPath(name).suffix
+
+
+def _resolved(manifest: Path) -> Path:
+    """The path of a manifest by its real directory. The manifest itself may be a link."""
+    return manifest.parent.resolve() / manifest.name
 
 
 def _plain(label: str) -> str:
@@ -451,6 +467,6 @@ def _is_directory(manifest: Path) -> Callable[[str], bool]:
     return lambda name: (manifest.parent / name).is_dir()
 
 
-def _plain_list(file: Starlark, node: ast.expr) -> bool:
-    """Whether a list has no comments and stands in one line."""
-    return "\n" not in file.text[file.start(node) : file.end(node)]
+def _in_one_line(file: Starlark, node: ast.expr) -> bool:
+    """Whether a list or a dictionary stands in one line, without comments."""
+    return "\n" not in file.source(node)
