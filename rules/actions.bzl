@@ -96,7 +96,7 @@ def _arguments(ctx, items):
     return arguments
 
 def _check(error):
-    """Fails if there is an error: an attribute and what is wrong with it."""
+    """Fails if there is an error: an attribute and the problem with it."""
     if error:
         fail(error[1], attr = error[0])
 

@@ -167,7 +167,7 @@ class Buck2:
     def build_file(self, file: Path, package: str, cell: str = "root") -> None:
         """Evaluates a BUCK file, or a BUILD file that uses only what both build systems have."""
         self.place, self.directory = {"package": package, "cell": cell}, file.parent
-        functions = {"glob": self._glob, "exports_files": self._exports_files}
+        functions: dict[str, Callable[..., Any]] = {"glob": self._glob, "exports_files": self._exports_files}
         module = self._module({**functions, **dict.fromkeys(_ONLY_BAZEL, lambda *given, **more: None)})
         text = re.sub(f'"({"|".join(_ONLY_BAZEL)})",?|\\btags = \\[[^]]*\\],', "", file.read_text("utf-8"))
         starlark.eval(module, self._parsed(str(file), text), self.globals, self._loader(str(file)))

@@ -159,7 +159,8 @@ def test_variants_share_one_export(tmp_path: Path) -> None:
 def test_files_of_targets_have_the_names_that_the_manifest_uses(tmp_path: Path) -> None:
     text = """executorch_library(name = "lib", srcs = ["lib.py"], import_root = ".")
 executorch_program(name = "net", manifest = "net.yaml", srcs = ["net.py"], deps = [":lib"],
-                   weights = ["w/a.safetensors"], data_as = {"batches.safetensors": "other.safetensors"}, tokenizer = ["tokenizer.json"])"""
+                   weights = ["w/a.safetensors"], data_as = {"batches.safetensors": "other.safetensors"},
+                   tokenizer = ["tokenizer.json"])"""
     actions = package(tmp_path, text, "lib.py", "w/a.safetensors", "other.safetensors", "tokenizer.json")["actions"]
     words = {each["category"]: each["argv"] for each in actions}
     assert "--source=lib.py=net/lib.py" in words["executorch_export"]

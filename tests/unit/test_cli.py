@@ -121,7 +121,19 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
         main.main(["--help"])
     listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
     verbs = ["init", "gen", "validate", "plan", "build", "watch", "generate", "explain", "inspect", "diff", "lock"]
-    verbs += ["cache", "package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected", "ci-summary"]
+    verbs += [
+        "cache",
+        "package",
+        "push",
+        "pull",
+        "verify",
+        "delta",
+        "apply",
+        "history",
+        "sbom",
+        "affected",
+        "ci-summary",
+    ]
     assert listed == verbs
 
 

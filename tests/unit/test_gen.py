@@ -80,8 +80,7 @@ def test_a_manifest_without_a_target_gets_one(package: Path, before: str | None)
 def test_a_new_target_follows_what_is_there(package: Path) -> None:
     before = '# Of the team.\n\nload("//tools:a.bzl", "a")\n\na(name = "x")  # no line end'
     assert generated(package, before) == (
-        '# Of the team.\n\nload("//tools:a.bzl", "a")\nload("@rules_executorch//rules:defs.bzl", "executorch_program")\n\n'
-        'a(name = "x")  # no line end\n\n' + NEW
+        f'# Of the team.\n\nload("//tools:a.bzl", "a")\n{LOAD}a(name = "x")  # no line end\n\n' + NEW
     )
 
 
@@ -212,14 +211,29 @@ def test_a_rule_can_be_loaded_under_another_name_and_from_elsewhere(package: Pat
 
 def test_several_targets_of_one_manifest_are_updated(package: Path) -> None:
     (package / "net.yaml").write_text(MANIFEST + VARIANTS)
-    small = 'executorch_program(\n    name = "small",\n    manifest = "net.yaml",\n    {}variant = "int8",\n)\n'
-    after = generated(
-        package, LOAD + NEW.replace('["body"]', '["old"]') + "\n" + small.format('methods = ["prefill"],\n    ')
-    )
-    assert after == LOAD + NEW + "\n" + small.format(
-        'data = ["net.safetensors"],\n    manifest_name = "net",\n    methods = ["decode"],\n    named_data = ["body"],\n    '
-    ).replace('    data = ["net.safetensors"],\n    manifest_name', "    manifest_name").replace(
-        '    manifest = "net.yaml"', '    data = ["net.safetensors"],\n    manifest = "net.yaml"'
+    small = """
+executorch_program(
+    name = "small",
+    manifest = "net.yaml",
+    methods = ["prefill"],
+    variant = "int8",
+)
+"""
+    assert (
+        generated(package, LOAD + NEW.replace('["body"]', '["old"]') + small)
+        == LOAD
+        + NEW
+        + """
+executorch_program(
+    name = "small",
+    data = ["net.safetensors"],
+    manifest = "net.yaml",
+    manifest_name = "net",
+    methods = ["decode"],
+    named_data = ["body"],
+    variant = "int8",
+)
+"""
     )
 
 
@@ -257,9 +271,8 @@ def test_variants_of_a_target_get_what_differs_and_no_more(package: Path, capsys
 
 
 def test_parameters_of_a_target_are_taken(package: Path) -> None:
-    text = MANIFEST.replace(
-        "name: net\n", "name: {parameter: name}\nparameters: {name: {type: string, default: net}}\n", 1
-    )
+    parameters = "parameters: {name: {type: string, default: net}}"
+    text = MANIFEST.replace("name: net\n", f"name: {{parameter: name}}\n{parameters}\n", 1)
     (package / "net.yaml").write_text(text)
     before = LOAD + NEW.replace('"net",', '"other",').replace(
         "    weights", '    parameters = {"name": "other"},\n    weights'
@@ -293,7 +306,8 @@ def test_a_manifest_can_be_a_link(package: Path) -> None:
 
 
 def test_buck2_has_files_and_rules_of_its_own(package: Path) -> None:
-    after = generated(package, None, "--buck2", name="BUCK") if (package.parent / ".buckconfig").touch() is None else ""
+    (package.parent / ".buckconfig").touch()
+    after = generated(package, None, "--buck2", name="BUCK")
     assert after == LOAD.replace("rules:", "rules/buck2:") + NEW
     assert not (package / "BUILD").exists()
 

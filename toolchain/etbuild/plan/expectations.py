@@ -67,7 +67,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
 
 def _edit(attribute: str, value: str) -> str:
-    """What mends a target."""
+    """What to change in a target."""
     other = "" if attribute == "name" else " (`etbuild gen` does it)"
     return f"write `{attribute} = {value}` into the BUILD file{other}"
 

@@ -27,7 +27,7 @@ class System:
         build_files: The names of its files for packages; the first that exists counts.
         new: The name of a new one.
         label: Where the rules are.
-        roots: Files of which one is in the root of a workspace.
+        roots: The root of a workspace has one of these files.
     """
 
     build_files: tuple[str, ...]

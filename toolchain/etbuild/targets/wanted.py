@@ -81,7 +81,7 @@ def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
             try:
                 shards = set(json.loads((directory / name).read_bytes())["weight_map"].values())
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                continue  # the build says what is wrong with it
+                continue  # the build names the error
             found += [str(PurePosixPath(name).parent / shard) for shard in shards if isinstance(shard, str)]
     return found
 
