@@ -207,6 +207,16 @@ executorch_lock(name = "u", program = ":net", lock = "a/b")"""
         package(tmp_path, text)
 
 
+def test_the_attributes_are_those_of_the_rule_for_bazel() -> None:
+    bazel = re.findall(
+        r'^    "(\w+)": attr\.', (REPOSITORY / "rules/private/program.bzl").read_text("utf-8"), re.MULTILINE
+    )
+    buck2 = re.findall(
+        r'^            "(\w+)": ', (REPOSITORY / "rules/buck2/program.bzl").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(bazel) - {"configuration", "_allowlist_function_transition"} == set(buck2)
+
+
 MISTAKES = {
     "rules/buck2/driver.bzl": ("item.file.as_output() if item.file in outputs else item.file", "item.file"),
     "rules/buck2/library.bzl": ("value = sources,", "value = [],"),
