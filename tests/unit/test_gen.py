@@ -146,11 +146,17 @@ def test_arguments_are_added_where_buildifier_puts_them(package: Path) -> None:
 
 
 def test_a_target_in_one_line_stays_in_one_line(package: Path) -> None:
-    before = LOAD + 'executorch_program(name = "net", manifest = "net.yaml", **COMMON)\n'
+    before = LOAD + 'executorch_program(name = "net", manifest = "net.yaml")\n'
     assert generated(package, before) == LOAD + (
         'executorch_program(name = "net", manifest = "net.yaml", named_data = ["body"], '
-        'weights = ["net.safetensors"], **COMMON)\n'
+        'weights = ["net.safetensors"])\n'
     )
+
+
+def test_an_argument_that_a_dictionary_may_have_is_not_added(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = LOAD + 'executorch_program(name = "net", manifest = "net.yaml", methods = ["old"], **COMMON)\n'
+    assert generated(package, before) == before.replace('["old"]', '[\n    "decode",\n    "prefill",\n]')
+    assert 'the target has no `named_data` itself; `**` may have it: ["body"]' in capsys.readouterr().err
 
 
 def test_line_ends_and_byte_order_marks_are_kept(package: Path) -> None:

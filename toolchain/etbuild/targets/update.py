@@ -329,8 +329,13 @@ class _Package:
         self.file.replace(self.file.start(node), self.file.end(node), content.replace("\n", f"\n{indent}"))
 
     def _set(self, index: int, attribute: str, value: object) -> None:
-        """Adds an argument to a call."""
+        """Adds an argument to a call, unless `**` may have it."""
         call = self._call(index)
+        if any(each.arg is None for each in call.keywords):
+            self._note(
+                call, f"the target has no `{attribute}` itself; `**` may have it: {' '.join(written(value).split())}"
+            )
+            return
         keywords = [each for each in call.keywords if each.arg is not None]
         rank = (_LAST.get(attribute, 2), attribute)
         after = sum((_LAST.get(each.arg or "", 2), each.arg or "") < rank for each in keywords)
