@@ -36,9 +36,23 @@ program_plan = rule(
 """
 
 load("//rules:providers.bzl", "ExecutorchExportInfo")
+load(
+    "//rules/private:common.bzl",
+    "export_arguments",
+    "export_error",
+    "inputs_error",
+    "lists_error",
+    "lower_arguments",
+    "lower_method_arguments",
+    "name_with_variant",
+    "parameters_error",
+    "plan_arguments",
+    "report_arguments",
+    "reproduce_arguments",
+)
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
-load("//rules/private:names.bzl", "check_names", "check_tags", "check_unique", "named_as", "named_beside", "repository_path")
+load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
@@ -54,8 +68,37 @@ def program_name(ctx, variant = ""):
     Returns:
       string: the name of the target. For a variant, `NAME.VARIANT`; the target can be called `NAME` or `NAME.VARIANT`.
     """
-    name = ctx.label.name
-    return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
+    return name_with_variant(ctx.label.name, variant)
+
+def _directory(file):
+    return file.dirname
+
+def _source_argument(source):
+    return "--source={}={}".format(source.name, source.file.path)
+
+def _data_argument(data):
+    return "--data={}={}".format(data.name, data.file.path)
+
+_NAMED = {"--data": _data_argument, "--source": _source_argument}
+
+def _arguments(ctx, items):
+    """Returns the Args of arguments that common.bzl made."""
+    arguments = driver_arguments(ctx, items[0])
+    for item in items[1:]:
+        if type(item) == "string":
+            arguments.add(item)
+        elif hasattr(item, "named"):
+            arguments.add_all(item.named, map_each = _NAMED[item.option])
+        elif item.parent:
+            arguments.add_all([item.file], map_each = _directory, expand_directories = False)
+        else:
+            arguments.add_all([item.file], format_each = item.prefix.replace("%", "%%") + "%s", expand_directories = False)
+    return arguments
+
+def _check(error):
+    """Fails if there is an error: an attribute and the problem with it."""
+    if error:
+        fail(error[1], attr = error[0])
 
 def plan_program(
         ctx,
@@ -99,11 +142,8 @@ def plan_program(
       - `method_plans`: dict of method name to File, the plans for lowering one method each. It is empty if all methods are
         lowered together.
     """
-    check_names(methods, "methods")
-    check_names(backends, "backends")
-    check_tags(named_data, "named_data")
-    check_tags(sharded_named_data, "sharded_named_data")
-    check_tags(named_data + sharded_named_data, "sharded_named_data")
+    _check(lists_error(methods, backends, named_data, sharded_named_data))
+    _check(("parameters", parameters_error(parameters)) if parameters_error(parameters) else None)
 
     plans = struct(
         name = name,
@@ -122,37 +162,22 @@ def plan_program(
     # a moved line must not run them again.
     positions = ctx.actions.declare_file(name + ".positions.json")
 
-    arguments = driver_arguments(ctx, "plan")
-    arguments.add(manifest)
-    arguments.add("--manifest-name=" + repository_path(manifest))
-    arguments.add("--expect-name=" + (manifest_name or name))
-    if manifest_name:
-        arguments.add("--program-name=" + name)
-    if variant:
-        arguments.add("--variant=" + variant)
-    for parameter, value in sorted(parameters.items()):
-        if "\n" in value:
-            fail("the value of '{}' has a line end, which is not allowed".format(parameter), attr = "parameters")
-        arguments.add("--set={}={}".format(parameter, value))
-    if export:
-        arguments.add(export.plan, format = "--same-export=%s")
-    if methods:
-        arguments.add("--expect-methods=" + ",".join(methods))
-    if backends:
-        arguments.add("--expect-backends=" + ",".join(backends))
-    arguments.add("--expect-named-data=" + ",".join(named_data + sharded_named_data))
-    arguments.add("--expect-sharded=" + ",".join(sharded_named_data))
-    if inputs:
-        arguments.add("--expect-inputs")
-        for attribute, named in (("data", inputs.data), ("weights", inputs.weights), ("tokenizer", inputs.tokenizer)):
-            for entry in named:
-                arguments.add("--input={}={}{}".format(attribute, entry.name, "/" if entry.file.is_directory else ""))
-    arguments.add(plans.whole, format = "--plan=%s")
-    arguments.add(plans.export, format = "--export-plan=%s")
-    arguments.add(plans.lower, format = "--lower-plan=%s")
-    for method, plan in plans.method_plans.items():
-        arguments.add(plan, format = "--method-plan={}=%s".format(method))
-    arguments.add(positions, format = "--positions=%s")
+    arguments = _arguments(ctx, plan_arguments(
+        plans,
+        manifest,
+        repository_path(manifest),
+        positions,
+        methods = methods,
+        backends = backends,
+        variant = variant,
+        parameters = parameters,
+        export_plan = export.plan if export else None,
+        inputs = [
+            (attribute, [entry.name + ("/" if entry.file.is_directory else "") for entry in named])
+            for attribute, named in (("data", inputs.data), ("weights", inputs.weights), ("tokenizer", inputs.tokenizer))
+        ] if inputs else None,
+        manifest_name = manifest_name,
+    ))
     run_driver(
         ctx,
         arguments,
@@ -202,24 +227,8 @@ def program_inputs(
         tokenizer = named_beside(tokenizer, manifest),
         weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
     )
-    check_unique(named_beside(srcs, manifest), "srcs")
-    check_unique(named.data, "data_as" if data_as else "data")
-    check_unique(named.data + named.weights, "weights_as" if weights_as else "weights")
-    check_unique(named.data + named.weights + named.adapters, "adapters")
-    check_unique(named.tokenizer, "tokenizer")
+    _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, place))
     return named
-
-def _directory(file):
-    return file.dirname
-
-def _named_argument(option, named):
-    return "--{}={}={}".format(option, named.name, named.file.path)
-
-def _source_argument(source):
-    return _named_argument("source", source)
-
-def _data_argument(data):
-    return _named_argument("data", data)
 
 def _files(named):
     return [entry.file for entry in named]
@@ -245,26 +254,7 @@ def export_program(ctx, plans, inputs):
     # The lines of the sources for messages. Later actions look for this file beside the directory, but it is not an input of
     # them: a moved line must not run them again.
     lines = ctx.actions.declare_file(plans.name + ".export.lines.json")
-    arguments = driver_arguments(ctx, "export")
-    arguments.add(plans.export)
-    arguments.add_all(inputs.sources, map_each = _source_argument)
-    arguments.add_all(inputs.data, map_each = _data_argument)
-    arguments.add(input_digests, format = "--inputs=%s")
-    arguments.add(lines, format = "--lines=%s")
-    for method, exported in exported_methods.items():
-        arguments.add(exported, format = "--method={}=%s".format(method))
-    arguments.add_all("-o", [directory], expand_directories = False)
-    run_driver(
-        ctx,
-        arguments,
-        inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
-        outputs = [directory, input_digests, lines] + exported_methods.values(),
-        mnemonic = "ExecutorchExport",
-        progress = "Exporting",
-        torch = True,
-        worker = True,
-    )
-    return ExecutorchExportInfo(
+    export = ExecutorchExportInfo(
         data = inputs.data,
         directory = directory,
         exported_methods = exported_methods,
@@ -273,6 +263,17 @@ def export_program(ctx, plans, inputs):
         plan = plans.export,
         sources = inputs.sources,
     )
+    run_driver(
+        ctx,
+        _arguments(ctx, export_arguments(plans, inputs, export)),
+        inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
+        outputs = [directory, input_digests, lines] + exported_methods.values(),
+        mnemonic = "ExecutorchExport",
+        progress = "Exporting",
+        torch = True,
+        worker = True,
+    )
+    return export
 
 def check_export(export, plans, inputs):
     """Fails if a program cannot use the exported methods of another target.
@@ -282,38 +283,15 @@ def check_export(export, plans, inputs):
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
     """
-    if plans.method_plans and sorted(plans.method_plans) != sorted(export.exported_methods):
-        fail("the target of `export` does not list these `methods`: list the same, or none", attr = "methods")
-    for attribute, ours, theirs in (
-        ("srcs", inputs.sources.to_list(), export.sources.to_list()),
-        ("data", inputs.data, export.data),
-    ):
-        if {entry.name: entry.file for entry in ours} != {entry.name: entry.file for entry in theirs}:
-            fail("the target of `export` has other files: write the same `{}`".format(
-                attribute + ("` and `deps" if attribute == "srcs" else ""),
-            ), attr = attribute)
-
-def _lower_arguments(ctx, plan, export, methods, inputs):
-    """Returns the arguments that every ExecutorchLower has; `methods` are the names of those whose `.pt2` it reads."""
-    arguments = driver_arguments(ctx, "lower")
-    arguments.add(plan)
-    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
-    for method in methods:
-        arguments.add(export.exported_methods[method], format = "--exported={}=%s".format(method))
-    arguments.add_all(inputs.data + inputs.weights, map_each = _data_argument)
-    arguments.add("--jobs=1")  # Bazel decides which actions run at the same time
-    return arguments
+    _check(export_error(plans, inputs, export, inputs.sources.to_list(), export.sources.to_list()))
 
 def _lower_method(ctx, method, plans, export, inputs):
     """Declares ExecutorchLower of one method, and returns the directory that it writes."""
     plan = plans.method_plans[method]
     lowered = ctx.actions.declare_directory("{}.lowered.{}".format(plans.name, method))
-    arguments = _lower_arguments(ctx, plan, export, [method], inputs)
-    arguments.add("--method=" + method)
-    arguments.add_all("-o", [lowered], expand_directories = False)
     run_driver(
         ctx,
-        arguments,
+        _arguments(ctx, lower_method_arguments(method, plans, export, inputs, lowered)),
         inputs = [plan, export.directory, export.exported_methods[method]] + _files(inputs.data + inputs.weights),
         outputs = [lowered],
         mnemonic = "ExecutorchLower",
@@ -362,14 +340,9 @@ def lower_program(ctx, plans, inputs, export, apart = False):
     facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
 
     lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
-    arguments = _lower_arguments(ctx, plans.lower, export, export.exported_methods, inputs)
-    arguments.add_all(inputs.adapters, map_each = _data_argument)
-    for method, lowered in lowered_methods.items():
-        arguments.add_all([lowered], format_each = "--lowered={}=%s".format(method), expand_directories = False)
-    arguments.add_all("-o", [facts], map_each = _directory)
     run_driver(
         ctx,
-        arguments,
+        _arguments(ctx, lower_arguments(plans, export, inputs, lowered_methods, facts)),
         inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
                  _files(inputs.data + inputs.weights + inputs.adapters),
         outputs = [pte] + named_data.values() + [facts],
@@ -437,22 +410,9 @@ def verify_program(ctx, plans, inputs, export, lowered):
     stamp = ctx.actions.declare_file(plans.name + ".verified")
     artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
     steps = [export.directory, export.input_digests, export.lines]
-    arguments = driver_arguments(ctx, "reproduce")
-    arguments.add_all([plans.export, plans.lower])
-    arguments.add_all(inputs.sources, map_each = _source_argument)
-    arguments.add_all(inputs.data + inputs.weights + inputs.adapters, map_each = _data_argument)
-    arguments.add_all(artifacts, format_each = "--against=%s", expand_directories = False)
-    arguments.add_all([export.directory], before_each = "--export", expand_directories = False)
-    arguments.add(export.input_digests, format = "--inputs=%s")
-    arguments.add(export.lines, format = "--lines=%s")
-    for method, exported in export.exported_methods.items():
-        arguments.add(exported, format = "--exported={}=%s".format(method))
-    for method, directory in lowered.methods.items():
-        arguments.add_all([directory], format_each = "--lowered={}=%s".format(method), expand_directories = False)
-    arguments.add(stamp, format = "--stamp=%s")
     run_driver(
         ctx,
-        arguments,
+        _arguments(ctx, reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp)),
         inputs = depset(
             [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + artifacts + steps +
             export.exported_methods.values() + lowered.methods.values(),
@@ -489,15 +449,9 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
     tokenizer = ctx.actions.declare_directory(plans.name + ".tokenizer") if files else None
     index = ctx.actions.declare_file(plans.name + ".index.json")
     report = ctx.actions.declare_file(plans.name + ".report.json")
-    arguments = driver_arguments(ctx, "report")
-    arguments.add(plans.whole)
-    arguments.add(export.input_digests, format = "--inputs=%s")
-    arguments.add(lowered.facts, format = "--lowering=%s")
-    arguments.add_all(files, map_each = _data_argument)
-    arguments.add_all("-o", [index], map_each = _directory)
     run_driver(
         ctx,
-        arguments,
+        _arguments(ctx, report_arguments(plans, export, lowered, files, index)),
         inputs = [plans.whole, export.input_digests, lowered.facts] + _files(files) + required,
         outputs = [index, report] + ([tokenizer] if tokenizer else []),
         mnemonic = "ExecutorchReport",

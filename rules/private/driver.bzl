@@ -1,16 +1,8 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":common.bzl", "ENVIRONMENT")
 load(":compat.bzl", "label_text", "memory_kwargs", "toolchain_kwargs")
-
-# The whole environment of an action. It has nothing from the user, and no home directory.
-_ENVIRONMENT = {
-    "HOME": "/nonexistent",
-    "LC_ALL": "C.UTF-8",
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "PYTHONHASHSEED": "0",
-    "PYTHONNOUSERSITE": "1",
-}
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
@@ -73,7 +65,7 @@ def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs
     ctx.actions.run(
         executable = toolchain.driver,
         arguments = [arguments],
-        env = _ENVIRONMENT,
+        env = ENVIRONMENT,
         execution_requirements = requirements,
         progress_message = "{} {}".format(progress, label_text(ctx.label)),
         **kwargs

@@ -3,6 +3,7 @@
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
 load("//toolchain:runfiles.bzl", "runfiles_path")
+load(":common.bzl", "import_root")
 load(":names.bzl", "check_unique", "relative_to", "repository_path")
 
 # The providers of targets that can be in `deps`: any one of these.
@@ -53,13 +54,10 @@ def library_of(ctx, target):
     )
 
 def _import_root(ctx):
-    root = ctx.attr.import_root
-    if root == None or root == "":
-        return ""
-    if root.startswith("/") or ".." in root.split("/"):
-        fail("'{}' is not a path below this package".format(root), attr = "import_root")
-    parts = [part for part in ctx.label.package.split("/") + root.split("/") if part not in ("", ".")]
-    return "/".join(parts)
+    root = import_root(ctx.label.package, ctx.attr.import_root)
+    if root == None:
+        fail("'{}' is not a path below this package".format(ctx.attr.import_root), attr = "import_root")
+    return root
 
 def _executorch_library_impl(ctx):
     root = _import_root(ctx)

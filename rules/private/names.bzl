@@ -1,25 +1,6 @@
 """The names of sources and data in a program. They are part of the key, so they never hold a path of one machine."""
 
-# These characters separate names in arguments of the driver, or are not allowed in file names.
-_NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
-
-def check_names(names, attribute):
-    """Fails if a name of a method, a backend or a tag is empty, has a character that it must not have, or stands twice.
-
-    Args:
-      names: list of string.
-      attribute: string, the attribute that holds them, for the message.
-    """
-    seen = {}
-    for name in names:
-        if name in seen:
-            fail("'{}' is listed twice".format(name), attr = attribute)
-        if not name or [char for char in _NOT_IN_NAMES if char in name]:
-            fail(
-                "'{}' is not a name: it must have characters, but no comma, slash, `=` or white space".format(name),
-                attr = attribute,
-            )
-        seen[name] = True
+load(":common.bzl", "below", "beside", "file_name_error", "unique_error")
 
 def repository_path(file):
     """Returns the path of a source or a generated file in its own repository.
@@ -35,8 +16,15 @@ def repository_path(file):
         return path.split("/", 2)[2]
     return path
 
-def _place(file):
-    """Returns where a file is, for messages: its path in its repository, and the repository if it is another one."""
+def place(file):
+    """Returns where a file is, for messages.
+
+    Args:
+      file: File.
+
+    Returns:
+      string, its path in its repository, and the repository if it is another one.
+    """
     repository = file.owner.workspace_name
     return repository_path(file) + (" of @{}".format(repository) if repository else "")
 
@@ -50,10 +38,7 @@ def relative_to(file, directory):
     Returns:
       string, or None if the file is not below the directory.
     """
-    path = repository_path(file)
-    if not directory:
-        return path
-    return path[len(directory) + 1:] if path.startswith(directory + "/") else None
+    return below(repository_path(file), directory)
 
 def name_beside(file, manifest):
     """Returns the name of a file in a program.
@@ -67,23 +52,7 @@ def name_beside(file, manifest):
       repository.
     """
     same_repository = file.owner.workspace_name == manifest.owner.workspace_name
-    beside = relative_to(file, repository_path(manifest).rpartition("/")[0]) if same_repository else None
-    return beside or repository_path(file)
-
-# `NAME.export` and `NAME.pte` are other outputs.
-_NOT_TAGS = ["export", "pte"]
-
-def check_tags(tags, attribute):
-    """Fails if a tag is no name, stands twice, or would have the name of another output.
-
-    Args:
-      tags: list of string.
-      attribute: string, the attribute that holds them, for the message.
-    """
-    check_names(tags, attribute)
-    for tag in tags:
-        if tag in _NOT_TAGS:
-            fail("'{}' cannot be a tag: NAME.{} is another output. Choose another name".format(tag, tag), attr = attribute)
+    return beside(repository_path(file), repository_path(manifest) if same_repository else None)
 
 def named_beside(files, manifest):
     """Gives each file the name that it has beside a manifest.
@@ -110,8 +79,9 @@ def named_as(targets, attribute):
     named = []
     for target, name in targets.items():
         files = target[DefaultInfo].files.to_list()
-        if not name or [part for part in name.split("/") if part in ("", ".", "..")] or "\n" in name:
-            fail("'{}' is not a name of a file: write a relative path without `..`".format(name), attr = attribute)
+        error = file_name_error(name)
+        if error:
+            fail(error, attr = attribute)
         if not files:
             fail("{} has no files".format(target.label), attr = attribute)
         for file in files:
@@ -125,14 +95,6 @@ def check_unique(named, attribute):
       named: list of struct(name, file).
       attribute: string, the attribute that holds the files, for the message.
     """
-    seen = {}
-    for entry in named:
-        if "=" in entry.name:
-            fail("'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name), attr = attribute)
-        if entry.name in seen:
-            fail("two files have the name '{}': {} and {}. Keep one of them".format(
-                entry.name,
-                _place(seen[entry.name]),
-                _place(entry.file),
-            ), attr = attribute)
-        seen[entry.name] = entry.file
+    error = unique_error(named, place)
+    if error:
+        fail(error, attr = attribute)

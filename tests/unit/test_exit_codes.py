@@ -69,7 +69,15 @@ def kernels(directory: Path) -> list[object]:
     return ["selected-ops", DIRECTORY / "pte-net", "--kernels", directory / "kernels.yaml"]
 
 
+def gen(directory: Path) -> list[object]:
+    (directory / "WORKSPACE").touch()
+    text = "schema: executorch-model/v1\nname: net\nmodel: {factory: net:create}\n"
+    (directory / "net.yaml").write_text(f"{text}methods: {{forward: {{example_inputs: [{{shape: [1]}}]}}}}\n")
+    return ["gen", "--check", directory]
+
+
 CASES: dict[tuple[str, int], Case] = {
+    ("gen", 1): gen,
     ("diff", 1): diff,
     ("lock", 3): lock,
     ("cache", 1): cache,

@@ -12,6 +12,9 @@ from pathlib import Path
 
 _SUPERVISED = "--supervised="
 _WORKER = ["--persistent_worker"]
+_OTHER_PROTOCOL = """\
+error: Buck2 started a local worker, which speaks gRPC; this one speaks Bazel's protocol, for remote executors
+    set `use_persistent_workers = False` for this execution platform, or leave `worker` out of `executorch_toolchain`"""
 
 
 def main() -> int:
@@ -21,6 +24,9 @@ def main() -> int:
     if os.environ.get("PYTHONPATH"):
         _look_where_builds_look()
     arguments = sys.argv[1:]
+    if arguments == _WORKER and "WORKER_SOCKET" in os.environ:
+        print(_OTHER_PROTOCOL, file=sys.stderr)
+        return 2
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _restart(arguments)
     from etbuild.cli.main import main as run_command

@@ -18,6 +18,7 @@ from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, Inp
 
 _VERBS = (
     "init",
+    "gen",
     "validate",
     "plan",
     "build",
@@ -56,6 +57,7 @@ EXIT_CODES = {
 OWN_EXIT_CODES = {
     "build": {3: "a check of the manifest failed"},
     "generate": {3: "a check of the manifest failed"},
+    "gen": {1: "with `--check`: a file would change"},
     "diff": {1: "with `--exit-code`: the two differ"},
     "lock": {3: "the program is not the one of the lockfile"},
     "cache": {1: "`cache verify` has found damage"},

@@ -42,7 +42,7 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
                 Problem(
                     f"the manifest and the target differ: the target's `{attribute}` is {said}",
                     path,
-                    f"write `{attribute} = {wanted}` into the BUILD file, or change the manifest",
+                    f"{_edit(attribute, wanted)}, or change the manifest",
                 )
             )
     if problems:
@@ -66,6 +66,12 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
         raise InputError(problems)
 
 
+def _edit(attribute: str, value: str) -> str:
+    """What to change in a target."""
+    other = "" if attribute == "name" else " (`etbuild gen` does it)"
+    return f"write `{attribute} = {value}` into the BUILD file{other}"
+
+
 def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
     """Compares the files of the tokenizer that a target lists with those that the manifest names.
 
@@ -75,7 +81,7 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
     named, said = sorted(plan.tokenizer_names), sorted(listed)
     if named != said:
         message = f"the manifest and the target differ: the target's `tokenizer` is {json.dumps(said)}"
-        hint = f"write `tokenizer = {json.dumps(named)}` into the BUILD file, or change the manifest"
+        hint = f"{_edit('tokenizer', json.dumps(named))}, or change the manifest"
         raise InputError.at(("tokenizer",) if named else (), message, hint)
 
 

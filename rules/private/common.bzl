@@ -1,0 +1,427 @@
+"""What the rules for Bazel and for Buck2 share: names, checks of attributes, and the arguments of the driver.
+
+This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns what is wrong,
+as a text, or None. A file is whatever the build system calls a file: these functions only pass it on.
+
+The arguments of an action are a list. The build system writes each item as one line:
+
+- a string;
+- `struct(prefix, file, parent)`: the prefix and the path of a file, or of its directory if `parent`;
+- `struct(option, named)`: for each `struct(name, file)` the line `OPTION=NAME=PATH`.
+"""
+
+# The whole environment of an action. It has nothing from the user, and no home directory.
+ENVIRONMENT = {
+    "HOME": "/nonexistent",
+    "LC_ALL": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+}
+
+# These characters separate names in arguments of the driver, or are not allowed in file names.
+_NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
+
+# `NAME.export` and `NAME.pte` are other outputs.
+_NOT_TAGS = ["export", "pte"]
+
+def names_error(names):
+    """Says whether a name of a method, a backend or a tag is empty, has a character that it must not have, or stands twice.
+
+    Args:
+      names: list of string.
+
+    Returns:
+      string, or None.
+    """
+    seen = {}
+    for name in names:
+        if name in seen:
+            return "'{}' is listed twice".format(name)
+        if not name or [char for char in _NOT_IN_NAMES if char in name]:
+            return "'{}' is not a name: it must have characters, but no comma, slash, `=` or white space".format(name)
+        seen[name] = True
+    return None
+
+def tags_error(tags):
+    """Says whether a tag is no name, stands twice, or would have the name of another output.
+
+    Args:
+      tags: list of string.
+
+    Returns:
+      string, or None.
+    """
+    for tag in tags:
+        if tag in _NOT_TAGS:
+            return "'{}' cannot be a tag: NAME.{} is another output. Choose another name".format(tag, tag)
+    return names_error(tags)
+
+def lists_error(methods, backends, named_data, sharded_named_data):
+    """Says which of the attributes that repeat the manifest is wrong.
+
+    Args:
+      methods: list of string.
+      backends: list of string.
+      named_data: list of string.
+      sharded_named_data: list of string.
+
+    Returns:
+      (string, string): the attribute and what is wrong; or None.
+    """
+    for attribute, error in (
+        ("methods", names_error(methods)),
+        ("backends", names_error(backends)),
+        ("named_data", tags_error(named_data)),
+        ("sharded_named_data", tags_error(sharded_named_data)),
+        ("sharded_named_data", tags_error(named_data + sharded_named_data)),
+    ):
+        if error:
+            return attribute, error
+    return None
+
+def parameters_error(parameters):
+    """Says whether the value of a parameter cannot be an argument.
+
+    Args:
+      parameters: dict of string to string.
+
+    Returns:
+      string, or None.
+    """
+    for parameter, value in sorted(parameters.items()):
+        if "\n" in value:
+            return "the value of '{}' has a line end, which is not allowed".format(parameter)
+    return None
+
+def file_name_error(name):
+    """Says whether a text cannot be the name that a manifest uses for a file.
+
+    Args:
+      name: string.
+
+    Returns:
+      string, or None.
+    """
+    if not name or [part for part in name.split("/") if part in ("", ".", "..")] or "\n" in name:
+        return "'{}' is not a name of a file: write a relative path without `..`".format(name)
+    return None
+
+def unique_error(named, place):
+    """Says whether two files have the same name, or a name has a `=`, which ends a name in the driver's arguments.
+
+    Args:
+      named: list of struct(name, file).
+      place: function from a file to a string: where it is, for the message.
+
+    Returns:
+      string, or None.
+    """
+    seen = {}
+    for entry in named:
+        if "=" in entry.name:
+            return "'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name)
+        if entry.name in seen:
+            return "two files have the name '{}': {} and {}. Keep one of them".format(
+                entry.name,
+                place(seen[entry.name]),
+                place(entry.file),
+            )
+        seen[entry.name] = entry.file
+    return None
+
+def inputs_error(sources, inputs, data_as, weights_as, place):
+    """Says which attribute of a program gives two files the same name.
+
+    Args:
+      sources: list of struct(name, file), the program's own sources.
+      inputs: struct with the lists of struct(name, file) `data`, `weights`, `adapters`, `tokenizer`.
+      data_as: bool, whether the target has that attribute.
+      weights_as: bool, whether the target has that attribute.
+      place: function from a file to a string: where it is, for the message.
+
+    Returns:
+      (string, string): the attribute and what is wrong; or None.
+    """
+    for attribute, named in (
+        ("srcs", sources),
+        ("data_as" if data_as else "data", inputs.data),
+        ("weights_as" if weights_as else "weights", inputs.data + inputs.weights),
+        ("adapters", inputs.data + inputs.weights + inputs.adapters),
+        ("tokenizer", inputs.tokenizer),
+    ):
+        error = unique_error(named, place)
+        if error:
+            return attribute, error
+    return None
+
+def below(path, directory):
+    """Returns a path relative to a directory.
+
+    Args:
+      path: string, a path in a repository.
+      directory: string, a path in the same repository; empty for its root.
+
+    Returns:
+      string, or None if the path is not below the directory.
+    """
+    if not directory:
+        return path
+    return path[len(directory) + 1:] if path.startswith(directory + "/") else None
+
+def beside(path, manifest):
+    """Returns the name of a file in a program.
+
+    Args:
+      path: string, the path of the file in its repository.
+      manifest: string, the path of the manifest in the same repository; None if the file is in another one.
+
+    Returns:
+      string, the path relative to the manifest's directory. If the file is not below that directory, its path.
+    """
+    relative = below(path, manifest.rpartition("/")[0]) if manifest else None
+    return relative or path
+
+def import_root(package, root):
+    """Returns the directory where the import paths of a library start.
+
+    Args:
+      package: string, the package of the library.
+      root: string, relative to the package; empty or None for the root of the repository.
+
+    Returns:
+      string, a path in the repository; None if it is not below the package.
+    """
+    if not root:
+        return ""
+    if root.startswith("/") or ".." in root.split("/"):
+        return None
+    return "/".join([part for part in package.split("/") + root.split("/") if part not in ("", ".")])
+
+def name_with_variant(name, variant):
+    """Returns the name of a program.
+
+    Args:
+      name: string, the name of its target.
+      variant: string, a variant of the manifest; empty for the manifest without one.
+
+    Returns:
+      string: `NAME.VARIANT`, also if the target is called so.
+    """
+    return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
+
+def export_error(plans, inputs, export, sources, export_sources):
+    """Says why a program cannot use the exported methods of another target.
+
+    Args:
+      plans: struct with `method_plans`.
+      inputs: struct with `data`, a list of struct(name, file).
+      export: struct with `data` and `exported_methods` of the other target.
+      sources: list of struct(name, file), the sources of the program and of its libraries.
+      export_sources: the same of the other target.
+
+    Returns:
+      (string, string): the attribute and what is wrong; or None.
+    """
+    if plans.method_plans and sorted(plans.method_plans) != sorted(export.exported_methods):
+        return "methods", "the target of `export` does not list these `methods`: list the same, or none"
+    for attribute, ours, theirs in (
+        ("srcs", sources, export_sources),
+        ("data", inputs.data, export.data),
+    ):
+        if {entry.name: entry.file for entry in ours} != {entry.name: entry.file for entry in theirs}:
+            return attribute, "the target of `export` has other files: write the same `{}`".format(
+                attribute + ("` and `deps" if attribute == "srcs" else ""),
+            )
+    return None
+
+def _path(prefix, file, parent = False):
+    return struct(file = file, parent = parent, prefix = prefix)
+
+def _named(option, named):
+    return struct(named = named, option = option)
+
+def plan_arguments(
+        plans,
+        manifest,
+        manifest_path,
+        positions,
+        methods = [],
+        backends = [],
+        variant = "",
+        parameters = {},
+        export_plan = None,
+        inputs = None,
+        manifest_name = ""):
+    """Returns the arguments of the driver's verb `plan`.
+
+    Args:
+      plans: struct with the fields `name`, `named_data`, `sharded_named_data`, `whole`, `export`, `lower` and `method_plans`.
+      manifest: file.
+      manifest_path: string, its path in its repository.
+      positions: file, for line numbers.
+      methods: list of string.
+      backends: list of string.
+      variant: string.
+      parameters: dict of string to string.
+      export_plan: file, the plan of the export that this program uses, or None.
+      inputs: list of (attribute, names of its files), or None. The name of a directory ends with a slash.
+      manifest_name: string.
+
+    Returns:
+      list of arguments.
+    """
+    arguments = [
+        "plan",
+        _path("", manifest),
+        "--manifest-name=" + manifest_path,
+        "--expect-name=" + (manifest_name or plans.name),
+    ]
+    if manifest_name:
+        arguments.append("--program-name=" + plans.name)
+    if variant:
+        arguments.append("--variant=" + variant)
+    for parameter, value in sorted(parameters.items()):
+        arguments.append("--set={}={}".format(parameter, value))
+    if export_plan:
+        arguments.append(_path("--same-export=", export_plan))
+    if methods:
+        arguments.append("--expect-methods=" + ",".join(methods))
+    if backends:
+        arguments.append("--expect-backends=" + ",".join(backends))
+    arguments.append("--expect-named-data=" + ",".join(plans.named_data + plans.sharded_named_data))
+    arguments.append("--expect-sharded=" + ",".join(plans.sharded_named_data))
+    if inputs != None:
+        arguments.append("--expect-inputs")
+        arguments.extend(["--input={}={}".format(attribute, name) for attribute, names in inputs for name in names])
+    arguments.extend([
+        _path("--plan=", plans.whole),
+        _path("--export-plan=", plans.export),
+        _path("--lower-plan=", plans.lower),
+    ])
+    arguments.extend([_path("--method-plan={}=".format(method), plan) for method, plan in plans.method_plans.items()])
+    return arguments + [_path("--positions=", positions)]
+
+def export_arguments(plans, inputs, export):
+    """Returns the arguments of the driver's verb `export`.
+
+    Args:
+      plans: struct with `export`.
+      inputs: struct with `sources` and `data`.
+      export: struct with the outputs: `directory`, `exported_methods`, `input_digests`, `lines`.
+
+    Returns:
+      list of arguments.
+    """
+    return [
+        "export",
+        _path("", plans.export),
+        _named("--source", inputs.sources),
+        _named("--data", inputs.data),
+        _path("--inputs=", export.input_digests),
+        _path("--lines=", export.lines),
+    ] + [
+        _path("--method={}=".format(method), exported)
+        for method, exported in export.exported_methods.items()
+    ] + ["-o", _path("", export.directory)]
+
+def _lower_arguments(plan, export, methods, inputs):
+    return ["lower", _path("", plan), "--export", _path("", export.directory)] + [
+        _path("--exported={}=".format(method), export.exported_methods[method])
+        for method in methods
+    ] + [
+        _named("--data", inputs.data + inputs.weights),
+        "--jobs=1",  # the build system decides which actions run at the same time
+    ]
+
+def lower_method_arguments(method, plans, export, inputs, lowered):
+    """Returns the arguments of the driver's verb `lower` for one method.
+
+    Args:
+      method: string.
+      plans: struct with `method_plans`.
+      export: struct with `directory` and `exported_methods`.
+      inputs: struct with `data` and `weights`.
+      lowered: the directory that the action writes.
+
+    Returns:
+      list of arguments.
+    """
+    arguments = _lower_arguments(plans.method_plans[method], export, [method], inputs)
+    return arguments + ["--method=" + method, "-o", _path("", lowered)]
+
+def lower_arguments(plans, export, inputs, lowered_methods, facts):
+    """Returns the arguments of the driver's verb `lower` that writes the program.
+
+    Args:
+      plans: struct with `lower`.
+      export: struct with `directory` and `exported_methods`.
+      inputs: struct with `data`, `weights` and `adapters`.
+      lowered_methods: dict of method name to the directory of a method that is lowered by itself.
+      facts: file. The program and its named data are in the same directory.
+
+    Returns:
+      list of arguments.
+    """
+    return _lower_arguments(plans.lower, export, export.exported_methods, inputs) + [
+        _named("--data", inputs.adapters),
+    ] + [
+        _path("--lowered={}=".format(method), lowered)
+        for method, lowered in lowered_methods.items()
+    ] + ["-o", _path("", facts, parent = True)]
+
+def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
+    """Returns the arguments of the driver's verb `reproduce`.
+
+    Args:
+      plans: struct with `export` and `lower`.
+      inputs: struct with `sources`, `data`, `weights` and `adapters`.
+      export: struct with the outputs of the export.
+      lowered: struct with `methods`.
+      artifacts: list of files that the second build compares.
+      stamp: file that the action writes.
+
+    Returns:
+      list of arguments.
+    """
+    return [
+        "reproduce",
+        _path("", plans.export),
+        _path("", plans.lower),
+        _named("--source", inputs.sources),
+        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+    ] + [_path("--against=", artifact) for artifact in artifacts] + [
+        "--export",
+        _path("", export.directory),
+        _path("--inputs=", export.input_digests),
+        _path("--lines=", export.lines),
+    ] + [
+        _path("--exported={}=".format(method), exported)
+        for method, exported in export.exported_methods.items()
+    ] + [
+        _path("--lowered={}=".format(method), directory)
+        for method, directory in lowered.methods.items()
+    ] + [_path("--stamp=", stamp)]
+
+def report_arguments(plans, export, lowered, tokenizer, index):
+    """Returns the arguments of the driver's verb `report`.
+
+    Args:
+      plans: struct with `whole`.
+      export: struct with `input_digests`.
+      lowered: struct with `facts`.
+      tokenizer: list of struct(name, file), the files of the tokenizer.
+      index: file. The other outputs are in the same directory.
+
+    Returns:
+      list of arguments.
+    """
+    return [
+        "report",
+        _path("", plans.whole),
+        _path("--inputs=", export.input_digests),
+        _path("--lowering=", lowered.facts),
+        _named("--data", tokenizer),
+        "-o",
+        _path("", index, parent = True),
+    ]

@@ -1,0 +1,370 @@
+"""`etbuild gen` writes targets, updates what repeats the manifest, and leaves the rest of the file as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etbuild.cli import main
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model:
+  factory: model:create
+  weights: net.safetensors
+defaults:
+  partitioners: [xnnpack]
+methods:
+  decode: {example_inputs: [{shape: [1, 4]}]}
+  prefill: {example_inputs: [{shape: [1, 4]}]}
+named_data:
+  body: {parameters: ["body.*"]}
+"""
+VARIANTS = """\
+variants:
+  android: {}
+  int8:
+    methods: {prefill: null}
+    defaults: {quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}}
+"""
+LOAD = 'load("@rules_executorch//rules:defs.bzl", "executorch_program")\n\n'
+NEW = """\
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+    methods = [
+        "decode",
+        "prefill",
+    ],
+    named_data = ["body"],
+    weights = ["net.safetensors"],
+)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a manifest, in a workspace of Bazel."""
+    (tmp_path / "WORKSPACE").touch()
+    directory = tmp_path / "pkg"
+    directory.mkdir()
+    (directory / "net.yaml").write_text(MANIFEST)
+    (directory / "net.safetensors").touch()
+    (directory / "model.py").write_text("def create(): pass\n")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def generated(package: Path, before: str | None = None, *arguments: str, name: str = "BUILD") -> str:
+    """Runs `etbuild gen`, which must agree with itself afterwards. Returns the file."""
+    file = package / name
+    if before is not None:
+        file.write_bytes(before.encode())
+    assert main.main(["gen", *arguments]) == 0
+    after = file.read_bytes()
+    assert main.main(["gen", "--check", *arguments]) == 0
+    assert file.read_bytes() == after
+    return after.decode()
+
+
+@pytest.mark.parametrize("before", [None, "", "\n"])
+def test_a_manifest_without_a_target_gets_one(package: Path, before: str | None) -> None:
+    assert generated(package, before).lstrip() == LOAD + NEW
+
+
+def test_a_new_target_follows_what_is_there(package: Path) -> None:
+    before = '# Of the team.\n\nload("//tools:a.bzl", "a")\n\na(name = "x")  # no line end'
+    assert generated(package, before) == (
+        f'# Of the team.\n\nload("//tools:a.bzl", "a")\n{LOAD}a(name = "x")  # no line end\n\n' + NEW
+    )
+
+
+def test_the_first_load_comes_before_a_comment_of_a_statement(package: Path) -> None:
+    after = generated(package, "# All of them.\nx = 1\n")
+    assert after == f"{LOAD}# All of them.\nx = 1\n\n{NEW}"
+
+
+def test_a_load_of_these_rules_is_extended(package: Path) -> None:
+    load = 'load("@rules_executorch//rules:defs.bzl", "executorch_library")\n'
+    after = generated(package, load)
+    assert after.startswith('load("@rules_executorch//rules:defs.bzl", "executorch_library", "executorch_program")\n')
+
+
+def test_a_target_that_agrees_is_left_byte_for_byte(package: Path) -> None:
+    odd = LOAD + (
+        "executorch_program(name='net',manifest=':net.yaml' , # odd\n"
+        "\tmethods=[ 'prefill','decode' ],named_data = (['body']), weights=['net.safetensors',],)\n"
+    )
+    assert generated(package, odd) == odd
+
+
+def test_comments_and_order_inside_a_list_are_kept(package: Path) -> None:
+    before = (
+        LOAD
+        + """executorch_program(
+    name = "net",
+    manifest = "net.yaml",
+    methods = [
+        # prompts
+        "prefill",  # many tokens
+        "gone",  # was experimental
+    ],
+    named_data = [
+        "body"  # no comma
+    ],
+    weights = ["net.safetensors"],  # trained on Monday
+    visibility = ["//visibility:public"],
+)
+"""
+    )
+    assert generated(package, before) == before.replace(
+        '        "gone",  # was experimental\n', '        "decode",\n'
+    )  # the list was not sorted: a new item is the last one
+
+
+def test_an_item_is_added_behind_one_without_a_comma(package: Path) -> None:
+    text = MANIFEST.replace("named_data:\n", 'named_data:\n  head: {parameters: ["head.*"]}\n')
+    (package / "net.yaml").write_text(text)
+    before = LOAD + NEW.replace('named_data = ["body"]', 'named_data = [\n        "body"  # why\n    ]')
+    after = generated(package, before)
+    assert 'named_data = [\n        "body",\n        "head"  # why\n    ]' in after
+
+
+def test_arguments_are_added_where_buildifier_puts_them(package: Path) -> None:
+    before = (
+        LOAD + 'executorch_program(\n    name = "net",  # the net\n    manifest = "net.yaml",\n    tags = ["a"],\n)\n'
+    )
+    assert generated(package, before) == LOAD + (
+        'executorch_program(\n    name = "net",  # the net\n    manifest = "net.yaml",\n    named_data = ["body"],\n'
+        '    tags = ["a"],\n    weights = ["net.safetensors"],\n)\n'
+    )
+
+
+def test_a_target_in_one_line_stays_in_one_line(package: Path) -> None:
+    before = LOAD + 'executorch_program(name = "net", manifest = "net.yaml")\n'
+    assert generated(package, before) == LOAD + (
+        'executorch_program(name = "net", manifest = "net.yaml", named_data = ["body"], '
+        'weights = ["net.safetensors"])\n'
+    )
+
+
+def test_an_argument_that_a_dictionary_may_have_is_not_added(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = LOAD + 'executorch_program(name = "net", manifest = "net.yaml", methods = ["old"], **COMMON)\n'
+    assert generated(package, before) == before.replace('["old"]', '[\n    "decode",\n    "prefill",\n]')
+    assert 'the target has no `named_data` itself; `**` may have it: ["body"]' in capsys.readouterr().err
+
+
+def test_line_ends_and_byte_order_marks_are_kept(package: Path) -> None:
+    before = "\ufeff" + (LOAD + NEW.replace('["body"]', "[]")).replace("\n", "\r\n")
+    assert generated(package, before) == "\ufeff" + (LOAD + NEW).replace("\n", "\r\n")
+    (package / "BUILD").write_bytes(b"")
+    assert "\r" not in generated(package)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("named_data", 'select({"//:a": ["x"], "//conditions:default": []})'),
+        ("methods", "METHODS"),
+        ("methods", '["decode"] + MORE'),
+        ("weights", 'glob(["*.safetensors"])'),
+        ("weights", '[":trained"]'),
+        ("weights", '["trained"]'),
+        ("methods", "[]"),
+        ("weights", '["//other:net.safetensors"]'),
+    ],
+)
+def test_what_is_computed_or_decided_is_left_alone(package: Path, attribute: str, value: str) -> None:
+    old = {"named_data": '["body"]', "weights": '["net.safetensors"]'}
+    lines = {"named_data": old["named_data"], "weights": old["weights"], attribute: value}
+    own = "".join(f"    {key} = {each},\n" for key, each in sorted(lines.items()))
+    before = LOAD + f'executorch_program(\n    name = "net",\n    manifest = "net.yaml",\n{own})\n'
+    assert generated(package, before) == before
+
+
+def test_what_is_left_alone_is_told(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated(package, LOAD + NEW.replace('["body"]', "TAGS").replace('"net.yaml"', '"net.yaml", variant = V'))
+    assert "BUILD:6: `variant` is computed; the target is left alone" in capsys.readouterr().err
+    generated(package, LOAD + NEW.replace('["body"]', "TAGS"))
+    assert "BUILD:11: `named_data` is computed; it is left alone" in capsys.readouterr().err
+
+
+def test_a_macro_is_a_target_and_is_left_alone(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (
+        'load("//tools:ours.bzl", "our_program")\n\nour_program(name = "x", manifest = "net.yaml", methods = ["a"])\n'
+    )
+    assert generated(package, before) == before
+    assert "BUILD:3: `our_program` is not a rule of rules_executorch" in capsys.readouterr().err
+
+
+def test_a_loop_over_manifests_is_left_alone(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = LOAD + '[executorch_program(name = n, manifest = n + ".yaml") for n in ["net"]]\n'
+    assert generated(package, before) == before
+    assert "`manifest` is computed" in capsys.readouterr().err
+
+
+def test_a_rule_can_be_loaded_under_another_name_and_from_elsewhere(package: Path) -> None:
+    before = 'load("//tools:executorch.bzl", program = "executorch_program")\n\n' + NEW.replace(
+        "executorch_program", "program"
+    )
+    assert generated(package, before.replace('["body"]', '["old"]')) == before
+
+
+def test_several_targets_of_one_manifest_are_updated(package: Path) -> None:
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    small = """
+executorch_program(
+    name = "small",
+    manifest = "net.yaml",
+    methods = ["prefill"],
+    variant = "int8",
+)
+"""
+    assert (
+        generated(package, LOAD + NEW.replace('["body"]', '["old"]') + small)
+        == LOAD
+        + NEW
+        + """
+executorch_program(
+    name = "small",
+    data = ["net.safetensors"],
+    manifest = "net.yaml",
+    manifest_name = "net",
+    methods = ["decode"],
+    named_data = ["body"],
+    variant = "int8",
+)
+"""
+    )
+
+
+def test_new_variants_of_a_manifest_get_what_differs(package: Path) -> None:
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    after = generated(package)
+    assert (
+        """    variants = {
+        "android": {},
+        "int8": {
+            "data": ["net.safetensors"],
+            "export": None,
+            "methods": ["decode"],
+            "weights": [],
+        },
+    },
+"""
+        in after
+    )
+
+
+def test_variants_of_a_target_get_what_differs_and_no_more(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    call = NEW.replace("executorch_program", "executorch_programs")
+    load = LOAD.replace("executorch_program", "executorch_programs")
+    before = load + call.replace("    weights", '    variants = {"int8": {"weights": []}, "old": {}},\n    weights')
+    after = generated(package, before)
+    assert (
+        '"int8": {\n        "export": None,\n        "methods": ["decode"],\n        "weights": [],\n    }, "old": {}'
+        in after
+    )
+    told = capsys.readouterr().err
+    assert "the manifest has no variant `old`" in told
+    assert "the variant `int8` has other `data`: net.safetensors" in told
+
+
+def test_parameters_of_a_target_are_taken(package: Path) -> None:
+    parameters = "parameters: {name: {type: string, default: net}}"
+    text = MANIFEST.replace("name: net\n", f"name: {{parameter: name}}\n{parameters}\n", 1)
+    (package / "net.yaml").write_text(text)
+    before = LOAD + NEW.replace('"net",', '"other",').replace(
+        "    weights", '    parameters = {"name": "other"},\n    weights'
+    )
+    assert generated(package, before) == before
+
+
+def test_files_of_the_manifest_are_listed(package: Path) -> None:
+    (package / "net.yaml").write_text(MANIFEST.replace("net.safetensors", "new.safetensors"))
+    assert 'weights = ["new.safetensors"]' in generated(package, LOAD + NEW)
+    (package.parent / "shared").mkdir()
+    (package.parent / "shared/BUILD").touch()
+    (package.parent / "shared/a.safetensors").touch()
+    (package / "net.yaml").write_text(MANIFEST.replace("net.safetensors", "shared/a.safetensors"))
+    assert 'weights = ["//shared:a.safetensors"]' in generated(package, LOAD + NEW)
+
+
+def test_the_package_above_keeps_its_target(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(package.parent)
+    target = (
+        NEW.replace('"net.yaml"', '"pkg/net.yaml"').replace('"net.saf', '"pkg/net.saf').replace('"model', '"pkg/model')
+    )
+    assert generated(package.parent, LOAD + target.replace('["body"]', "[]"), "pkg/net.yaml") == LOAD + target
+    assert not (package / "BUILD").exists()
+
+
+def test_a_manifest_can_be_a_link(package: Path) -> None:
+    (package / "net.yaml").rename(package.parent / "elsewhere.yaml")
+    (package / "net.yaml").symlink_to("../elsewhere.yaml")
+    assert generated(package) == LOAD + NEW
+
+
+def test_buck2_has_files_and_rules_of_its_own(package: Path) -> None:
+    (package.parent / ".buckconfig").touch()
+    after = generated(package, None, "--buck2", name="BUCK")
+    assert after == LOAD.replace("rules:", "rules/buck2:") + NEW
+    assert not (package / "BUILD").exists()
+
+
+def test_a_directory_of_two_build_systems_needs_a_choice(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package.parent / ".buckroot").touch()
+    assert main.main(["gen"]) == 2
+    assert "use --bazel or --buck2" in capsys.readouterr().err
+    generated(package, None, "--bazel")
+
+
+def test_a_check_writes_nothing_and_shows_the_edit(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package / "BUILD").write_text(LOAD + NEW.replace('["body"]', '["old"]'))
+    before = (package / "BUILD").read_bytes()
+    assert main.main(["gen", "--check"]) == 1
+    out = capsys.readouterr().out
+    assert '-    named_data = ["old"],\n+    named_data = ["body"],\n' in out
+    assert (package / "BUILD").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"executorch_program(\n", "BUILD:1:19: '(' was never closed"),
+        (b"x = \xff\n", "BUILD: not UTF-8: byte 5"),
+        (b"x = 1\0\n", "BUILD"),
+        (b"x = " + b"(" * 3000 + b")" * 3000, "BUILD"),
+    ],
+)
+def test_a_broken_file_is_an_error_with_its_place(
+    package: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    (package / "BUILD").write_bytes(content)
+    assert main.main(["gen"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_broken_manifest_and_a_missing_one_are_errors(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package / "net.yaml").write_text(MANIFEST.replace("methods:", "method:"))
+    assert main.main(["gen"]) == 2
+    assert "net.yaml:8:1" in capsys.readouterr().err
+    assert main.main(["gen", "no.yaml"]) == 2
+    (package / "net.yaml").unlink()
+    assert main.main(["gen"]) == 2
+    assert "no manifest" in capsys.readouterr().err
+
+
+def test_pytorch_is_not_imported(package: Path) -> None:
+    code = (
+        "import sys; from etbuild.cli import main; code = main.main(['gen']); sys.exit(code or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=package, check=False).returncode == 0

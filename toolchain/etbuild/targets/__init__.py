@@ -1,0 +1,1 @@
+"""Writes and updates the targets of manifests in the files of build systems."""

@@ -1,0 +1,107 @@
+"""What the targets of a manifest say: the attributes that repeat the manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from etbuild.errors import EtbuildError
+from etbuild.inputs.declared import Inputs
+from etbuild.manifest import validate
+from etbuild.manifest.validate import INDEX_SUFFIXES
+from etbuild.plan.plan import Plan, adapter_files, from_manifest, weights_names
+
+FILES = ("adapters", "data", "tokenizer", "weights")
+"""The attributes that hold files, besides sources."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a target of a manifest says, for one variant and some values of parameters.
+
+    Attributes:
+        name: The `name` in the manifest, with that of the variant.
+        lists: The values of the attributes that repeat the manifest.
+        files: The names of the files, by attribute.
+        export: What the export depends on, as JSON.
+        plan: The plan.
+    """
+
+    name: str
+    lists: dict[str, list[str]]
+    files: dict[str, list[str]]
+    export: dict[str, Any]
+    plan: Plan
+
+
+def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wanted:
+    """Reads a manifest.
+
+    Raises:
+        InputError: The manifest has problems, or no such variant.
+    """
+    [loaded] = validate.load_each(manifest, None, [variant], settings)
+    try:
+        plan = from_manifest(loaded.data)
+    except EtbuildError as error:
+        from etbuild.manifest.positions import located
+
+        raise located(error, loaded.positions) from None
+    data = list(plan.export_plan.data_names)
+    weights = weights_names(plan.lower_plan.weights)
+    files = {
+        "adapters": list(adapter_files(plan.lower_plan.adapters, "weights")),
+        "data": _with_shards(manifest.parent, data),
+        "tokenizer": list(plan.tokenizer_names),
+        "weights": _with_shards(manifest.parent, [name for name in weights if name not in data]),
+    }
+    return Wanted(
+        plan.name,
+        {
+            "backends": plan.backends,
+            "methods": sorted(plan.methods),
+            "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
+            "sharded_named_data": plan.sharded_tags,
+        },
+        {attribute: sorted(set(names)) for attribute, names in files.items()},
+        plan.export_plan.to_json(),
+        plan,
+    )
+
+
+def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
+    """The names, and those of the shards that an index among them names."""
+    found = []
+    for name in names:
+        found.append(name)
+        if name.endswith(INDEX_SUFFIXES) and (directory / name).is_file():
+            try:
+                shards = set(json.loads((directory / name).read_bytes())["weight_map"].values())
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                continue  # the build names the error
+            found += [str(PurePosixPath(name).parent / shard) for shard in shards if isinstance(shard, str)]
+    return found
+
+
+def sources(wanted: Wanted, manifest: Path) -> tuple[list[str], list[str]]:
+    """The sources beside a manifest that its program imports, and the modules that are elsewhere.
+
+    A module that is neither beside the manifest nor installed is in a library, which only the user knows.
+    """
+    from etbuild.inputs.import_graph import used_sources
+
+    try:
+        used = used_sources(Inputs({}, {}, [manifest.parent]), wanted.plan.export_plan)
+    except EtbuildError:
+        return [], sorted({name.partition(":")[0] for name in wanted.plan.export_plan.callables})
+    beside = {each.stem for each in manifest.parent.glob("*.py")}
+    return list(used.sources), sorted(name for name in used.packages if not _installed(name) and name not in beside)
+
+
+def _installed(name: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(name) is not None
