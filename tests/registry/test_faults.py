@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from etbuild.oci import registry
+from etbuild.oci import attempts
 from tests.helpers import commands
 
 from .conftest import BACKBONE, Run
@@ -77,7 +77,7 @@ def test_retry_after_is_obeyed(pushed: str, relay: Relay, run: Run, tmp_path: Pa
 def test_a_long_retry_after_has_a_limit(
     pushed: str, relay: Relay, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(attempts, "LONGEST_WAIT_SECONDS", 0.1)
     relay.faults = [Fault("GET", BLOB, times=1, status=429, headers={"Retry-After": "100000"})]
     run("pull", pushed, "-o", tmp_path)
     assert_complete(tmp_path)

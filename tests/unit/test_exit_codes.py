@@ -11,6 +11,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.oci import attempts
 from tests.helpers.builds import make_report, write_build
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
@@ -86,8 +87,8 @@ def test_each_code_of_a_verb_has_a_case() -> None:
 def test_a_verb_ends_with_its_code(
     verb: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    registry = pytest.importorskip("etbuild.oci.registry")
-    monkeypatch.setattr(registry, "BACKOFF_SECONDS", 0.001)
+    pytest.importorskip("oras")
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
     arguments = [str(argument) for argument in CASES[verb, code](tmp_path)]
     assert arguments[0] == verb
     assert main.main(arguments) == code

@@ -147,8 +147,7 @@ def apply(source: Path, directory: Path) -> Delta:
                 if not (store / blob.sha256).exists():
                     _bring(source, directory, store, file, delta["programs"][name][file])
             package.check_files(store / files[f"{name}.index.json"].sha256, name, files, str(source))
-        for name, files in programs.items():
-            assembly.publish(files, store, staged / "programs" / name, directory)
+        assembly.publish(programs, store, staged, directory)
     return delta
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from etbuild.files import artifacts
 from etbuild.files.scratch import write_error
 from etbuild.oci import assembly, layout, package
+from etbuild.oci.attempts import Told
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package, Program
 from etbuild.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
-from etbuild.oci.registry import Repository, Told
+from etbuild.oci.registry import Repository
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -167,8 +168,7 @@ def pull(
 
         for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
             moved.note(how, blob)
-        for program in programs:
-            assembly.publish(program.files, store, staged / "programs" / program.name, directory)
+        assembly.publish({program.name: program.files for program in programs}, store, staged, directory)
     return moved
 
 
