@@ -188,7 +188,7 @@ def test_a_manifest_with_another_digest_is_refused(
         (lambda index: index["manifests"][0].update(size=10**12), "at most"),
         (lambda index: index["manifests"][0].update(mediaType="text/html"), "text/html"),
         (lambda index: index.update(manifests=[]), "must not be empty"),
-        (lambda index: index.update(manifests=index["manifests"] * 2), "two programs"),
+        (lambda index: index.update(manifests=index["manifests"] * 2), "twice"),
         (lambda index: index.clear(), "not a package"),
     ],
 )
@@ -196,7 +196,7 @@ def test_an_index_that_lies_is_refused(
     pushed: str, relay: Relay, run: Run, tmp_path: Path, change: Callable[[Any], object], words: str
 ) -> None:
     relay.faults = [Fault("GET", "/manifests/v1", change=edit(change))]
-    code = 2 if words in ("must be a sha256", "text/html", "must not be empty", "two programs", "not a package") else 1
+    code = 2 if words in ("must be a sha256", "text/html", "must not be empty", "twice", "not a package") else 1
     assert words in run("pull", pushed, "-o", tmp_path, expect=code)
     assert_empty(tmp_path)
 
@@ -206,6 +206,21 @@ def test_an_index_that_is_none_is_refused(pushed: str, relay: Relay, run: Run, t
     relay.faults = [Fault("GET", "/manifests/v1", change=lambda _: data)]
     run("pull", pushed, "-o", tmp_path, expect=1 if len(data) > 1 << 20 else 2)
     assert_empty(tmp_path)
+
+
+def test_a_failed_pull_goes_on_where_it_ended(
+    server: Registry, packages: Path, relay: Relay, repository: str, run: Run, tmp_path: Path
+) -> None:
+    """What has arrived waits in the local cache. It is not fetched again."""
+    run("push", packages / "first", f"{server.address}/{repository}:v1")
+    pulled = ["pull", f"{relay.address}/{repository}:v1", "-o", tmp_path / "out", "--jobs", 1]
+    relay.faults = [Fault("GET", hashlib.sha256(b"{}\n" + b"one" * 100).hexdigest(), status=404)]  # the report
+    run(*pulled, expect=1)
+    assert_empty(tmp_path / "out")
+    relay.faults = [Fault("GET", hashlib.sha256(b"one" * 100).hexdigest(), status=404)]  # the program, which is there
+    assert "404" in run(*pulled, "--cache-dir", tmp_path / "another-cache", expect=1)
+    run(*pulled)
+    assert_complete(tmp_path / "out")
 
 
 def test_a_tag_that_moves_while_it_is_pulled_gives_one_package(

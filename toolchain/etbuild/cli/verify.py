@@ -51,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
         content, programs, count = _in_directory(place, options.programs)
     builders = {program.name: _builders(content, program) for program in programs}
     if wanted is not None:
-        for program in programs:
-            policy.check(wanted, content.index(program), builders[program.name])
+        policy.check(wanted, [(content.index(program), builders[program.name]) for program in programs])
     if options.json:
         digests = {program.name: program.manifest.digest for program in programs}
         print(json.dumps({"programs": digests, "files": count, "builders": builders}, indent=2))
@@ -60,6 +59,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
         if wanted is not None:
             print(f"allowed by {options.policy}")
+        for name, named in builders.items():
+            if not named:
+                print(f"no statement says who has built {name}")
     return 0
 
 
@@ -78,6 +80,7 @@ def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], i
 
     with registry_options.repository(options, source) as repository, TransferProgress("checking") as progress:
         content = transfer.read(repository, source.wanted)
+        content = transfer.with_referrers(repository, content)
         programs = package.chosen(content, options.programs, str(source))
         return content, programs, transfer.verify(repository, programs, registry_options.work(options, progress))
 

@@ -306,9 +306,7 @@ class Folder:
             OSError: The file can neither be linked nor moved.
         """
         try:
-            os.link(
-                name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor, follow_symlinks=False
-            )
+            os.link(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             raise
         except OSError:

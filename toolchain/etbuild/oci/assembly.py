@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from etbuild.files import artifacts, regular_files
@@ -54,6 +54,12 @@ def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Art
             shutil.copyfile(store / blob.sha256, target)
         laid.append(Artifact(place, name, "file", blob.size, blob.sha256))
     return laid
+
+
+def holds_only(directory: Path, names: Collection[str]) -> bool:
+    """Whether a directory holds no other files than these, and no links."""
+    found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return all(path.relative_to(directory).as_posix() in names and not path.is_symlink() for path in found)
 
 
 def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:

@@ -120,6 +120,24 @@ def read(repository: Repository, wanted: str) -> Package:
     return package.read(root, load, repository.reference.at(wanted))
 
 
+def with_referrers(repository: Repository, content: Package) -> Package:
+    """A package with the statements that refer to those of its programs about which it holds none.
+
+    Statements of other tools are left out: they are not of the kind that `provenance` makes.
+
+    Raises:
+        BuildError: The registry does not answer, or a statement does not follow from the index of its program.
+    """
+    stated = {statement.subject.sha256 for statement in content.statements}
+    found = [
+        manifest
+        for program in content.programs
+        if program.manifest.sha256 not in stated
+        for manifest in repository.referrers(program.manifest, PROVENANCE_TYPE)
+    ]
+    return package.read_statements(content, found, repository.load, str(repository))
+
+
 def pull(
     repository: Repository,
     content: Package,
@@ -130,7 +148,8 @@ def pull(
 ) -> Moved:
     """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
 
-    A file that the directory or the local cache has is not fetched.
+    A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
+    that have arrived.
 
     Args:
         repository: Where the package is.
@@ -154,6 +173,8 @@ def pull(
         store.mkdir()
         work.expected(sum(blob.size for blob in needed))
 
+        arrived: list[str] = []
+
         def get(blob: Descriptor) -> tuple[str, Descriptor]:
             if blob.sha256 in content.documents:
                 assembly.write(store / blob.sha256, content.documents[blob.sha256])
@@ -162,12 +183,18 @@ def pull(
                 or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
             ):
                 fetch(repository, blob, store / blob.sha256, work.told)
+                arrived.append(blob.sha256)
                 return "sent", blob
             work.told(blob.size)
             return "present", blob
 
-        for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
-            moved.note(how, blob)
+        try:
+            for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
+                moved.note(how, blob)
+        except BaseException:  # an interrupt as well
+            if cache is not None:
+                cache.keep_blobs(store, arrived)
+            raise
         assembly.publish({program.name: program.files for program in programs}, store, staged, directory)
     return moved
 
