@@ -246,7 +246,7 @@ def fuzz_policy(data: bytes) -> None:
     from etbuild.oci import policy
 
     with _only_our_errors():
-        policy.check(policy.read(_file("policy.yaml", data)), _sound_index(), ["https://ci.example.com/1"])
+        policy.check(policy.read(_file("policy.yaml", data)), [(_sound_index(), ["https://ci.example.com/1"])])
 
 
 def fuzz_lock(data: bytes) -> None:

@@ -27,6 +27,7 @@ def add(verbs: Any) -> None:
         "-o", "--out", type=Path, default=Path(), metavar="DIR", help="where the files go (default: current directory)"
     )
     registry_options.add_programs(parser)
+    registry_options.add_signed(parser)
     add_cache_directory(parser)
     registry_options.add(parser)
     parser.set_defaults(run=run)
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     cache = _cache(options.cache_dir)
     with registry_options.repository(options, source) as repository, TransferProgress("pulling") as progress:
-        content = transfer.read(repository, source.wanted)
+        content = transfer.read(repository, source.wanted, registry_options.accept(options))
         programs = package.chosen(content, options.programs, str(source))
         moved = transfer.pull(
             repository, content, programs, options.out, cache, registry_options.work(options, progress)

@@ -33,16 +33,20 @@ def add(verbs: Any) -> None:
         "--policy", type=Path, metavar="FILE", help="also check that each program is one that this policy allows"
     )
     registry_options.add_programs(parser)
+    registry_options.add_signed(parser)
     registry_options.add(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Reads every file, and prints their number."""
+    from etbuild.errors import InputError
     from etbuild.oci import layout, policy
 
     wanted = policy.read(options.policy) if options.policy is not None else None
     place = Path(options.place)
+    if place.exists() and options.signed is not None:
+        raise InputError.of("--signed is for a package in a registry")
     if not place.exists():
         content, programs, count = _in_registry(options)
     elif place.is_dir() and layout.is_layout(place):
@@ -79,7 +83,7 @@ def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], i
     from etbuild.oci import transfer
 
     with registry_options.repository(options, source) as repository, TransferProgress("checking") as progress:
-        content = transfer.read(repository, source.wanted)
+        content = transfer.read(repository, source.wanted, registry_options.accept(options))
         content = transfer.with_referrers(repository, content)
         programs = package.chosen(content, options.programs, str(source))
         return content, programs, transfer.verify(repository, programs, registry_options.work(options, progress))

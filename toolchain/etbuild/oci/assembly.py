@@ -56,6 +56,11 @@ def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Art
     return laid
 
 
+def is_free(directory: Path) -> bool:
+    """Whether a new directory may take this place: there is nothing, or an empty directory."""
+    return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
 def holds_only(directory: Path, names: Collection[str]) -> bool:
     """Whether a directory holds no other files than these, and no links."""
     found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]

@@ -114,7 +114,7 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
         InputError: The directory exists, and is neither empty nor a delta.
         BuildError: A file cannot be written.
     """
-    if directory.exists() and not _is_ours(directory) and (not directory.is_dir() or any(directory.iterdir())):
+    if not (assembly.is_free(directory) or _is_ours(directory)):
         raise InputError.of(
             f"{directory}: exists, and is not a delta, or holds other files too", "name a new directory"
         )

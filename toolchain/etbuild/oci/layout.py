@@ -44,10 +44,9 @@ def write(made: Made, directory: Path) -> None:
         InputError: The directory exists, and is neither empty nor a layout. A file of a program is missing.
         BuildError: A file of a program has other content than its index says, or a file cannot be written.
     """
-    if directory.exists() and not (is_layout(directory) and _is_ours(directory)):
-        if not directory.is_dir() or any(directory.iterdir()):
-            message = f"{directory}: exists, and is not the layout of a package, or holds other files too"
-            raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
+    if not (assembly.is_free(directory) or (is_layout(directory) and _is_ours(directory))):
+        message = f"{directory}: exists, and is not the layout of a package, or holds other files too"
+        raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
     with artifacts.whole_directory(directory) as content:
         for name, source in _content(made).items():
             with _opened(source) as file:

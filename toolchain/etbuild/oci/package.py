@@ -226,26 +226,36 @@ def _statement(program: Program, index: Index, builder: str) -> tuple[Statement,
     content = document(provenance.statement(index, program.files, builder))
     title = {metadata.TITLE: f"{program.name}.provenance.json"}
     layer = Descriptor.of(provenance.MEDIA_TYPE, content, {**title, _PREDICATE_TYPE: provenance.PREDICATE})
-    empty = Descriptor.of(_EMPTY_TYPE, _EMPTY)
     subject = replace(program.manifest, annotations={})
-    manifest = document(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": provenance.MEDIA_TYPE,
-            "config": empty.json(),
-            "layers": [layer.json()],
-            "subject": subject.json(),
-            "annotations": {_PREDICATE_TYPE: provenance.PREDICATE},
-        }
-    )
-    described = Descriptor.of(MANIFEST, manifest, title)
-    documents = {empty.sha256: _EMPTY, layer.sha256: content, described.sha256: manifest}
-    return Statement(described, subject, [empty, layer], builder), documents
+    described, documents = referrer(subject, layer, {_PREDICATE_TYPE: provenance.PREDICATE})
+    statement = Statement(replace(described, annotations=title), subject, [_EMPTY_CONFIG, layer], builder)
+    return statement, {**documents, layer.sha256: content}
+
+
+def referrer(
+    subject: Descriptor, layer: Descriptor, annotations: Mapping[str, str]
+) -> tuple[Descriptor, dict[str, bytes]]:
+    """The manifest of a document that refers to another manifest.
+
+    Returns:
+        Its descriptor, and the contents of the manifest and of its config, by sha256.
+    """
+    content: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": layer.media_type,
+        "config": _EMPTY_CONFIG.json(),
+        "layers": [layer.json()],
+        "subject": replace(subject, annotations={}).json(),
+    }
+    manifest = document({**content, "annotations": dict(annotations)} if annotations else content)
+    described = Descriptor.of(MANIFEST, manifest)
+    return described, {_EMPTY_CONFIG.sha256: _EMPTY, described.sha256: manifest}
 
 
 _PREDICATE_TYPE = "in-toto.io/predicate-type"
-_EMPTY, _EMPTY_TYPE = b"{}", "application/vnd.oci.empty.v1+json"
+_EMPTY = b"{}"
+_EMPTY_CONFIG = Descriptor.of("application/vnd.oci.empty.v1+json", _EMPTY)
 
 
 def _layer(artifact: ArtifactFacts) -> Descriptor:

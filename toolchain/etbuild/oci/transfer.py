@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.files import artifacts
-from etbuild.files.scratch import write_error
+from etbuild.files.scratch import temporary, write_error
 from etbuild.oci import assembly, layout, package
 from etbuild.oci.attempts import Told
 from etbuild.oci.descriptors import Descriptor
@@ -58,12 +58,17 @@ class Work:
 
 
 def push(
-    directory: Path, repository: Repository, tags: Sequence[str], mount_from: Sequence[str], work: Work
+    directory: Path,
+    repository: Repository,
+    tags: Sequence[str],
+    mount_from: Sequence[str],
+    work: Work,
+    sign: Callable[[str], object] | None = None,
 ) -> tuple[Package, Moved]:
     """Pushes the package of a layout.
 
-    Files go first, then the manifests of the programs, then the image index under its tags. So a tag never names a
-    package that is not complete.
+    Files go first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
+    package that is not complete, or not signed.
 
     Args:
         directory: The layout.
@@ -71,6 +76,7 @@ def push(
         tags: Its tags. Without any, it can be pulled by its digest.
         mount_from: Other repositories of the registry that may have its files.
         work: How to transfer.
+        sign: Signs the package that a reference names.
 
     Raises:
         InputError: The directory is not a layout, or the registry refuses.
@@ -100,19 +106,31 @@ def push(
     for statement in content.statements:
         data = content.documents[statement.manifest.sha256]
         repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
-    for name in tags or [content.root.digest]:
+    names = list(tags)
+    if sign is not None or not tags:
+        names.insert(0, content.root.digest)
+    for name in names:
         repository.put_document(name, content.root, content.documents[content.root.sha256])
+        if sign is not None and name == content.root.digest:
+            sign(repository.reference.at(name))
     return content, moved
 
 
-def read(repository: Repository, wanted: str) -> Package:
+def read(repository: Repository, wanted: str, accept: Callable[[str], object] | None = None) -> Package:
     """Reads the package of a tag or digest. The tag is looked up once: everything else goes by digest.
+
+    Args:
+        repository: Where it is.
+        wanted: The tag or digest.
+        accept: Checks the reference of what the tag names, before it is read.
 
     Raises:
         InputError: There is none, or it is not a package of programs.
         BuildError: The registry sends something else than what was asked for.
     """
     root, data = repository.document(wanted)
+    if accept is not None:
+        accept(repository.reference.at(root.digest))
 
     def load(blob: Descriptor, limit: int) -> bytes:
         return data if blob.sha256 == root.sha256 else repository.load(blob, limit)
@@ -197,6 +215,24 @@ def pull(
             raise
         assembly.publish({program.name: program.files for program in programs}, store, staged, directory)
     return moved
+
+
+def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data: bytes) -> Descriptor:
+    """Pushes a document as a referrer of a manifest. Returns the descriptor of its own manifest.
+
+    Raises:
+        EtbuildError: The registry does not take it.
+    """
+    described, documents = package.referrer(subject, layer, {})
+    documents[layer.sha256] = data
+    with temporary("attached") as scratch:
+        for sha256, content in documents.items():
+            blob = Descriptor(layer.media_type, sha256, len(content))
+            if sha256 != described.sha256 and not repository.has(blob):
+                assembly.write(scratch.path / sha256, content)
+                repository.upload(blob, scratch.path / sha256, lambda _: None)
+    repository.put_referrer(subject, described, documents[described.sha256], layer.media_type)
+    return described
 
 
 def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:
