@@ -53,8 +53,8 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--sign",
         metavar="COMMAND",
-        help="before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as "
-        "`cosign sign --key cosign.key`",
+        help="before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
+        "as `cosign sign --key cosign.key`",
     )
     registry_options.add(parser)
     parser.set_defaults(run=run)

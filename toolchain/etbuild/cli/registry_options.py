@@ -81,8 +81,8 @@ def add_signed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--signed",
         metavar="COMMAND",
-        help="first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign verify "
-        "--key cosign.pub`; if it fails, nothing else is read",
+        help="first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign "
+        "verify --key cosign.pub`; if it fails, nothing else is read",
     )
 
 
