@@ -101,7 +101,7 @@ def test_cosign_signs_with_a_key_of_this_machine(
     if shutil.which("cosign") is None:
         pytest.skip("cosign is not installed")
     monkeypatch.setenv("COSIGN_PASSWORD", "open sesame")
-    command = ["cosign", "generate-key-pair", "--output-key-prefix", tmp_path / "key"]
+    command = ["cosign", "generate-key-pair", "--output-key-prefix", str(tmp_path / "key")]
     subprocess.run(command, check=True, capture_output=True, env=os.environ)
     reference = f"{server.address}/{repository}:v1"
     flags = "--allow-http-registry"

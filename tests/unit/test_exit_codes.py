@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.oci import attempts
 from tests.helpers.builds import make_report, write_build
+from tests.helpers.http_server import Server
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
 WITH_TORCH = {("build", 3), ("generate", 3)}
@@ -64,12 +65,28 @@ def apply(directory: Path) -> list[object]:
     return ["apply", directory / "delta", directory / "a"]
 
 
+SERVERS: list[Server] = []  # of cases that need one
+
+
+def unsigned(directory: Path) -> list[object]:
+    SERVERS.append(Server(lambda method, path, login: (200, {}, b"{}")))
+    return ["pull", f"127.0.0.1:{SERVERS[-1].port}/models/net:v1", "-o", directory / "out", "--signed", "false"]
+
+
+@pytest.fixture(autouse=True)
+def _servers() -> Iterator[None]:
+    yield
+    while SERVERS:
+        SERVERS.pop().end()
+
+
 CASES: dict[tuple[str, int], Case] = {
     ("diff", 1): diff,
     ("lock", 3): lock,
     ("cache", 1): cache,
     ("push", 1): push,
     ("pull", 1): lambda directory: ["pull", NO_REGISTRY, "-o", directory / "out"],
+    ("pull", 3): unsigned,
     ("verify", 1): damaged,
     ("verify", 3): forbidden,
     ("apply", 1): apply,
@@ -110,6 +127,7 @@ def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[st
         ["verify", "{net}"],
         ["delta", "{net}", "{net}"],
         ["ci-summary", "{net}"],
+        ["sbom", "{net}"],
         ["diff", "{net}", "{net}"],
         ["explain", "{net}"],
         ["cache", "info"],

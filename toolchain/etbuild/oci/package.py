@@ -365,11 +365,12 @@ class _Reading:
             BuildError: The documents are too large together.
         """
         if blob.sha256 not in self.documents:
-            self._left -= blob.size
+            data = self._load(blob, limit)
+            self._left -= len(data)
             if self._left < 0:
                 message = f"{self._where}: the documents of the package have more than {_ALL_DOCUMENTS_BYTES} bytes"
                 raise BuildError.of(message, "put fewer programs into one package")
-            self.documents[blob.sha256] = self._load(blob, limit)
+            self.documents[blob.sha256] = data
         return self.documents[blob.sha256]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +105,19 @@ class _Remote(Place):
 
 
 @contextmanager
+def opened_if_any(name: str, access: Access) -> Iterator[Place | None]:
+    """Opens a package of a registry; None if the registry has no such package. Arguments and errors: as `opened`."""
+    from etbuild.oci.registry import NoSuchPackage
+
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(_in_registry(name, access))
+        except NoSuchPackage:
+            place = None
+        yield place
+
+
+@contextmanager
 def opened(name: str, access: Access) -> Iterator[Place]:
     """Opens a place.
 
@@ -125,12 +138,18 @@ def opened(name: str, access: Access) -> Iterator[Place]:
         made = package.make(builds or [path], {})
         yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()})
     else:
-        from etbuild.oci import reference
+        with _in_registry(name, access) as place:
+            yield place
 
-        wanted = reference.parse(name)
 
-        from etbuild.oci import transfer
-        from etbuild.oci.registry import Repository
+@contextmanager
+def _in_registry(name: str, access: Access) -> Iterator[Place]:
+    from etbuild.oci import reference
 
-        with Repository(wanted, access) as repository:
-            yield _Remote(name, transfer.read(repository, wanted.wanted), repository)
+    wanted = reference.parse(name)
+
+    from etbuild.oci import transfer
+    from etbuild.oci.registry import Repository
+
+    with Repository(wanted, access) as repository:
+        yield _Remote(name, transfer.read(repository, wanted.wanted), repository)
