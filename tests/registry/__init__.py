@@ -7,7 +7,7 @@ What may go wrong, and the tests of it:
 | the registry dies in the middle of an upload | test_faults: test_a_registry_that_dies_in_an_upload_gets_the_rest |
 | the connection breaks in the middle of an upload | test_faults: test_a_broken_upload_continues_where_it_broke |
 | the connection breaks in the middle of a download | test_faults: test_a_broken_download_continues_where_it_broke |
-| a pull fails after some files have arrived | test_faults: test_a_failed_pull_goes_on_where_it_ended |
+| a pull fails after some files have arrived | test_faults: test_a_failed_pull_continues_where_it_ended |
 | a file of a pull cannot be put in its place | test_faults: test_programs_appear_together_or_not_at_all |
 | a blob is truncated, flipped, longer or empty | test_faults: test_a_damaged_blob_is_refused |
 | a manifest has another digest than was asked for | test_faults: test_a_manifest_with_another_digest_is_refused |

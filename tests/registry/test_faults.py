@@ -224,7 +224,7 @@ def test_an_index_that_is_none_is_refused(pushed: str, relay: Relay, run: Run, t
     assert_empty(tmp_path)
 
 
-def test_a_failed_pull_goes_on_where_it_ended(
+def test_a_failed_pull_continues_where_it_ended(
     server: Registry, packages: Path, relay: Relay, repository: str, run: Run, tmp_path: Path
 ) -> None:
     """What has arrived waits in the local cache. It is not fetched again."""

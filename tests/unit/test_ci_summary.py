@@ -137,7 +137,7 @@ def test_lockfiles_need_a_place_for_the_result(builds: tuple[Path, Path], run: R
     assert "needs --junit" in run("ci-summary", builds[1], "--lockfiles", builds[0], expect=2)
 
 
-def test_a_package_that_is_not_there_yet_is_no_error_and_a_registry_that_fails_is_one(
+def test_a_package_may_not_be_there_yet_but_a_registry_that_fails_is_an_error(
     builds: tuple[Path, Path], run: Run
 ) -> None:
     pytest.importorskip("oras")

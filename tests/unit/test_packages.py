@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,18 @@ def test_the_tar_file_holds_the_layout_without_times_and_owners(builds: list[Pat
         assert {(entry.mtime, entry.uid, entry.gid, entry.uname, entry.mode) for entry in tar} == {(0, 0, 0, "", 0o644)}
         tar.extractall(tmp_path / "out", filter="data")
     assert content(tmp_path / "out") == content(tmp_path / "layout")
+
+
+def test_a_layout_takes_little_memory(tmp_path: Path) -> None:
+    """A file is copied in blocks, into a directory and into a tar file."""
+    made = package.make([write_build(tmp_path, "net", ptd=bytes(1 << 25))], {})
+    tracemalloc.start()
+    try:
+        layout.write(made, tmp_path / "layout")
+        layout.write_tar(made, tmp_path / "layout.tar")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_lockfile_of_a_package_is_the_one_that_is_checked_in(builds: list[Path], tmp_path: Path) -> None:

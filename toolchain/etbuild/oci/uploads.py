@@ -1,4 +1,4 @@
-"""Uploads of blobs. One that breaks goes on where it broke, if the registry still knows it."""
+"""Uploads of blobs. One that breaks continues where it broke, if the registry still knows it."""
 
 from __future__ import annotations
 
