@@ -372,6 +372,24 @@ def test_a_manifest_is_the_one_that_follows_from_its_index(hostile: Hostile, cha
         hostile.read(change_manifest=change)
 
 
+@pytest.mark.parametrize(
+    ("part", "data"),
+    [
+        ("metadata", [1]),
+        ("metadata", {"authors": [1]}),
+        ("metadata", {"labels": [1]}),
+        ("metadata", {"license": {}}),
+        ("metadata", {"weights_licenses": ["MIT"]}),
+        ("model", {}),
+        ("model", {"weights": [{}]}),
+        ("model", {"weights": [], "adapters": {"math": []}}),
+    ],
+)
+def test_an_index_with_an_odd_plan_is_refused(hostile: Hostile, part: str, data: object) -> None:
+    with pytest.raises(InputError, match=f"not an index: inputs.plan.{part}"):
+        hostile.read(lambda index: index["inputs"]["plan"].update({part: data}))
+
+
 def test_names_that_differ_only_in_case_are_refused(builds: list[Path], tmp_path: Path) -> None:
     build = write_build(tmp_path / "case", "net", more={"net.tokenizer/a.json": b"1", "net.tokenizer/A.json": b"2"})
     with pytest.raises(EtbuildError, match="only in upper and lower case"):
