@@ -74,7 +74,11 @@ def test_a_patch_that_saves_less_than_half_is_not_offered(tmp_path: Path, run: R
     assert listed["programs"]["net"]["net.pte"]["how"] == "fetch"
 
 
-def test_nothing_is_fetched_for_what_is_there(places: tuple[Path, Path], run: Run) -> None:
+def test_nothing_is_fetched_for_what_is_there(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    listed = json.loads(run("delta", places[0], places[0], "-o", tmp_path / "delta", "--json"))
+    lock = listed["programs"]["net"]["net.lock.json"]
+    assert (lock["how"], listed["bytes"]) == ("fetch", lock["size"])  # a build has no lockfile yet
+    run("apply", tmp_path / "delta", places[0])
     assert json.loads(run("delta", places[0], places[0], "--json"))["bytes"] == 0
 
 

@@ -120,21 +120,43 @@ def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[st
         assert end.value.code == 2, verb
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["package", "{net}", "-o", "{out}"],
-        ["verify", "{net}"],
-        ["delta", "{net}", "{net}"],
-        ["ci-summary", "{net}"],
-        ["sbom", "{net}"],
-        ["diff", "{net}", "{net}"],
-        ["explain", "{net}"],
-        ["cache", "info"],
-    ],
-    ids=lambda arguments: str(arguments[0]),
-)
+JSON = [
+    ["package", "{net}", "-o", "{out}"],
+    ["verify", "{net}"],
+    ["delta", "{net}", "{net}"],
+    ["apply", "{delta}", "{build}"],
+    ["ci-summary", "{net}"],
+    ["sbom", "{net}"],
+    ["diff", "{net}", "{net}"],
+    ["explain", "{net}"],
+    ["cache", "info"],
+]
+JSON_ELSEWHERE = {
+    "affected": "unit/test_affected.py",
+    "build": "integration/test_local_cache.py",
+    "history": "registry/test_history.py",
+    "inspect": "integration/test_inspect.py",
+    "pull": "registry/test_registry.py",
+    "push": "registry/test_registry.py",
+    "validate": "unit/test_cli.py",
+}
+
+
+def test_each_verb_with_json_has_a_test() -> None:
+    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    with_json = {verb for verb, parser in verbs.choices.items() if "--json" in parser.format_usage()}
+    assert with_json | {"cache"} == {case[0] for case in JSON} | JSON_ELSEWHERE.keys()
+    for verb, file in JSON_ELSEWHERE.items():
+        text = (Path(__file__).parents[1] / file).read_text()
+        assert '"--json"' in text, verb
+        assert verb in text, verb
+
+
+@pytest.mark.parametrize("arguments", JSON, ids=lambda arguments: str(arguments[0]))
 def test_json_is_all_that_is_printed(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    places = {"net": write_build(tmp_path / "build", "net", report=REPORT), "out": tmp_path / "out"}
+    net = write_build(tmp_path / "build", "net", report=REPORT)
+    places = {"net": net, "build": net.parent, "out": tmp_path / "out", "delta": tmp_path / "delta"}
+    main.main(["delta", str(net), str(net), "-o", str(places["delta"])])
+    capsys.readouterr()
     assert main.main([*(argument.format(**places) for argument in arguments), "--json"]) == 0
     json.loads(capsys.readouterr().out)

@@ -49,7 +49,12 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
     Raises:
         EtbuildError: A file cannot be read.
     """
-    known = {blob.sha256: name for program in before.content.programs for name, blob in program.files.items()}
+    known = {
+        blob.sha256: name
+        for program in before.content.programs
+        for name, blob in program.files.items()
+        if name not in before.missing
+    }
     contents: Contents = {}
     fetched: dict[str, int] = {}
     whole: dict[str, int] = {}
