@@ -66,6 +66,12 @@ def _made(target: str) -> list[bytes]:
             keys = {"builders": ["https://*"], "licenses": ["MIT"], "lockfiles": ".", "drivers": ["0" * 64]}
             toolchain = {"torch": ["2.13.0"]}
             return [json.dumps({"schema": "executorch-policy/v1", "toolchain": toolchain, **keys}).encode()]
+        case "docker_config":
+            auths = {
+                "registry.example.com": {"auth": "bWU6eA=="},
+                "https://index.docker.io/v1/": {"identitytoken": "t"},
+            }
+            return [json.dumps({"auths": auths, "credHelpers": {"h": "x"}}).encode(), b'{"credsStore": "none-such"}']
         case "lock":
             return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "record":

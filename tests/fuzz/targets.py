@@ -13,11 +13,13 @@ import functools
 import hashlib
 import io
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from etbuild.errors import EtbuildError, InputError
 
@@ -246,7 +248,17 @@ def fuzz_policy(data: bytes) -> None:
     from etbuild.oci import policy
 
     with _only_our_errors():
-        policy.check(policy.read(_file("policy.yaml", data)), _sound_index(), ["https://ci.example.com/1"])
+        policy.check(policy.read(_file("policy.yaml", data)), [(_sound_index(), ["https://ci.example.com/1"])])
+
+
+def fuzz_docker_config(data: bytes) -> None:
+    """Docker's config.json, asked for a login."""
+    from etbuild.oci import logins
+
+    with mock.patch.dict(os.environ, DOCKER_CONFIG=str(_file("docker/config.json", data).parent)):
+        for registry in ("registry.example.com", "docker.io"):
+            with _only_our_errors():
+                logins.find(registry)
 
 
 def fuzz_lock(data: bytes) -> None:

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,15 +24,53 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+UPLOAD, DOWNLOAD = (
+    'cp --recursive --parents {} "$ARTIFACTS/{}/"',
+    'mkdir -p {1} && cp --recursive "$ARTIFACTS/{0}/." {1}',
+)
+
+
+def workflow(system: str) -> Any:
+    return yaml.safe_load((EXAMPLES / f"ci/{system}.yml").read_text())
+
+
 def steps(system: str, job: str) -> list[str]:
-    """The shell of each step of a job, as the system runs it."""
-    workflow = yaml.safe_load((EXAMPLES / f"ci/{system}.yml").read_text())
+    """The shell of each step of a job, as the system runs it. Files go from job to job through `$ARTIFACTS`."""
+    content = workflow(system)
     if system == "github":
-        return [step["run"] for step in workflow["jobs"][job]["steps"] if "run" in step]
+        return [shell for step in content["jobs"][job]["steps"] for shell in _github(step)]
     if system == "gitlab":
-        return ["\n".join(workflow[job]["script"])]
-    [commands] = [step["commands"] for step in workflow["steps"] if step["label"] == job]
+        needed, kept = content[job].get("needs", []), content[job].get("artifacts", {})
+        before = [DOWNLOAD.format(each, ".") for each in needed]
+        return [*before, "\n".join(content[job]["script"]), *_uploads(job, kept.get("paths", []))]
+    [commands] = [step["commands"] for step in content["steps"] if step["label"] == job]
     return ["\n".join(commands).replace("$$", "$")]  # Buildkite takes one `$` when it reads the file
+
+
+def _github(step: dict[str, Any]) -> list[str]:
+    given = step.get("with", {})
+    if "upload-artifact" in step.get("uses", "") and "if" not in step:
+        paths = given["path"].split("\n")
+        if len(paths) == 1:  # of one path, only the content is uploaded
+            return [f'cp --recursive {paths[0]} "$ARTIFACTS/{given["name"]}"']
+        return _uploads(given["name"], paths)
+    if "download-artifact" in step.get("uses", ""):
+        return [DOWNLOAD.format(given["name"], given.get("path", "."))]
+    return [step["run"]] if "run" in step else []
+
+
+def _uploads(name: str, paths: list[str]) -> list[str]:
+    """Keeps the paths that exist."""
+    each = "\n".join(f"if [ -e {path} ]; then {UPLOAD.format(path, name)}; fi" for path in paths)
+    return [f'mkdir -p "$ARTIFACTS/{name}"\n{each}'] if paths else []
+
+
+def checks_out(system: str, job: str) -> bool:
+    """Whether a job has the code."""
+    content = workflow(system)
+    if system == "github":
+        return any("checkout" in step.get("uses", "") for step in content["jobs"][job]["steps"])
+    return system != "gitlab" or content[job].get("variables", {}).get("GIT_STRATEGY") != "none"
 
 
 VARIABLES = {
@@ -39,7 +78,7 @@ VARIABLES = {
         "GITHUB_BASE_REF": "main",
         "GITHUB_SHA": COMMIT,
         "GITHUB_SERVER_URL": "https://github.com",
-        "GITHUB_REPOSITORY": "example/models",
+        "GITHUB_REPOSITORY": "Example/Models",
         "PULL_REQUEST": "7",
     },
     "gitlab": {
@@ -59,13 +98,30 @@ VARIABLES = {
 # Commands of the systems that are not here. Each keeps what it is given.
 STUBS = {
     "gh": 'echo "$@" > "$COMMENTS/arguments"; cp summary.md "$COMMENTS/body"',
-    "buildkite-agent": 'echo "$@" > "$COMMENTS/arguments"; cat > "$COMMENTS/body"',
+    "buildkite-agent": """case "$1 $2" in
+annotate*) echo "$@" > "$COMMENTS/arguments"; cat > "$COMMENTS/body" ;;
+"artifact upload")
+    mkdir -p "$ARTIFACTS/build"
+    shopt -s globstar nullglob
+    IFS=';'
+    for file in $3; do [ ! -f "$file" ] || cp --parents "$file" "$ARTIFACTS/build/"; done ;;
+"artifact download") cp --recursive "$ARTIFACTS/build/." "$4" ;;
+esac""",
 }
 COMMENTED = {
-    "github": "pr comment 7 --body-file summary.md --edit-last --create-if-none",
+    "github": "pr comment 7 --repo Example/Models --body-file summary.md --edit-last --create-if-none",
     "gitlab": "/projects/3/merge_requests/7/notes secret",
     "buildkite": "annotate --style info --context models",
 }
+
+
+# The tests of the models. They need no PyTorch here.
+TEST = """from pathlib import Path
+
+def test_programs():
+    for manifest in Path("out").glob("*.index.json"):
+        assert Path("out", manifest.name.replace(".index.json", ".pte")).stat().st_size
+"""
 
 
 class _Notes(BaseHTTPRequestHandler):
@@ -93,17 +149,25 @@ class Pipeline:
         for place in (self.directory / "models/locks", self.comments, programs):
             place.mkdir(parents=True)
         for name, script in STUBS.items():
-            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).write_text(f"#!/bin/bash\n{script}\n")
             (programs / name).chmod(0o755)
         self.environment = {
             **os.environ,
             **VARIABLES[system],
             "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "REPOSITORY": f"{registry.address}/{system}/models",
+            "REGISTRY": registry.address,
+            "GITHUB_ENV": str(directory / "environment"),
+            "GITHUB_STEP_SUMMARY": str(directory / "step-summary"),
+            "ARTIFACTS": str(directory / "artifacts"),
             "CI_API_V4_URL": gitlab,
             "COMMENTS": str(self.comments),
             "no_proxy": "127.0.0.1",
         }
+        if system == "github":  # a step names the repository
+            self.repository = f"{registry.address}/example/models/models"
+        else:
+            self.repository = self.environment["REPOSITORY"] = f"{registry.address}/{system}/models"
+        (self.directory / "models/test_programs.py").write_text(TEST)
         shutil.copy(EXAMPLES / "mlp/model.py", self.directory / "models/model.py")
         manifest = (EXAMPLES / "mlp/model.yaml").read_text()
         (self.directory / "models/mlp.yaml").write_text(manifest)
@@ -120,16 +184,26 @@ class Pipeline:
         self.git("add", "--all")
         self.git("commit", "--message", message)
 
-    def run(self, job: str) -> subprocess.CompletedProcess[str]:
-        """Runs the steps of a job in a clean checkout, up to the first that fails."""
-        self.git("clean", "-dfx")
-        for step in steps(self.system, job):
-            command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step]
-            done = subprocess.run(
-                command, cwd=self.directory, env=self.environment, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                return done
+    def run(self, *jobs: str) -> subprocess.CompletedProcess[str]:
+        """Runs the steps of jobs, up to the first that fails. Each has a clean checkout, or an empty directory."""
+        shutil.rmtree(self.environment["ARTIFACTS"], ignore_errors=True)
+        Path(self.environment["ARTIFACTS"]).mkdir()
+        for job in jobs:
+            self.git("clean", "-dfx")
+            self.place = self.directory
+            if not checks_out(self.system, job):
+                self.place = self.directory.with_name("empty")
+                shutil.rmtree(self.place, ignore_errors=True)
+                self.place.mkdir()
+            Path(self.environment["GITHUB_ENV"]).write_text("")
+            for step in steps(self.system, job):
+                script = f'set -a; . "$GITHUB_ENV"; set +a\n{step}'
+                command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+                done = subprocess.run(
+                    command, cwd=self.place, env=self.environment, capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    return done
         return done
 
 
@@ -163,9 +237,9 @@ def etbuild(pipeline: Pipeline, *arguments: object) -> str:
 
 @pytest.mark.rotates(days=3)
 def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
-    done = pipeline.run("publish")
+    done = pipeline.run("build", "publish")
     assert done.returncode == 0, done.stderr
-    repository = pipeline.environment["REPOSITORY"]
+    repository = pipeline.repository
     etbuild(pipeline, "pull", f"{repository}:main", "-o", "models/locks")
     for path in (pipeline.directory / "models/locks").iterdir():
         if not path.name.endswith(".lock.json"):
@@ -173,7 +247,7 @@ def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     pipeline.commit("lockfiles")
     pipeline.git("update-ref", "refs/remotes/origin/main", "HEAD")
 
-    done = pipeline.run("review")
+    done = pipeline.run("review", "report")
     assert done.returncode == 0, done.stderr
     assert (pipeline.comments / "body").read_text() == "This change touches no program.\n"
     assert (pipeline.comments / "arguments").read_text().strip() == COMMENTED[pipeline.system]
@@ -181,18 +255,39 @@ def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     manifest = pipeline.directory / "models/mlp.yaml"
     manifest.write_text(manifest.read_text() + "constant_methods: {get_version: 2}\n")
     pipeline.commit("change")
-    done = pipeline.run("review")
+    done = pipeline.run("review", "report")
     assert (done.returncode, "the program differs from the lockfile" in done.stderr) == (3, True), done.stderr
     shown = (pipeline.comments / "body").read_text()
     assert "| `mlp` |" in shown
     assert "get_version" in shown
     assert "`other`" not in shown
-    junit = ET.parse(pipeline.directory / "checks.xml").getroot()
+    junit = ET.parse(pipeline.place / "checks.xml").getroot()
     assert [case.get("name") for case in junit.iter("testcase") if case.find("failure") is not None] == ["lockfile"]
 
-    done = pipeline.run("publish")
+    done = pipeline.run("build", "publish")
     assert done.returncode == 0, done.stderr
     versions = json.loads(etbuild(pipeline, "history", repository, "--json"))["versions"]
     assert [sorted(version["tags"]) for version in versions] == [[COMMIT, "main"]]
     assert versions[0]["created"]
     assert "files of mlp, other" in etbuild(pipeline, "verify", f"{repository}:main")
+
+
+@pytest.mark.parametrize("system", VARIABLES)
+def test_what_builds_has_no_login_and_what_has_one_builds_nothing(system: str) -> None:
+    content = workflow(system)
+    for job in ("review", "build"):
+        shell = "\n".join(steps(system, job))
+        assert "etbuild build" in shell
+        assert not any(word in shell for word in ("push ", "TOKEN", "REPOSITORY:", "comment", "annotate"))
+    for job in ("report", "publish"):
+        assert not any(word in "\n".join(steps(system, job)) for word in ("etbuild build", "pytest", "python"))
+    if system == "github":
+        rights = {job: content["jobs"][job]["permissions"] for job in content["jobs"]}
+        assert rights["review"] == rights["build"] == {"contents": "read"}
+        assert content["permissions"] == {}
+        assert not any(
+            "login" in step.get("uses", "") for job in ("review", "build") for step in content["jobs"][job]["steps"]
+        )
+    if system == "gitlab":
+        assert all("environment" in content[job] for job in ("report", "publish"))
+        assert not any("environment" in content[job] for job in ("review", "build"))

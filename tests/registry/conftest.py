@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etbuild.oci import layout, package, registry
+from etbuild.oci import attempts, layout, package
 from tests.helpers.builds import write_build
 
 from .servers import Registry, Relay, make_certificate
@@ -21,9 +21,10 @@ BACKBONE = bytes(range(256)) * 4096 * 3  # 3 MB, more than a block
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other quickly, and nobody's own login is used."""
-    monkeypatch.setattr(registry, "BACKOFF_SECONDS", 0.01)
+def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Attempts follow each other quickly, and nobody's own login is used. Each test has its own cache."""
+    monkeypatch.setenv("ETBUILD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.01)
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.delenv("DOCKER_CONFIG", raising=False)
 

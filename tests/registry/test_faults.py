@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import re
 import resource
 import subprocess
 import threading
@@ -14,11 +16,25 @@ from typing import Any
 
 import pytest
 
-from etbuild.oci import registry
+import tests.registry
+from etbuild.analysis import lockfile
+from etbuild.oci import attempts, registry
+from etbuild.oci import layout as layouts
+from etbuild.oci import reference as references
+from etbuild.oci.access import Access
+from etbuild.oci.descriptors import MANIFEST, Descriptor
 from tests.helpers import commands
 
 from .conftest import BACKBONE, Run
 from .servers import Fault, Registry, Relay
+
+
+def test_each_fault_of_the_table_has_its_test() -> None:
+    rows = re.findall(r"\| (\w+): (\w+) \|$", tests.registry.__doc__ or "", re.MULTILINE)
+    assert len(rows) == (tests.registry.__doc__ or "").count("test_") // 2
+    for module, name in rows:
+        assert callable(getattr(importlib.import_module(f"tests.registry.{module}"), name)), name
+
 
 BLOB = hashlib.sha256(BACKBONE).hexdigest()
 
@@ -77,7 +93,7 @@ def test_retry_after_is_obeyed(pushed: str, relay: Relay, run: Run, tmp_path: Pa
 def test_a_long_retry_after_has_a_limit(
     pushed: str, relay: Relay, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(attempts, "LONGEST_WAIT_SECONDS", 0.1)
     relay.faults = [Fault("GET", BLOB, times=1, status=429, headers={"Retry-After": "100000"})]
     run("pull", pushed, "-o", tmp_path)
     assert_complete(tmp_path)
@@ -188,7 +204,7 @@ def test_a_manifest_with_another_digest_is_refused(
         (lambda index: index["manifests"][0].update(size=10**12), "at most"),
         (lambda index: index["manifests"][0].update(mediaType="text/html"), "text/html"),
         (lambda index: index.update(manifests=[]), "must not be empty"),
-        (lambda index: index.update(manifests=index["manifests"] * 2), "two programs"),
+        (lambda index: index.update(manifests=index["manifests"] * 2), "twice"),
         (lambda index: index.clear(), "not a package"),
     ],
 )
@@ -196,7 +212,7 @@ def test_an_index_that_lies_is_refused(
     pushed: str, relay: Relay, run: Run, tmp_path: Path, change: Callable[[Any], object], words: str
 ) -> None:
     relay.faults = [Fault("GET", "/manifests/v1", change=edit(change))]
-    code = 2 if words in ("must be a sha256", "text/html", "must not be empty", "two programs", "not a package") else 1
+    code = 2 if words in ("must be a sha256", "text/html", "must not be empty", "twice", "not a package") else 1
     assert words in run("pull", pushed, "-o", tmp_path, expect=code)
     assert_empty(tmp_path)
 
@@ -206,6 +222,118 @@ def test_an_index_that_is_none_is_refused(pushed: str, relay: Relay, run: Run, t
     relay.faults = [Fault("GET", "/manifests/v1", change=lambda _: data)]
     run("pull", pushed, "-o", tmp_path, expect=1 if len(data) > 1 << 20 else 2)
     assert_empty(tmp_path)
+
+
+def test_a_failed_pull_continues_where_it_ended(
+    server: Registry, packages: Path, relay: Relay, repository: str, run: Run, tmp_path: Path
+) -> None:
+    """What has arrived waits in the local cache. It is not fetched again."""
+    run("push", packages / "first", f"{server.address}/{repository}:v1")
+    pulled = ["pull", f"{relay.address}/{repository}:v1", "-o", tmp_path / "out", "--jobs", 1]
+    relay.faults = [Fault("GET", hashlib.sha256(b"{}\n" + b"one" * 100).hexdigest(), status=404)]  # the report
+    run(*pulled, expect=1)
+    assert_empty(tmp_path / "out")
+    relay.faults = [Fault("GET", hashlib.sha256(b"one" * 100).hexdigest(), status=404)]  # the program, which is there
+    assert "404" in run(*pulled, "--cache-dir", tmp_path / "another-cache", expect=1)
+    run(*pulled)
+    assert_complete(tmp_path / "out")
+
+
+def test_programs_appear_together_or_not_at_all(
+    server: Registry, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    """A directory has the name of a file of the second program."""
+    run("push", packages / "both", f"{server.address}/{repository}:v1")
+    (tmp_path / "second.pte").mkdir()
+    (tmp_path / "second.pte/mine").write_bytes(b"mine")
+    (tmp_path / "first.pte").write_bytes(b"old")
+    told = run("pull", f"{server.address}/{repository}:v1", "-o", tmp_path, expect=1)
+    assert "second.pte: cannot write the file" in told
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["first.pte", "mine", "second.pte"]
+    assert (tmp_path / "first.pte").read_bytes() == b"old"
+
+
+def push_as_a_stranger(
+    reference: str, layout: Path, change_index: Callable[[Any], object], change_manifest: Callable[[Any], object]
+) -> None:
+    """Pushes a package of one program whose documents somebody has changed who gives them digests that fit."""
+    blobs = layout / "blobs/sha256"
+
+    def changed(sha256: str, change: Callable[[Any], object]) -> Descriptor:
+        data = edit(change)((blobs / sha256).read_bytes())
+        made = Descriptor.of("x/y", data)
+        (blobs / made.sha256).write_bytes(data)
+        return made
+
+    def refer(entry: Any, blob: Descriptor) -> None:
+        entry.update(digest=blob.digest, size=blob.size)
+
+    content = layouts.read(layout)
+    index = changed(content.programs[0].index.sha256, change_index)
+    lock = Descriptor.of("x/y", lockfile.encoded(lockfile.lock(json.loads((blobs / index.sha256).read_bytes()))))
+    (blobs / lock.sha256).write_bytes(lockfile.encoded(lockfile.lock(json.loads((blobs / index.sha256).read_bytes()))))
+
+    def adapt(manifest: Any) -> None:
+        refer(manifest["config"], index)
+        refer(manifest["layers"][-1], lock)
+        change_manifest(manifest)
+
+    manifest = changed(content.programs[0].manifest.sha256, adapt)
+    with registry.Repository(references.parse(reference), Access()) as repository:
+        for path in blobs.iterdir():
+            repository.upload(Descriptor("x/y", path.name, path.stat().st_size), path, lambda _: None)
+        for blob, name in ((manifest, manifest.digest), (manifest, "v1")):
+            made = Descriptor(MANIFEST, blob.sha256, blob.size)
+            repository.put_document(name, made, (blobs / blob.sha256).read_bytes())
+
+
+def rename(entry: Any, name: str) -> None:
+    entry.update({"file": name} if "file" in entry else {"annotations": {"org.opencontainers.image.title": name}})
+
+
+@pytest.mark.parametrize(
+    ("change_index", "change_manifest", "words"),
+    [
+        (lambda index: None, lambda manifest: None, None),
+        (
+            lambda index: rename(index["artifacts"][0], "../first.pte"),
+            lambda manifest: rename(manifest["layers"][0], "../first.pte"),
+            "does not fit",
+        ),
+        (
+            lambda index: None,
+            lambda manifest: rename(manifest["layers"][0], "../first.pte"),
+            "which its index does not",
+        ),
+        (
+            lambda index: None,
+            lambda manifest: manifest["layers"][0].update(digest=manifest["layers"][1]["digest"]),
+            "which its index does not",
+        ),
+        (lambda index: None, lambda manifest: manifest["annotations"].update(x="y"), "is not that of its index"),
+    ],
+    ids=["untouched", "climbing", "climbing manifest", "wrong digest", "another annotation"],
+)
+def test_a_pushed_package_that_lies_is_refused(
+    server: Registry,
+    builds: Path,
+    repository: str,
+    run: Run,
+    tmp_path: Path,
+    change_index: Callable[[Any], object],
+    change_manifest: Callable[[Any], object],
+    words: str | None,
+) -> None:
+    run("package", builds / "first.index.json", "-o", tmp_path / "layout")
+    reference = f"{server.address}/{repository}:v1"
+    push_as_a_stranger(reference, tmp_path / "layout", change_index, change_manifest)
+    told = run("pull", reference, "-o", tmp_path / "out", expect={None: 0, "does not fit": 2}.get(words, 1))
+    if words:
+        assert words in told
+        assert_empty(tmp_path / "out")
+        assert not (tmp_path / "first.pte").exists()
+    else:
+        assert_complete(tmp_path / "out")
 
 
 def test_a_tag_that_moves_while_it_is_pulled_gives_one_package(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -274,6 +276,70 @@ def test_provenance_can_be_found_from_a_program(
         statement = json.loads(server.blob(manifest["layers"][0]["digest"].partition(":")[2]).read_bytes())
         assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
         assert statement["predicate"]["runDetails"]["builder"]["id"] == f"https://ci.example.com/{number}"
+
+
+def strip(packed: Path, stripped: Path) -> None:
+    """Copies a layout of one program without its statement, as somebody would who can write to the registry."""
+    shutil.copytree(packed, stripped)
+    layout = json.loads((stripped / "index.json").read_bytes())
+    blobs = stripped / "blobs/sha256"
+    root = json.loads((blobs / layout["manifests"][0]["digest"].partition(":")[2]).read_bytes())
+    root["manifests"] = root["manifests"][:1]
+    data = json.dumps(root).encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    (blobs / sha256).write_bytes(data)
+    layout["manifests"][0].update(digest=f"sha256:{sha256}", size=len(data))
+    (stripped / "index.json").write_text(json.dumps(layout))
+
+
+def test_a_policy_finds_that_a_statement_is_gone(
+    server: Registry, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    strip(packages / "first", tmp_path / "stripped")
+    (tmp_path / "policy.yaml").write_text("schema: executorch-policy/v1\nprovenance: true\n")
+    reference = f"{server.address}/{repository}:v1"
+    run("push", tmp_path / "stripped", reference)
+    for place in (reference, tmp_path / "stripped"):
+        assert "no statement says who has built first" in run("verify", place)
+        told = run("verify", place, "--policy", tmp_path / "policy.yaml", expect=3)
+        assert "first: no statement says who has built it" in told
+
+
+def test_verify_finds_statements_among_the_referrers(
+    server: Registry, builds: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    run("package", builds / "first.index.json", "-o", tmp_path / "layout", "--builder", "https://ci.example.com/1")
+    pushed = json.loads(run("push", tmp_path / "layout", f"{server.address}/{repository}:v1", "--json"))
+    strip(tmp_path / "layout", tmp_path / "stripped")
+    run("push", tmp_path / "stripped", f"{server.address}/{repository}:stripped")
+    (tmp_path / "policy.yaml").write_text("schema: executorch-policy/v1\nbuilders: [https://ci.example.com/*]\n")
+    for place in (f":v1@{pushed['programs']['first']}", ":stripped"):
+        reference = f"{server.address}/{repository}{place}"
+        verified = json.loads(run("verify", reference, "--policy", tmp_path / "policy.yaml", "--json"))
+        assert verified["builders"] == {"first": ["https://ci.example.com/1"]}
+
+
+def test_a_bill_of_materials_can_be_found_from_a_program(
+    server: Registry, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("cyclonedx")
+    reference = f"{server.address}/{repository}:v1"
+    pushed = json.loads(run("push", packages / "both", reference, "--json"))
+    attached = json.loads(run("sbom", reference, "--attach", "--json"))
+    assert json.loads(run("sbom", reference, "--attach", "--json")) == attached  # once more changes nothing
+    assert run("sbom", reference, "--attach", "--program", "first").strip().endswith(attached["first"])
+    for program, digest in attached.items():
+        target = f"docker://{server.address}/{repository}@{digest}"
+        manifest = json.loads(skopeo("inspect", "--raw", "--tls-verify=false", target))
+        assert manifest["subject"]["digest"] == pushed["programs"][program]
+        bill = server.blob(manifest["layers"][0]["digest"].partition(":")[2]).read_text()
+        assert bill == run("sbom", reference, "--program", program)
+        tag = f"docker://{server.address}/{repository}:{pushed['programs'][program].replace(':', '-')}"
+        listed = json.loads(skopeo("inspect", "--raw", "--tls-verify=false", tag))["manifests"]
+        kinds = [each["artifactType"] for each in listed]
+        assert kinds == ["application/vnd.in-toto+json", "application/vnd.cyclonedx+json"]
+    run("verify", reference)
+    assert "does not go with -o" in run("sbom", reference, "--attach", "-o", tmp_path / "bill", expect=2)
 
 
 def skopeo(*arguments: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.errors import BuildError, InputError
+from etbuild.files.directories import Folder
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "empty": b""}
@@ -80,6 +82,27 @@ def test_outputs_have_the_permissions_that_the_user_wants(kept: Kept) -> None:
         os.umask(old)
     assert (kept.root / "fetched/net.pte").stat().st_mode & 0o777 == 0o640
     assert (kept.root / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["same file system", "another"])
+def test_files_that_could_not_be_used_wait_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    cache, sha256 = Cache(tmp_path / "cache"), hashlib.sha256(b"arrived").hexdigest()
+    (tmp_path / sha256).write_bytes(b"arrived")
+    move = Folder.move
+
+    def across(self: Folder, name: str, target: Folder, new_name: str) -> None:
+        if not moves and name == sha256:
+            raise OSError(errno.EXDEV, "another file system")
+        move(self, name, target, new_name)
+
+    monkeypatch.setattr(Folder, "move", across)
+    cache.keep_blobs(tmp_path, [sha256])
+    assert cache.fetch_blob(sha256, 7, tmp_path, "copy")
+    assert (tmp_path / "copy").read_bytes() == b"arrived"
+    assert (tmp_path / sha256).exists() == (not moves)
+    assert cache.gc(1 << 30).blobs == 1
 
 
 def test_an_edited_output_does_not_reach_the_cache(kept: Kept) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
+from etbuild.oci import summary
 from tests.helpers.builds import make_report, write_build
+from tests.helpers.http_server import serving
 
 Run = Callable[..., str]
 CHECKS = [{"check": "max_program_bytes", "limit": 100, "actual": 7}]
@@ -133,3 +135,29 @@ def test_checks_and_lockfiles_become_test_cases(builds: tuple[Path, Path], run: 
 
 def test_lockfiles_need_a_place_for_the_result(builds: tuple[Path, Path], run: Run) -> None:
     assert "needs --junit" in run("ci-summary", builds[1], "--lockfiles", builds[0], expect=2)
+
+
+def test_a_package_may_not_be_there_yet_but_a_registry_that_fails_is_an_error(
+    builds: tuple[Path, Path], run: Run
+) -> None:
+    pytest.importorskip("oras")
+    for status, code in ((404, 0), (400, 1), (403, 2)):
+        with serving(lambda *asked, status=status: (200 if asked[1] == "/v2/" else status, {}, b"")) as server:
+            reference = f"127.0.0.1:{server.port}/models/net:main"
+            shown = run("ci-summary", builds[1], "--before-if-any", reference, expect=code)
+            assert ("| `changed` | 8 B | 75.0% | 302 B | new |" in shown) == (code == 0)
+            run("ci-summary", builds[1], "--before", reference, expect=code or 2)
+
+
+def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path, run: Run) -> None:
+    report = make_report(1, 1, 1, [{**CHECKS[0], "of": "a\x00\x1b\ufffe"}])
+    write_build(tmp_path / "build", "net", report=report)
+    run("ci-summary", tmp_path / "build", "--junit", tmp_path / "junit.xml")
+    assert "net: max_program_bytes a\\x00\\x1b\\ufffe: 7 (limit 100)" in cases(tmp_path / "junit.xml")
+    summary._case(suite := ET.Element("testsuite"), "net", "\ud800\x07", "one\x08\ntwo\x0b")
+    [case] = ET.fromstring(ET.tostring(suite, encoding="utf-8"))
+    assert (case.get("name"), case[0].get("message"), case[0].text) == (
+        "\\ud800\\x07",
+        "one\\x08",
+        "one\\x08\ntwo\\x0b",
+    )

@@ -74,7 +74,11 @@ def test_a_patch_that_saves_less_than_half_is_not_offered(tmp_path: Path, run: R
     assert listed["programs"]["net"]["net.pte"]["how"] == "fetch"
 
 
-def test_nothing_is_fetched_for_what_is_there(places: tuple[Path, Path], run: Run) -> None:
+def test_nothing_is_fetched_for_what_is_there(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    listed = json.loads(run("delta", places[0], places[0], "-o", tmp_path / "delta", "--json"))
+    lock = listed["programs"]["net"]["net.lock.json"]
+    assert (lock["how"], listed["bytes"]) == ("fetch", lock["size"])  # a build has no lockfile yet
+    run("apply", tmp_path / "delta", places[0])
     assert json.loads(run("delta", places[0], places[0], "--json"))["bytes"] == 0
 
 
@@ -216,3 +220,64 @@ def test_without_the_library_whole_files_are_fetched(
     captured = capsys.readouterr()
     assert "etbuild[delta]" in captured.err
     assert json.loads(captured.out)["programs"]["net"]["net.pte"]["how"] == "fetch"
+
+
+def test_a_program_that_is_gone_is_removed(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    before, after = places
+    write_build(before, "gone", pte=OLD, ptd=None, more={"gone.weights/weights-0.ptd": b"x"})
+    (before / "gone.py").write_bytes(b"mine")
+    assert "gone.pte" in run("delta", before, after, "-o", tmp_path / "delta")
+    applied = json.loads(run("apply", tmp_path / "delta", before, "--json"))
+    assert "gone.index.json" in applied["removed"]
+    assert {name for name in files(before) if name.startswith("gone")} == {"gone.py"}
+    assert not (before / "gone.weights").exists()
+    run("apply", tmp_path / "delta", before, expect=2)  # its base is gone, too
+    run("verify", before)
+
+
+def test_a_delta_to_some_of_the_programs_keeps_the_others(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    before, after = places
+    write_build(before, "other")
+    assert "removed" not in json.loads(run("delta", before, after, "-o", tmp_path / "delta", "--partial", "--json"))
+    run("apply", tmp_path / "delta", before)
+    assert (before / "other.index.json").exists()
+
+
+@pytest.mark.parametrize("change", ["another file", "a link"])
+def test_a_program_that_is_another_one_is_not_removed(
+    places: tuple[Path, Path], run: Run, tmp_path: Path, change: str
+) -> None:
+    before, after = places
+    write_build(before, "gone", pte=OLD)
+    run("delta", before, after, "-o", tmp_path / "delta")
+    (before / "gone.pte").unlink()
+    if change == "a link":
+        (before / "gone.pte").symlink_to(after / "net.pte")
+    else:
+        (before / "gone.pte").write_bytes(NEW)
+    unchanged = files(before)
+    assert "`gone.pte` is not the file" in run("apply", tmp_path / "delta", before, expect=2)
+    assert files(before) == unchanged
+
+
+@pytest.mark.parametrize("name", ["../gone.pte", "/etc/passwd", "mine", "gone.py", "net.pte", "gone.x/../../y.ptd"])
+def test_a_delta_removes_nothing_but_files_of_programs(
+    places: tuple[Path, Path], run: Run, tmp_path: Path, name: str
+) -> None:
+    before, after = places
+    write_build(before, "gone")
+    run("delta", before, after, "-o", tmp_path / "delta")
+    content = json.loads((tmp_path / "delta/delta.json").read_bytes())
+    content["removed"]["gone"][name] = content["removed"]["gone"].pop("gone.pte")
+    (tmp_path / "delta/delta.json").write_text(json.dumps(content))
+    unchanged = files(before)
+    assert "cannot be a file of the program `gone`" in run("apply", tmp_path / "delta", before, expect=1)
+    assert files(before) == unchanged
+
+
+def test_a_delta_is_not_written_over_other_files(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    for _ in range(2):  # an earlier delta may go
+        run("delta", *places, "-o", tmp_path / "delta")
+    (tmp_path / "delta/mine").write_bytes(b"mine")
+    assert "holds other files too" in run("delta", *places, "-o", tmp_path / "delta", expect=2)
+    assert (tmp_path / "delta/mine").read_bytes() == b"mine"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ import pytest
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from tests.fuzz.seeds import DIRECTORY
+from etbuild.oci import attempts
 from tests.helpers.builds import make_report, write_build
+from tests.helpers.http_server import Server
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
 WITH_TORCH = {("build", 3), ("generate", 3)}
@@ -76,6 +78,21 @@ def gen(directory: Path) -> list[object]:
     return ["gen", "--check", directory]
 
 
+SERVERS: list[Server] = []  # of cases that need one
+
+
+def unsigned(directory: Path) -> list[object]:
+    SERVERS.append(Server(lambda method, path, login: (200, {}, b"{}")))
+    return ["pull", f"127.0.0.1:{SERVERS[-1].port}/models/net:v1", "-o", directory / "out", "--signed", "false"]
+
+
+@pytest.fixture(autouse=True)
+def _servers() -> Iterator[None]:
+    yield
+    while SERVERS:
+        SERVERS.pop().end()
+
+
 CASES: dict[tuple[str, int], Case] = {
     ("gen", 1): gen,
     ("diff", 1): diff,
@@ -83,6 +100,7 @@ CASES: dict[tuple[str, int], Case] = {
     ("cache", 1): cache,
     ("push", 1): push,
     ("pull", 1): lambda directory: ["pull", NO_REGISTRY, "-o", directory / "out"],
+    ("pull", 3): unsigned,
     ("verify", 1): damaged,
     ("verify", 3): forbidden,
     ("apply", 1): apply,
@@ -101,8 +119,8 @@ def test_each_code_of_a_verb_has_a_case() -> None:
 def test_a_verb_ends_with_its_code(
     verb: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    registry = pytest.importorskip("etbuild.oci.registry")
-    monkeypatch.setattr(registry, "BACKOFF_SECONDS", 0.001)
+    pytest.importorskip("oras")
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
     arguments = [str(argument) for argument in CASES[verb, code](tmp_path)]
     assert arguments[0] == verb
     assert main.main(arguments) == code
@@ -117,20 +135,43 @@ def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[st
         assert end.value.code == 2, verb
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["package", "{net}", "-o", "{out}"],
-        ["verify", "{net}"],
-        ["delta", "{net}", "{net}"],
-        ["ci-summary", "{net}"],
-        ["diff", "{net}", "{net}"],
-        ["explain", "{net}"],
-        ["cache", "info"],
-    ],
-    ids=lambda arguments: str(arguments[0]),
-)
+JSON = [
+    ["package", "{net}", "-o", "{out}"],
+    ["verify", "{net}"],
+    ["delta", "{net}", "{net}"],
+    ["apply", "{delta}", "{build}"],
+    ["ci-summary", "{net}"],
+    ["sbom", "{net}"],
+    ["diff", "{net}", "{net}"],
+    ["explain", "{net}"],
+    ["cache", "info"],
+]
+JSON_ELSEWHERE = {
+    "affected": "unit/test_affected.py",
+    "build": "integration/test_local_cache.py",
+    "history": "registry/test_history.py",
+    "inspect": "integration/test_inspect.py",
+    "pull": "registry/test_registry.py",
+    "push": "registry/test_registry.py",
+    "validate": "unit/test_cli.py",
+}
+
+
+def test_each_verb_with_json_has_a_test() -> None:
+    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    with_json = {verb for verb, parser in verbs.choices.items() if "--json" in parser.format_usage()}
+    assert with_json | {"cache"} == {case[0] for case in JSON} | JSON_ELSEWHERE.keys()
+    for verb, file in JSON_ELSEWHERE.items():
+        text = (Path(__file__).parents[1] / file).read_text()
+        assert '"--json"' in text, verb
+        assert verb in text, verb
+
+
+@pytest.mark.parametrize("arguments", JSON, ids=lambda arguments: str(arguments[0]))
 def test_json_is_all_that_is_printed(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    places = {"net": write_build(tmp_path / "build", "net", report=REPORT), "out": tmp_path / "out"}
+    net = write_build(tmp_path / "build", "net", report=REPORT)
+    places = {"net": net, "build": net.parent, "out": tmp_path / "out", "delta": tmp_path / "delta"}
+    main.main(["delta", str(net), str(net), "-o", str(places["delta"])])
+    capsys.readouterr()
     assert main.main([*(argument.format(**places) for argument in arguments), "--json"]) == 0
     json.loads(capsys.readouterr().out)

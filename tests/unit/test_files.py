@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
 from etbuild.errors import BuildError
 from etbuild.files import artifacts
+from etbuild.files.directories import Folder
 
 
 def writing(data: bytes) -> Callable[[BinaryIO], object]:
@@ -245,3 +248,76 @@ def test_a_directory_that_is_read_only_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(BuildError, match="cannot write the file: Permission denied"):
         publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def publish_two(directory: Path, new: bytes, removed: tuple[str, ...] = ()) -> None:
+    """Publishes the builds `a` and `b` as one."""
+    with artifacts.staging(directory) as staged:
+        (staged / "aside").mkdir()
+        builds = [
+            [artifacts.write(staged, f"{name}.{file}", "x", writing(new)) for file in ("pte", "x/1.ptd", "index.json")]
+            for name in ("a", "b")
+        ]
+        artifacts.publish_together(builds, directory, staged / "aside", removed)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("earlier", [True, False], ids=["over an earlier build", "new"])
+def test_two_builds_appear_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool, links: bool
+) -> None:
+    """Each move fails once."""
+    (tmp_path / "mine").write_bytes(b"mine")
+    if earlier:
+        for name in ("a", "b"):
+            content = {f"{name}.pte": b"old", f"{name}.old.ptd": b"old", f"{name}.index.json": b"{}"}
+            listed = json.dumps({"artifacts": [{"file": file} for file in list(content)[:-1]]}).encode()
+            publish(tmp_path, {**content, f"{name}.index.json": listed})
+        (tmp_path / "c.pte").write_bytes(b"removed")
+    before, move, moves = tree(tmp_path), Folder.move, 0
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    while True:
+        left, moves = moves, moves + 1
+
+        def failing(self: Folder, *arguments: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise OSError(errno.EIO, "faulty")
+            move(self, *arguments)
+
+        monkeypatch.setattr(Folder, "move", failing)
+        try:
+            publish_two(tmp_path, b"new", ("c.pte",) if earlier else ())
+            if left >= 0:
+                break
+            # An earlier file that no new one replaces could not be moved. It stays, and that is all.
+            assert {name for name, data in tree(tmp_path).items() if data != b"new"} < before.keys()
+            for name, data in before.items():
+                (tmp_path / name).write_bytes(data)
+            for path in tmp_path.glob("*.x"):
+                shutil.rmtree(path)
+        except BuildError:
+            assert tree(tmp_path) == before
+            assert not list(tmp_path.glob("*.x"))
+    assert moves >= 6
+    new = {f"{name}.{file}": b"new" for name in ("a", "b") for file in ("pte", "x/1.ptd", "index.json")}
+    assert tree(tmp_path) == {"mine": b"mine", **new}
+
+
+def test_a_directory_in_the_way_of_one_of_two_builds_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b.pte").mkdir()
+    (tmp_path / "b.pte/mine").write_bytes(b"mine")
+    (tmp_path / "a.pte").write_bytes(b"old")
+    with pytest.raises(BuildError, match=r"b\.pte: cannot write the file"):
+        publish_two(tmp_path, b"new")
+    assert tree(tmp_path) == {"b.pte/mine": b"mine", "a.pte": b"old"}

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,18 @@ def test_the_tar_file_holds_the_layout_without_times_and_owners(builds: list[Pat
     assert content(tmp_path / "out") == content(tmp_path / "layout")
 
 
+def test_a_layout_takes_little_memory(tmp_path: Path) -> None:
+    """A file is copied in blocks, into a directory and into a tar file."""
+    made = package.make([write_build(tmp_path, "net", ptd=bytes(1 << 25))], {})
+    tracemalloc.start()
+    try:
+        layout.write(made, tmp_path / "layout")
+        layout.write_tar(made, tmp_path / "layout.tar")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
 def test_the_lockfile_of_a_package_is_the_one_that_is_checked_in(builds: list[Path], tmp_path: Path) -> None:
     made = made_layout(builds, tmp_path / "layout")
     assert main.main(["lock", str(builds[0]), str(tmp_path / "first.lock.json"), "--update"]) == 0
@@ -170,6 +183,26 @@ def test_a_directory_with_other_files_is_not_replaced(
     assert main.main(["package", str(builds[0]), "-o", str(tmp_path / "builds")]) == 2
     assert "exists, and is not the layout of a package" in capsys.readouterr().err
     assert builds[0].exists()
+
+
+@pytest.mark.parametrize("foreign", ["another layout", "another file", "a link"])
+def test_a_layout_that_is_not_only_ours_is_not_replaced(
+    builds: list[Path], tmp_path: Path, foreign: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_layout(builds, tmp_path / "layout")
+    assert main.main(["package", str(builds[0]), "-o", str(tmp_path / "layout")]) == 0  # our own may go
+    if foreign == "another layout":
+        index = json.loads((tmp_path / "layout/index.json").read_bytes())
+        index["manifests"] *= 2
+        (tmp_path / "layout/index.json").write_text(json.dumps(index))
+    elif foreign == "another file":
+        (tmp_path / "layout/blobs/sha256/mine").write_bytes(b"mine")
+    else:
+        (tmp_path / "layout/mine").symlink_to(tmp_path)
+    before = sorted(path.name for path in (tmp_path / "layout").rglob("*"))
+    assert main.main(["package", str(builds[0]), "-o", str(tmp_path / "layout")]) == 2
+    assert "holds other files too" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "layout").rglob("*")) == before
 
 
 @pytest.mark.parametrize("options", [[], ["--annotation", "x", "-o", "p"], ["--annotation=a=1", "--annotation=a=2"]])
@@ -321,6 +354,91 @@ def test_an_index_and_a_manifest_must_agree(hostile: Hostile) -> None:
             hostile.read(change_manifest=change)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["annotations"].update({"org.opencontainers.image.title": "second"}),
+        lambda manifest: manifest["annotations"].update({"org.opencontainers.image.licenses": "MIT"}),
+        lambda manifest: manifest["annotations"].clear(),
+        lambda manifest: manifest.pop("annotations"),
+        lambda manifest: manifest["config"].update(mediaType="application/vnd.oci.image.config.v1+json"),
+        lambda manifest: manifest["layers"][0].update(mediaType="application/x-sh"),
+        lambda manifest: manifest["layers"][0]["annotations"].update(x="y"),
+        lambda manifest: manifest["layers"].reverse(),
+    ],
+)
+def test_a_manifest_is_the_one_that_follows_from_its_index(hostile: Hostile, change: Callable[[Any], None]) -> None:
+    with pytest.raises(EtbuildError, match="is not that of its index"):
+        hostile.read(change_manifest=change)
+
+
+@pytest.mark.parametrize(
+    ("part", "data"),
+    [
+        ("metadata", [1]),
+        ("metadata", {"authors": [1]}),
+        ("metadata", {"labels": [1]}),
+        ("metadata", {"license": {}}),
+        ("metadata", {"weights_licenses": ["MIT"]}),
+        ("model", {}),
+        ("model", {"weights": [{}]}),
+        ("model", {"weights": [], "adapters": {"math": []}}),
+    ],
+)
+def test_an_index_with_an_odd_plan_is_refused(hostile: Hostile, part: str, data: object) -> None:
+    with pytest.raises(InputError, match=f"not an index: inputs.plan.{part}"):
+        hostile.read(lambda index: index["inputs"]["plan"].update({part: data}))
+
+
+def test_names_that_differ_only_in_case_are_refused(builds: list[Path], tmp_path: Path) -> None:
+    build = write_build(tmp_path / "case", "net", more={"net.tokenizer/a.json": b"1", "net.tokenizer/A.json": b"2"})
+    with pytest.raises(EtbuildError, match="only in upper and lower case"):
+        package.make([build], {})
+    with pytest.raises(InputError, match="two programs of the package"):
+        package.make([builds[0], write_build(tmp_path / "other", "First")], {})
+
+
+def reread(content: package.Package, change: Callable[[Any], object]) -> package.Package:
+    """Reads a package again whose image index a stranger has changed."""
+    documents = dict(content.documents)
+    index = json.loads(documents[content.root.sha256])
+    change(index)
+    root = Descriptor.of(content.root.media_type, document(index))
+    documents[root.sha256] = document(index)
+    return package.read(root, lambda blob, limit: documents[blob.sha256], "registry/net:v1")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda index: index["manifests"].append(index["manifests"][0]), "lists a manifest twice"),
+        (lambda index: index["manifests"][0]["annotations"].update({"org.opencontainers.image.title": "x"}), "title"),
+    ],
+)
+def test_an_image_index_that_lies_is_refused(builds: list[Path], change: Callable[[Any], object], words: str) -> None:
+    content = package.make(builds, {}).package
+    assert reread(content, lambda index: None).root == content.root
+    with pytest.raises(EtbuildError, match=words):
+        reread(content, change)
+
+
+def test_documents_that_are_too_large_together_are_refused(builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    content = package.make(builds, {}).package
+    monkeypatch.setattr(package, "_ALL_DOCUMENTS_BYTES", 20_000)
+    with pytest.raises(EtbuildError, match="more than 20000 bytes"):
+        reread(content, lambda index: None)
+
+
+def test_a_digest_with_two_sizes_is_refused(tmp_path: Path) -> None:
+    """Two indexes name one file. Only one of them can tell its size."""
+    first, second = (write_build(tmp_path, name) for name in ("first", "second"))
+    content = json.loads(second.read_bytes())
+    next(each for each in content["artifacts"] if each["file"] == "second.weights.ptd")["size"] += 1
+    second.write_bytes(json.dumps(content).encode())
+    with pytest.raises(EtbuildError, match="has two sizes"):
+        reread(package.make([first, second], {}).package, lambda index: None)
+
+
 def test_a_file_twice_in_the_index_is_refused(hostile: Hostile) -> None:
     with pytest.raises(EtbuildError, match=r"`first.pte` cannot be a file of the program"):
         hostile.read(lambda index: index["artifacts"].append(index["artifacts"][0]))
@@ -410,8 +528,8 @@ def test_a_push_finds_wrong_words_before_it_asks_the_registry(
 )
 def test_these_verbs_do_not_import_torch(arguments: list[str], tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom etbuild.cli.main import main\nfrom etbuild.oci import registry\n"
-        "registry.BACKOFF_SECONDS = 0.001\n"
+        "import sys\nfrom etbuild.cli.main import main\nfrom etbuild.oci import attempts\n"
+        "attempts.BACKOFF_SECONDS = 0.001\n"
         "assert main(sys.argv[1:]) == (1 if sys.argv[1] == 'pull' else 0)\n"
         "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"
     )

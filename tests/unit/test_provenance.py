@@ -116,7 +116,10 @@ def write_policy(directory: Path, **keys: object) -> Path:
     "keys",
     [
         {},
-        {"builders": ["https://ci.example.com/*"]},
+        {"builders": ["https://ci.example.com/models/*"]},
+        {"builders": ["https://*.example.com/**"]},
+        {"builders": ["nobody", BUILDER]},
+        {"provenance": True},
         {"toolchain": {"executorch": ["1.5.1"], "torch": ["2.13.0+cpu"], "etbuild": ["0.2.0"]}},
         {"drivers": [sha256("driver")]},
         {"licenses": ["MIT", "Apache-2.0"]},
@@ -132,6 +135,10 @@ def test_what_a_policy_allows(packed: Path, tmp_path: Path, run: Run, keys: dict
     [
         ({"builders": ["https://ci.example.com/apps/*"]}, f"the builder {BUILDER} is not one of"),
         ({"builders": ["https://ci.example.com"]}, f"the builder {BUILDER} is not one of"),
+        ({"builders": ["https://ci.example.com/*"]}, "is not one of"),
+        ({"builders": ["https://ci.example.com/models/4?"]}, "is not one of"),
+        ({"builders": ["https://ci.example.com/models/[0-9]2"]}, "is not one of"),
+        ({"builders": ["*"]}, "is not one of"),
         ({"toolchain": {"executorch": ["1.5.0"]}}, "executorch 1.5.1 is not one of 1.5.0"),
         ({"toolchain": {"numpy": ["2"]}}, "no package `numpy` has made it"),
         ({"drivers": ["0" * 64]}, "the driver"),
@@ -155,6 +162,31 @@ def test_a_build_without_a_statement_has_no_builder(tmp_path: Path, run: Run) ->
     write_build(tmp_path / "build", "net")
     told = run("verify", tmp_path / "build", "--policy", write_policy(tmp_path, builders=["*"]), expect=3)
     assert "no statement says who has built it" in told
+
+
+@pytest.mark.parametrize(
+    ("builder", "pattern"),
+    [
+        ("https://evil.example/#.example.com/x", "https://*.example.com/x"),
+        ("https://me@evil.example/x", "https://*/x@y"),
+        ("https://ci.example.com/models/../apps", "https://ci.example.com/models/**"),
+        ("https://ci.example.com/models/42\n", "https://ci.example.com/models/42"),
+    ],
+)
+def test_a_builder_does_not_fit_by_a_trick(builder: str, pattern: str) -> None:
+    assert not policies._fits(builder, pattern)
+
+
+def test_a_policy_lists_the_reasons_of_all_programs(tmp_path: Path, run: Run) -> None:
+    for name in ("first", "second"):
+        write_build(tmp_path / "build", name)
+    told = run("verify", tmp_path / "build", "--policy", write_policy(tmp_path, provenance=True), expect=3)
+    assert told.count("no statement says who has built it") == 2
+
+
+def test_verify_says_that_nobody_has_stated_the_builder(packed: Path, tmp_path: Path, run: Run) -> None:
+    assert "no statement says who has built net" in run("verify", tmp_path / "build")
+    assert "no statement" not in run("verify", packed)
 
 
 def test_a_policy_asks_for_the_license_of_an_adapter() -> None:

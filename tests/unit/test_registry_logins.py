@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -19,60 +15,13 @@ import requests  # noqa: E402
 from urllib3.util import Retry  # noqa: E402
 
 from etbuild.errors import EtbuildError, InputError  # noqa: E402
-from etbuild.oci import reference, registry  # noqa: E402
+from etbuild.oci import attempts, reference, registry  # noqa: E402
 from etbuild.oci.access import Access  # noqa: E402
+from etbuild.oci.connection import Adapter  # noqa: E402
 from etbuild.oci.descriptors import Descriptor  # noqa: E402
+from tests.helpers.http_server import Answer, Server, serving  # noqa: E402
 
 SECRET = base64.b64encode(b"user:secret").decode()
-Answer = tuple[int, dict[str, str], bytes]
-
-
-class Server:
-    """A server on loopback that answers as a function says, and keeps who was told which login."""
-
-    def __init__(self, answer: Callable[[str, str, str], Answer]) -> None:
-        seen = self.seen = list[tuple[str, str]]()
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                login = self.headers.get("Authorization", "")
-                seen.append((self.path, login))
-                status, headers, body = answer(self.command, self.path, login)
-                self.send_response_only(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(b"" if self.command == "HEAD" else body)
-
-            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def logins(self) -> set[str]:
-        return {login for _, login in self.seen}
-
-
-@contextmanager
-def serving(answer: Callable[[str, str, str], Answer]) -> Iterator[Server]:
-    server = Server(answer)
-    try:
-        yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture
@@ -134,7 +83,7 @@ def test_only_the_registry_names_the_server_of_tokens(login: Callable[[Server], 
 
 
 def test_a_registry_with_tls_does_not_lead_to_addresses_without() -> None:
-    adapter = registry._Adapter("https://registry.test", (1, 1), Retry(total=0))
+    adapter = Adapter("https://registry.test", (1, 1), Retry(total=0))
     request = requests.Request("GET", "http://registry.test/v2/").prepare()
     with pytest.raises(requests.RequestException, match="without TLS"):
         adapter.send(request)
@@ -169,3 +118,67 @@ def test_a_login_that_cannot_work_is_an_error_for_users(
 
     with serving(answer) as server, pytest.raises(EtbuildError), repository(login(server)) as one:
         one.has(Descriptor.of("x/y", b"content"))
+
+
+def tokens(server: Callable[[], Server], given: Callable[[str], bytes]) -> Callable[[str, str, str], Answer]:
+    """A registry that wants a token, which its own server gives at any path of tokens."""
+
+    def answer(command: str, path: str, login: str) -> Answer:
+        if path.startswith("/token"):
+            return 200, {}, given(login)
+        own = f'Bearer realm="http://127.0.0.1:{server().port}/token",service="s",scope="repository:a/b:pull"'
+        return (200, {}, b"") if login == "Bearer good" else (401, {"Www-Authenticate": own}, b"{}")
+
+    return answer
+
+
+def test_an_identity_token_is_exchanged_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with serving(tokens(lambda: server, lambda login: b'{"access_token": "good"}')) as server:
+        auths = {f"127.0.0.1:{server.port}": {"auth": SECRET, "identitytoken": "refresh me"}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        with repository(f"127.0.0.1:{server.port}") as one:
+            assert one.has(Descriptor.of("x/y", b"content"))
+    [form] = [body for path, body in server.bodies if path == "/token"]
+    assert form == (
+        b"grant_type=refresh_token&refresh_token=refresh+me&client_id=etbuild&service=s&scope=repository%3Aa%2Fb%3Apull"
+    )
+    assert server.logins == {"", "Bearer good"}
+
+
+@pytest.mark.parametrize("place", ["/token", "/v2/"])
+def test_an_answer_without_end_is_cut(place: str, login: Callable[[Server], str]) -> None:
+    """A token, and the text of an error. The server writes until the client has enough."""
+
+    def answer(command: str, path: str, login: str) -> Answer:
+        if path.startswith(place) and path != "/v2/":
+            return (200 if place == "/token" else 404), {"Content-Length": str(1 << 40)}, b"x" * (1 << 22)
+        own = f'Bearer realm="http://127.0.0.1:{server.port}/token",service="s"'
+        return 401, {"Www-Authenticate": own}, b"{}"
+
+    with serving(answer) as server, repository(login(server)) as one, pytest.raises(EtbuildError) as told:
+        one.load(Descriptor.of("x/y", b"content"), 100)
+    assert ("server of tokens" if place == "/token" else "status 404") in str(told.value)
+
+
+def test_an_error_that_passes_is_not_read_to_its_end(
+    login: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
+    failures = [503] * 3
+
+    def answer(command: str, path: str, login: str) -> Answer:
+        if path.endswith("/manifests/v1") and failures:
+            return failures.pop(), {"Content-Length": str(1 << 40)}, b"x"
+        return 200, {"Content-Type": "x/y"}, b"{}"
+
+    with serving(answer) as server, repository(login(server)) as one:
+        assert one.document("v1")[1] == b"{}"
+    assert not failures
+
+
+def test_an_open_registry_asks_for_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("damaged")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with serving(lambda *asked: (200, {}, b"")) as server, repository(f"127.0.0.1:{server.port}") as one:
+        assert one.has(Descriptor.of("x/y", b"content"))

@@ -4,6 +4,7 @@ followed."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -248,6 +249,29 @@ def copy_in(root: Folder, source: Folder, name: str) -> Entry:
 
         write(root, place, copy)
     return entry
+
+
+def take(root: Folder, source: Folder, name: str, sha256: str) -> None:
+    """Stores a file as a blob by moving it, or by copying it from another file system.
+
+    Args:
+        root: The cache.
+        source: The directory with the file.
+        name: Its name.
+        sha256: The digest of its content, which the caller has checked.
+
+    Raises:
+        OSError: The file cannot be read, or the blob cannot be written.
+    """
+    place = blob_place(sha256)
+    root.make_parents(place)
+    try:
+        with root.holder(place) as (folder, blob):
+            source.move(name, folder, blob)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_in(root, source, name)
 
 
 def _is_sound(root: Folder, place: str) -> bool:

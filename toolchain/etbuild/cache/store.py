@@ -180,6 +180,20 @@ class Cache:
         except OSError as error:
             self.report(f"{self.directory}: nothing was stored: {reason(error)}")
 
+    def keep_blobs(self, directory: Path, digests: Sequence[str]) -> None:
+        """Takes files that a step could not use, so that the next attempt has them. Garbage collection removes them.
+
+        Args:
+            directory: The directory with the files.
+            digests: The sha256 of each, which is its name too, and which the caller has compared with its content.
+        """
+        try:
+            with self._lock("gc", fcntl.LOCK_SH) as root, Folder.at(directory) as source:
+                for sha256 in digests:
+                    entries.take(root, source, sha256, sha256)
+        except OSError as error:
+            self.report(f"{self.directory}: nothing was stored: {reason(error)}")
+
     @contextlib.contextmanager
     def building(self, step: str, key: str) -> Iterator[None]:
         """Returns a context manager that only one process at a time can enter for a key. Processes that waited should

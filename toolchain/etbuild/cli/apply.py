@@ -31,8 +31,11 @@ def run(options: argparse.Namespace) -> int:
 
     applied = delta.apply(options.delta, options.directory)
     names = [name for files in applied["programs"].values() for name in files]
+    removed = [name for files in applied.get("removed", {}).values() for name in files]
     if options.json:
-        print(json.dumps({"files": names, "bytes": applied["bytes"]}, indent=2))
+        print(json.dumps({"files": names, "removed": removed, "bytes": applied["bytes"]}, indent=2))
     else:
-        print("\n".join(printable(str(options.directory / name)) for name in names))
+        lines = [str(options.directory / name) for name in names]
+        lines += [f"removed: {options.directory / name}" for name in removed]
+        print("\n".join(map(printable, lines)))
     return 0

@@ -23,7 +23,13 @@ def add(verbs: Any) -> None:
         "Shows sizes, delegation and memory of each program, and what changed and why.",
     )
     parser.add_argument("build", metavar="BUILD", help=f"the build: {_PLACE}")
-    parser.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
+    before = parser.add_mutually_exclusive_group()
+    before.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
+    before.add_argument(
+        "--before-if-any",
+        metavar="REFERENCE",
+        help="the package of a registry to compare with; if it is not there yet, all programs are new",
+    )
     parser.add_argument(
         "--partial",
         action="store_true",
@@ -51,7 +57,11 @@ def run(options: argparse.Namespace) -> int:
     access = registry_options.access(options)
     with ExitStack() as opened:
         after = opened.enter_context(places.opened(options.build, access))
-        before = opened.enter_context(places.opened(options.before, access)) if options.before else None
+        before = None
+        if options.before is not None:
+            before = opened.enter_context(places.opened(options.before, access))
+        elif options.before_if_any is not None:
+            before = opened.enter_context(places.opened_if_any(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)
     if options.junit is not None:
         artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))

@@ -29,6 +29,11 @@ def add(verbs: Any) -> None:
         "-o", "--out", type=Path, metavar="DIR", help="write what the device must fetch, for `etbuild apply`"
     )
     parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="AFTER has only some of the programs: the device keeps the others (default: it removes them)",
+    )
     registry_options.add_access(parser)
     parser.set_defaults(run=run)
 
@@ -43,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if not patches and not options.no_patches:
         print("note: no patches are made: pip install 'etbuild[delta]'", file=sys.stderr)
     with places.opened(options.before, access) as before, places.opened(options.after, access) as after:
-        made, contents = delta.make(before, after, patches)
+        made, contents = delta.make(before, after, patches, options.partial)
         if options.out is not None:
             delta.write(made, contents, after, options.out)
     if options.json:
@@ -55,5 +60,6 @@ def run(options: argparse.Namespace) -> int:
             cost = {"keep": 0, "fetch": entry["size"], "patch": entry.get("patch", entry)["size"]}[entry["how"]]
             word = " (patch)" if entry["how"] == "patch" else ""
             rows.append((printable(name), size(entry["size"]), f"{size(cost)}{word}" if cost else "-"))
+    rows += [(printable(name), "-", "removed") for files in made.get("removed", {}).values() for name in files]
     print(table([*rows, ("in all", size(made["whole_bytes"]), size(made["bytes"]))]))
     return 0

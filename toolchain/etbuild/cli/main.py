@@ -62,8 +62,14 @@ OWN_EXIT_CODES = {
     "lock": {3: "the program is not the one of the lockfile"},
     "cache": {1: "`cache verify` has found damage"},
     "push": {1: "the registry failed, or the package is damaged"},
-    "pull": {1: "the registry failed, or has sent something else than what was pushed"},
-    "verify": {1: "a file is damaged", 3: "the policy does not allow a program"},
+    "pull": {
+        1: "the registry failed, or has sent something else than what was pushed",
+        3: "the command of `--signed` does not accept the signature",
+    },
+    "verify": {
+        1: "a file is damaged",
+        3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
+    },
     "apply": {1: "the delta is damaged"},
     "selected-ops": {3: "a program needs a kernel that is not there"},
     "history": {1: "the registry failed, or a package is damaged"},

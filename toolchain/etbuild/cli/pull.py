@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli import registry_options
 from etbuild.cli.options import add_cache_directory, add_parser
 from etbuild.errors import printable
+
+if TYPE_CHECKING:
+    from etbuild.cache.store import Cache
 
 
 def add(verbs: Any) -> None:
@@ -24,6 +27,7 @@ def add(verbs: Any) -> None:
         "-o", "--out", type=Path, default=Path(), metavar="DIR", help="where the files go (default: current directory)"
     )
     registry_options.add_programs(parser)
+    registry_options.add_signed(parser)
     add_cache_directory(parser)
     registry_options.add(parser)
     parser.set_defaults(run=run)
@@ -35,14 +39,12 @@ def run(options: argparse.Namespace) -> int:
 
     source = reference.parse(options.reference)
 
-    from etbuild.cache.store import Cache, default_directory
     from etbuild.cli.transfer_progress import TransferProgress
     from etbuild.oci import package, transfer
 
-    place = options.cache_dir or default_directory()
-    cache = Cache(place) if options.cache_dir or place.is_dir() else None
+    cache = _cache(options.cache_dir)
     with registry_options.repository(options, source) as repository, TransferProgress("pulling") as progress:
-        content = transfer.read(repository, source.wanted)
+        content = transfer.read(repository, source.wanted, registry_options.accept(options))
         programs = package.chosen(content, options.programs, str(source))
         moved = transfer.pull(
             repository, content, programs, options.out, cache, registry_options.work(options, progress)
@@ -56,3 +58,16 @@ def run(options: argparse.Namespace) -> int:
     print(registry_options.summary("fetched", moved))
     print(source.at(content.root.digest))
     return 0
+
+
+def _cache(named: Path | None) -> Cache | None:
+    """The local cache; None if there can be none. A user who names one is told."""
+    from etbuild.cache.store import Cache, default_directory
+    from etbuild.errors import InputError
+
+    try:
+        return Cache(named or default_directory())
+    except InputError:
+        if named is not None:
+            raise
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def add(verbs: Any) -> None:
         metavar="REPOSITORY",
         help="another repository of the registry, which may have files of the package already (repeatable)",
     )
+    parser.add_argument(
+        "--sign",
+        metavar="COMMAND",
+        help="before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
+        "as `cosign sign --key cosign.key`",
+    )
     registry_options.add(parser)
     parser.set_defaults(run=run)
 
@@ -70,11 +77,12 @@ def run(options: argparse.Namespace) -> int:
     layout.root(options.layout)
 
     from etbuild.cli.transfer_progress import TransferProgress
-    from etbuild.oci import transfer
+    from etbuild.oci import signatures, transfer
 
+    sign = partial(signatures.sign, options.sign) if options.sign is not None else None
     with registry_options.repository(options, target) as repository, TransferProgress("pushing") as progress:
         content, moved = transfer.push(
-            options.layout, repository, tags, others, registry_options.work(options, progress)
+            options.layout, repository, tags, others, registry_options.work(options, progress), sign
         )
     if options.json:
         registry_options.print_json(content, moved, tags=tags)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,23 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
         metavar="REFERENCE",
         help="a package in a registry: REGISTRY/REPOSITORY:TAG, or REGISTRY/REPOSITORY@sha256:DIGEST",
     )
+
+
+def add_signed(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that checks a signature."""
+    parser.add_argument(
+        "--signed",
+        metavar="COMMAND",
+        help="first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign "
+        "verify --key cosign.pub`; if it fails, nothing else is read",
+    )
+
+
+def accept(options: argparse.Namespace) -> Callable[[str], None] | None:
+    """Checks a signature as the options say."""
+    from etbuild.oci import signatures
+
+    return partial(signatures.check, options.signed) if options.signed is not None else None
 
 
 def add_programs(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,19 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--program", metavar="NAME", help="the program, if there are several")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it to this file instead")
-    registry_options.add_reach(parser)
+    parser.add_argument(
+        "--attach",
+        action="store_true",
+        help="push it to the registry of PLACE as a referrer of the program, for each program of a package",
+    )
+    registry_options.add_access(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the bill of materials."""
+    """Prints the bill of materials, or attaches it."""
+    if options.attach:
+        return _attach(options)
     from etbuild.files import artifacts
     from etbuild.oci import bill_of_materials, package, places
 
@@ -45,4 +53,25 @@ def run(options: argparse.Namespace) -> int:
         artifacts.replace(options.out, bill)
     else:
         print(bill.decode(), end="")
+    return 0
+
+
+def _attach(options: argparse.Namespace) -> int:
+    """Pushes the bills of materials of a package in a registry, and prints the references to them."""
+    from etbuild.oci import bill_of_materials, package, reference
+
+    if options.out is not None:
+        raise InputError.of("--attach does not go with -o")
+    source = reference.parse(options.place)
+
+    from etbuild.oci import transfer
+
+    attached: dict[str, str] = {}
+    with registry_options.repository(options, source) as repository:
+        content = transfer.read(repository, source.wanted)
+        for program in package.chosen(content, [options.program] if options.program else [], str(source)):
+            bill = bill_of_materials.make(program, content.index(program))
+            layer = bill_of_materials.layer(program, bill)
+            attached[program.name] = transfer.attach(repository, program.manifest, layer, bill).digest
+    print(json.dumps(attached, indent=2) if options.json else "\n".join(map(source.at, attached.values())))
     return 0

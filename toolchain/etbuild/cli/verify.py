@@ -33,16 +33,20 @@ def add(verbs: Any) -> None:
         "--policy", type=Path, metavar="FILE", help="also check that each program is one that this policy allows"
     )
     registry_options.add_programs(parser)
+    registry_options.add_signed(parser)
     registry_options.add(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Reads every file, and prints their number."""
+    from etbuild.errors import InputError
     from etbuild.oci import layout, policy
 
     wanted = policy.read(options.policy) if options.policy is not None else None
     place = Path(options.place)
+    if place.exists() and options.signed is not None:
+        raise InputError.of("--signed is for a package in a registry")
     if not place.exists():
         content, programs, count = _in_registry(options)
     elif place.is_dir() and layout.is_layout(place):
@@ -51,8 +55,7 @@ def run(options: argparse.Namespace) -> int:
         content, programs, count = _in_directory(place, options.programs)
     builders = {program.name: _builders(content, program) for program in programs}
     if wanted is not None:
-        for program in programs:
-            policy.check(wanted, content.index(program), builders[program.name])
+        policy.check(wanted, [(content.index(program), builders[program.name]) for program in programs])
     if options.json:
         digests = {program.name: program.manifest.digest for program in programs}
         print(json.dumps({"programs": digests, "files": count, "builders": builders}, indent=2))
@@ -60,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
         if wanted is not None:
             print(f"allowed by {options.policy}")
+        for name, named in builders.items():
+            if not named:
+                print(f"no statement says who has built {name}")
     return 0
 
 
@@ -77,7 +83,8 @@ def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], i
     from etbuild.oci import transfer
 
     with registry_options.repository(options, source) as repository, TransferProgress("checking") as progress:
-        content = transfer.read(repository, source.wanted)
+        content = transfer.read(repository, source.wanted, registry_options.accept(options))
+        content = transfer.with_referrers(repository, content)
         programs = package.chosen(content, options.programs, str(source))
         return content, programs, transfer.verify(repository, programs, registry_options.work(options, progress))
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -135,6 +135,98 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
     return [replace_fields(artifact, directory=directory) for artifact in artifacts]
 
 
+def publish_together(builds: list[list[Artifact]], directory: Path, aside: Path, removed: Sequence[str] = ()) -> None:
+    """Publishes several builds as one: all of their files appear, or the directory is again what it was.
+
+    If this process is killed meanwhile, no index of these builds is left, so no index describes files of another build.
+
+    Args:
+        builds: The artifacts of each build. The index is the last of each.
+        directory: Where they go.
+        aside: A new directory on the same file system, which keeps the earlier files meanwhile.
+        removed: Files of the directory that are removed.
+
+    Raises:
+        BuildError: A file cannot be moved.
+    """
+    indexes = [artifacts[-1] for artifacts in builds]
+    others = [artifact for artifacts in builds for artifact in artifacts[:-1]]
+    names = {artifact.file for artifact in [*indexes, *others]}
+    with _turn(directory, fcntl.LOCK_EX) as place, Folder.at(aside) as kept:
+        earlier = {name for index in indexes for name in _listed(place, index.file)}
+        safe: list[str] = []  # what can be put back
+        try:
+            for name in sorted(names.union(removed)):
+                _keep(place, name, kept)
+                safe.append(name)
+            for name in sorted(earlier.difference(safe)):
+                with contextlib.suppress(BuildError):  # whatever has this name, no build has made it
+                    _keep(place, name, kept)
+                    safe.append(name)
+            gone = [name for name in safe if name not in names]
+            _remove(place, [*(index.file for index in indexes), *gone])
+            for artifact in [*others, *indexes]:
+                _move(artifact, place)
+        except BaseException:  # an interrupt as well
+            _put_back(kept, safe, place)
+            raise
+        _remove_folders(place, gone)
+
+
+def _keep(place: Folder, name: str, kept: Folder) -> None:
+    """Keeps a file under the same name in another directory, if there is one.
+
+    Raises:
+        BuildError: A directory has the name, or the file cannot be kept.
+    """
+    try:
+        with place.holder(name) as (folder, file):
+            if folder.is_folder(file):
+                raise IsADirectoryError(errno.EISDIR, "a directory has this name")
+            kept.make_parents(name)
+            with kept.holder(name) as (target, _):
+                folder.link(file, target, file)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise write_error(place.path / name, error) from error
+
+
+def _put_back(kept: Folder, names: list[str], place: Folder) -> None:
+    """Restores the files that were kept, and removes those that were not there."""
+    for name in names:
+        with contextlib.suppress(OSError), place.holder(name) as (folder, file):
+            try:
+                with kept.holder(name) as (source, _):
+                    source.move(file, folder, file)
+            except FileNotFoundError:
+                folder.remove(file)
+    _remove_folders(place, names)
+
+
+def _remove(place: Folder, names: Iterable[str]) -> None:
+    """Removes files. Those that are not there are no error.
+
+    Raises:
+        BuildError: A file cannot be removed.
+    """
+    for name in names:
+        try:
+            with place.holder(name) as (folder, file):
+                folder.remove(file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise write_error(place.path / name, error) from error
+
+
+def _remove_folders(place: Folder, names: Iterable[str]) -> None:
+    """Removes the directories that have held these files and are empty now."""
+    for parent in {name.partition("/")[0] for name in names if "/" in name}:
+        with contextlib.suppress(OSError):  # another shard is in it
+            place.remove_empty(parent)
+
+
 @contextlib.contextmanager
 def _turn(directory: Path, kind: int) -> Iterator[Folder]:
     """Opens a directory, and locks it against other processes that publish in it."""
@@ -167,9 +259,7 @@ def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
     for name in sorted(gone):
         with contextlib.suppress(OSError), place.holder(name) as (folder, file):
             folder.remove(file)
-    for parent in {name.partition("/")[0] for name in gone if "/" in name}:
-        with contextlib.suppress(OSError):  # another shard is in it
-            place.remove_empty(parent)
+    _remove_folders(place, gone)
 
 
 def _listed(place: Folder, index: str) -> set[str]:

@@ -299,6 +299,19 @@ class Folder:
         """
         os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
 
+    def link(self, name: str, target: Folder, new_name: str) -> None:
+        """Gives a file, or a link itself, a second name. Where the file system has no such names, moves it.
+
+        Raises:
+            OSError: The file can neither be linked nor moved.
+        """
+        try:
+            os.link(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            self.move(name, target, new_name)
+
     @contextlib.contextmanager
     def _listed(self) -> Iterator[int]:
         """A descriptor that can be used to list and lock this directory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from etbuild.files import artifacts, regular_files
@@ -17,18 +17,33 @@ from etbuild.oci.descriptors import Descriptor
 _BLOCK = 1 << 20
 
 
-def publish(files: Mapping[str, Descriptor], store: Path, place: Path, directory: Path) -> None:
-    """Moves the files of a program into a directory, when all of them are complete.
+def publish(
+    programs: Mapping[str, Mapping[str, Descriptor]],
+    store: Path,
+    staged: Path,
+    directory: Path,
+    removed: Sequence[str] = (),
+) -> None:
+    """Moves the files of programs into a directory, when all of them are complete: either all, or none.
 
     Args:
-        files: The files by name. The index comes last.
+        programs: The files by name, by the name of the program. The index comes last.
         store: The directory of their contents, each under its sha256.
-        place: A new directory inside the same staging directory as the store.
+        staged: The staging directory that has the store.
         directory: Where the files go.
+        removed: Files of the directory that are removed.
 
     Raises:
         BuildError: A file cannot be moved there.
     """
+    laid = [_laid(files, store, staged / "programs" / name) for name, files in programs.items()]
+    aside = staged / "aside"
+    aside.mkdir()
+    artifacts.publish_together(laid, directory, aside, removed)
+
+
+def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Artifact]:
+    """Lays the files of a program under their names in a new directory."""
     laid: list[Artifact] = []
     for name, blob in files.items():
         target = place / name
@@ -38,7 +53,18 @@ def publish(files: Mapping[str, Descriptor], store: Path, place: Path, directory
         except OSError:  # the file system has no links
             shutil.copyfile(store / blob.sha256, target)
         laid.append(Artifact(place, name, "file", blob.size, blob.sha256))
-    artifacts.publish(laid, directory)
+    return laid
+
+
+def is_free(directory: Path) -> bool:
+    """Whether a new directory may take this place: there is nothing, or an empty directory."""
+    return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
+def holds_only(directory: Path, names: Collection[str]) -> bool:
+    """Whether a directory holds no other files than these, and no links."""
+    found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return all(path.relative_to(directory).as_posix() in names and not path.is_symlink() for path in found)
 
 
 def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:

@@ -12,6 +12,8 @@ import uuid
 from typing import Any
 
 from etbuild.errors import InputError
+from etbuild.manifest import metadata
+from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Program
 from etbuild.results import Index
 
@@ -26,6 +28,7 @@ except ImportError:
     message = "a bill of materials needs the package `cyclonedx-python-lib`"
     raise InputError.of(message, "pip install 'etbuild[sbom]'") from None
 
+MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _NAMESPACE = uuid.UUID("8b0c4fd4-6d3c-5a0e-9d5c-3b1a0f4f1b52")  # of these bills
 _FILE_LIST = "rules-executorch:sha256OfFileList"  # not the digest of a wheel
 
@@ -40,14 +43,14 @@ def make(program: Program, index: Index) -> bytes:
         program: The program.
         index: The index of its build.
     """
-    inputs, metadata = index["inputs"], index["inputs"]["plan"].get("metadata", {})
+    inputs, stated = index["inputs"], index["inputs"]["plan"].get("metadata", {})
     bom = Bom()
     bom.metadata.component = Component(
         name=program.name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
-        version=metadata.get("version"),
-        description=metadata.get("description"),
-        licenses=_licenses(metadata.get("license")),
+        version=stated.get("version"),
+        description=stated.get("description"),
+        licenses=_licenses(stated.get("license")),
         bom_ref=f"program/{program.name}",
     )
     for name, blob in program.files.items():
@@ -55,7 +58,7 @@ def make(program: Program, index: Index) -> bytes:
     for name, sha256 in inputs["sources"].items():
         bom.components.add(_file(name, f"source/{name}", ComponentType.FILE, sha256))
     for name, sha256 in inputs["data"].items():
-        found = metadata.get("weights_licenses", {}).get(name)
+        found = stated.get("weights_licenses", {}).get(name)
         bom.components.add(_file(name, f"data/{name}", ComponentType.DATA, sha256, found))
     driver = inputs["toolchain"]["driver"]
     for name, release in {"etbuild": driver, **inputs["toolchain"]["distributions"]}.items():
@@ -71,7 +74,12 @@ def make(program: Program, index: Index) -> bytes:
             )
         )
     bom.register_dependency(bom.metadata.component, bom.components)
-    return _serialized(bom, index["key"])
+    return _serialized(bom)
+
+
+def layer(program: Program, bill: bytes) -> Descriptor:
+    """The descriptor of a bill of materials as a blob."""
+    return Descriptor.of(MEDIA_TYPE, bill, {metadata.TITLE: f"{program.name}.cdx.json"})
 
 
 def _file(name: str, reference: str, kind: ComponentType, sha256: str, found: str | None = None) -> Component:
@@ -98,10 +106,15 @@ def _installed_license(name: str, version: str) -> str | None:
     return kinds[0] if kinds else None
 
 
-def _serialized(bom: Bom, key: str) -> bytes:
-    """The bill as JSON, without the time that the library adds, and with a serial number that follows from the key."""
-    bom.serial_number = uuid.uuid5(_NAMESPACE, key)
+def _serialized(bom: Bom) -> bytes:
+    """The bill as JSON, without the time that the library adds.
+
+    The serial number follows from the rest: equal bills have one, and bills that differ, for instance in the licenses
+    that are known here, have two.
+    """
     content = json.loads(JsonV1Dot6(bom).output_as_string())
     content["metadata"].pop("timestamp", None)
+    content.pop("serialNumber", None)
+    content["serialNumber"] = uuid.uuid5(_NAMESPACE, json.dumps(content, sort_keys=True)).urn
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
     return re.sub(r"\s*\Z", "\n", text).encode()

@@ -7,12 +7,13 @@ blobs/sha256/1234...   the files and patches that the device does not have
 from __future__ import annotations
 
 import bz2
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.foreign_errors import wrap_library_errors
@@ -33,13 +34,14 @@ Contents = dict[str, bytes | Descriptor]
 """The contents that a device does not have, by sha256: patches, and files of the new programs."""
 
 
-def make(before: Place, after: Place, patches: bool) -> tuple[Delta, Contents]:
+def make(before: Place, after: Place, patches: bool, partial: bool = False) -> tuple[Delta, Contents]:
     """Compares two places.
 
     Args:
         before: What the device has.
         after: What it should have.
         patches: Whether to make patches of programs (`.pte`), where a patch has less than half of their size.
+        partial: Whether the device keeps the programs that `after` does not have.
 
     Returns:
         The delta, and the contents that the device does not have.
@@ -47,7 +49,12 @@ def make(before: Place, after: Place, patches: bool) -> tuple[Delta, Contents]:
     Raises:
         EtbuildError: A file cannot be read.
     """
-    known = {blob.sha256: name for program in before.content.programs for name, blob in program.files.items()}
+    known = {
+        blob.sha256: name
+        for program in before.content.programs
+        for name, blob in program.files.items()
+        if name not in before.missing
+    }
     contents: Contents = {}
     fetched: dict[str, int] = {}
     whole: dict[str, int] = {}
@@ -75,6 +82,13 @@ def make(before: Place, after: Place, patches: bool) -> tuple[Delta, Contents]:
         for program in after.content.programs
     }
     delta = {"schema": "executorch-delta/v1", "programs": programs}
+    removed = {
+        program.name: {name: {"size": blob.size, "sha256": blob.sha256} for name, blob in program.files.items()}
+        for program in before.content.programs
+        if program.name not in programs
+    }
+    if removed and not partial:
+        delta["removed"] = removed
     return {**delta, "bytes": sum(fetched.values()), "whole_bytes": sum(whole.values())}, contents
 
 
@@ -105,9 +119,10 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
         InputError: The directory exists, and is neither empty nor a delta.
         BuildError: A file cannot be written.
     """
-    is_delta = (directory / _NAME).is_file()
-    if directory.exists() and not is_delta and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError.of(f"{directory}: exists, and is not a delta", "name a new directory")
+    if not (assembly.is_free(directory) or _is_ours(directory)):
+        raise InputError.of(
+            f"{directory}: exists, and is not a delta, or holds other files too", "name a new directory"
+        )
     with artifacts.whole_directory(directory) as content:
         blobs = content / _BLOBS
         blobs.mkdir(parents=True)
@@ -117,6 +132,17 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
             else:
                 after.save(source, blobs / sha256)
         artifacts.write(content, _NAME, "file", partial(_write, canonical_json(delta)))
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether a directory holds a delta, and no other file."""
+    try:
+        delta: Delta = json_file.read(directory / _NAME, _WANTED)
+    except EtbuildError:
+        return False
+    entries = [entry for files in delta["programs"].values() for entry in files.values()]
+    digests = {each["sha256"] for entry in entries for each in (entry, entry.get("patch", entry))}
+    return assembly.holds_only(directory, {_NAME, *(f"{_BLOBS}/{sha256}" for sha256 in digests)})
 
 
 def _write(data: bytes, file: BinaryIO) -> None:
@@ -147,8 +173,8 @@ def apply(source: Path, directory: Path) -> Delta:
                 if not (store / blob.sha256).exists():
                     _bring(source, directory, store, file, delta["programs"][name][file])
             package.check_files(store / files[f"{name}.index.json"].sha256, name, files, str(source))
-        for name, files in programs.items():
-            assembly.publish(files, store, staged / "programs" / name, directory)
+        removed = _removed(delta, source, directory, staged / "removed")
+        assembly.publish(programs, store, staged, directory, removed)
     return delta
 
 
@@ -159,6 +185,24 @@ def _files(name: str, entries: dict[str, Any], source: Path) -> dict[str, Descri
     if index not in files:
         raise InputError.of(f"{source}: `{name[:100]}` has no index", _WANTED.hint)
     return {**{file: blob for file, blob in files.items() if file != index}, index: files[index]}
+
+
+def _removed(delta: Delta, source: Path, directory: Path, checked: Path) -> list[str]:
+    """The files of programs that are removed. Those that are there must be the ones that the delta is for."""
+    names: list[str] = []
+    checked.mkdir()
+    for name, entries in delta.get("removed", {}).items():
+        if name in delta["programs"]:
+            raise InputError.of(f"{source}: `{name[:100]}` is removed and kept", _WANTED.hint)
+        for file, entry in entries.items():
+            package.check_name(file, name, str(source))
+            if os.path.lexists(directory / file):
+                blob = Descriptor("file", entry["sha256"], entry["size"])
+                if not assembly.take_over(directory, file, blob, checked):
+                    raise _another_base(directory, file)
+                (checked / blob.sha256).unlink()  # the next file is looked at itself
+                names.append(file)
+    return names
 
 
 def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> None:

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.files import artifacts, json_file, regular_files
 from etbuild.files.digests import file_digest
-from etbuild.oci import package
+from etbuild.oci import assembly, package
 from etbuild.oci.descriptors import INDEX, Descriptor, document
 from etbuild.oci.package import Made, Package
 
@@ -44,13 +44,23 @@ def write(made: Made, directory: Path) -> None:
         InputError: The directory exists, and is neither empty nor a layout. A file of a program is missing.
         BuildError: A file of a program has other content than its index says, or a file cannot be written.
     """
-    if directory.exists() and not is_layout(directory) and (not directory.is_dir() or any(directory.iterdir())):
-        message = f"{directory}: exists, and is not the layout of a package"
+    if not (assembly.is_free(directory) or (is_layout(directory) and _is_ours(directory))):
+        message = f"{directory}: exists, and is not the layout of a package, or holds other files too"
         raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
     with artifacts.whole_directory(directory) as content:
         for name, source in _content(made).items():
             with _opened(source) as file:
                 artifacts.write(content, name, "file", partial(_copy, file))
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether a layout holds one package of programs, and no other file."""
+    try:
+        content = read(directory)
+    except EtbuildError:
+        return False
+    blobs = content.documents.keys() | content.blobs.keys()
+    return assembly.holds_only(directory, {_VERSION, "index.json", *map(_place, blobs)})
 
 
 def _copy(source: IO[bytes], target: BinaryIO) -> None:

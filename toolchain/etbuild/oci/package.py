@@ -40,6 +40,8 @@ LAYER_TYPES = {
 DOCUMENT_BYTES = 4 << 20
 """The largest manifest. Registries refuse larger ones."""
 
+_ALL_DOCUMENTS_BYTES = 256 << 20  # the documents of a package that are read; they are kept in memory
+
 _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}(\.[A-Za-z0-9_-]{1,100})?", re.ASCII)
 
 
@@ -224,26 +226,36 @@ def _statement(program: Program, index: Index, builder: str) -> tuple[Statement,
     content = document(provenance.statement(index, program.files, builder))
     title = {metadata.TITLE: f"{program.name}.provenance.json"}
     layer = Descriptor.of(provenance.MEDIA_TYPE, content, {**title, _PREDICATE_TYPE: provenance.PREDICATE})
-    empty = Descriptor.of(_EMPTY_TYPE, _EMPTY)
     subject = replace(program.manifest, annotations={})
-    manifest = document(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": provenance.MEDIA_TYPE,
-            "config": empty.json(),
-            "layers": [layer.json()],
-            "subject": subject.json(),
-            "annotations": {_PREDICATE_TYPE: provenance.PREDICATE},
-        }
-    )
-    described = Descriptor.of(MANIFEST, manifest, title)
-    documents = {empty.sha256: _EMPTY, layer.sha256: content, described.sha256: manifest}
-    return Statement(described, subject, [empty, layer], builder), documents
+    described, documents = referrer(subject, layer, {_PREDICATE_TYPE: provenance.PREDICATE})
+    statement = Statement(replace(described, annotations=title), subject, [_EMPTY_CONFIG, layer], builder)
+    return statement, {**documents, layer.sha256: content}
+
+
+def referrer(
+    subject: Descriptor, layer: Descriptor, annotations: Mapping[str, str]
+) -> tuple[Descriptor, dict[str, bytes]]:
+    """The manifest of a document that refers to another manifest.
+
+    Returns:
+        Its descriptor, and the contents of the manifest and of its config, by sha256.
+    """
+    content: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": layer.media_type,
+        "config": _EMPTY_CONFIG.json(),
+        "layers": [layer.json()],
+        "subject": replace(subject, annotations={}).json(),
+    }
+    manifest = document({**content, "annotations": dict(annotations)} if annotations else content)
+    described = Descriptor.of(MANIFEST, manifest)
+    return described, {_EMPTY_CONFIG.sha256: _EMPTY, described.sha256: manifest}
 
 
 _PREDICATE_TYPE = "in-toto.io/predicate-type"
-_EMPTY, _EMPTY_TYPE = b"{}", "application/vnd.oci.empty.v1+json"
+_EMPTY = b"{}"
+_EMPTY_CONFIG = Descriptor.of("application/vnd.oci.empty.v1+json", _EMPTY)
 
 
 def _layer(artifact: ArtifactFacts) -> Descriptor:
@@ -264,60 +276,130 @@ def read(root: Descriptor, load: Callable[[Descriptor, int], bytes], where: str)
         InputError: It is not a package of programs.
         BuildError: Its documents do not agree.
     """
-    documents: dict[str, bytes] = {}
-
-    def parsed(blob: Descriptor, what: str, schema: str, limit: int = DOCUMENT_BYTES) -> Any:
-        documents[blob.sha256] = load(blob, limit)
-        return json_file.content(documents[blob.sha256], Path(where), json_file.Format(what, schema))
-
-    def program(manifest: Descriptor, content: Any) -> Program:
-        config = Descriptor.parse(content["config"])
-        index: Index = parsed(config, "an index", "index", json_file.MAX_BYTES)
-        layers = _agreeing(index, [Descriptor.parse(layer) for layer in content["layers"]], where)
-        lock = lockfile.encoded(lockfile.lock(index))  # the same bytes as the registry's, so nobody needs to fetch it
-        documents[Descriptor.of(LOCK_TYPE, lock).sha256] = lock
-        return Program(index["name"], manifest, config, layers)
-
-    def statement(manifest: Descriptor, content: Any) -> Statement:
-        listed = [Descriptor.parse(each) for each in (content["config"], *content["layers"])]
-        for blob in listed:
-            documents[blob.sha256] = load(blob, json_file.MAX_BYTES)
-        builder = provenance.builder_of(_json(documents[listed[1].sha256], where))
-        return Statement(manifest, Descriptor.parse(content["subject"]), listed, builder or "")
-
-    manifests = [root]
-    if root.media_type != MANIFEST:
-        _check_media_type(root, INDEX, where)
-        manifests = [Descriptor.parse(each) for each in parsed(root, "a package", "package#package")["manifests"]]
-    contents: list[tuple[Descriptor, Any]] = []
-    for manifest in manifests:
-        _check_media_type(manifest, MANIFEST, where)
-        contents.append((manifest, parsed(manifest, "a program of a package", "package#manifest")))
-    programs = [program(*each) for each in contents if each[1]["artifactType"] == PROGRAM_TYPE]
-    statements = [statement(*each) for each in contents if each[1]["artifactType"] == provenance.MEDIA_TYPE]
+    reading = _Reading(load, where)
+    contents = [(manifest, reading.manifest(manifest)) for manifest in reading.manifests(root)]
+    programs = [reading.program(*each) for each in contents if each[1]["artifactType"] == PROGRAM_TYPE]
+    statements = [reading.statement(*each) for each in contents if each[1]["artifactType"] == provenance.MEDIA_TYPE]
     if not programs:
         raise InputError.of(f"{where}: not a package: it holds no program")
     _check_names(programs)
-    _check_statements(programs, statements, documents, where)
-    return Package(root, programs, statements, documents)
+    content = Package(root, programs, statements, reading.documents)
+    _check_sizes(content, where)
+    _check_statements(content, where)
+    return content
 
 
-def _check_statements(
-    programs: list[Program], statements: list[Statement], documents: Mapping[str, bytes], where: str
-) -> None:
+def read_statements(
+    content: Package, manifests: Iterable[Descriptor], load: Callable[[Descriptor, int], bytes], where: str
+) -> Package:
+    """The package with statements about its programs that are not a part of it. Arguments and errors: as `read`."""
+    reading = _Reading(load, where)
+    statements = [reading.statement(manifest, reading.manifest(manifest)) for manifest in manifests]
+    more = replace(content, statements=statements, documents={**content.documents, **reading.documents})
+    _check_statements(more, where)
+    return replace(more, statements=[*content.statements, *statements])
+
+
+class _Reading:
+    """Reads the documents of a package.
+
+    Attributes:
+        documents: Their contents so far, by sha256.
+    """
+
+    def __init__(self, load: Callable[[Descriptor, int], bytes], where: str) -> None:
+        self.documents: dict[str, bytes] = {}
+        self._load, self._where = load, where
+        self._left = _ALL_DOCUMENTS_BYTES
+
+    def manifests(self, root: Descriptor) -> list[Descriptor]:
+        """The manifests that a package lists."""
+        if root.media_type == MANIFEST:
+            return [root]
+        _check_media_type(root, INDEX, self._where)
+        listed = self._parsed(root, "a package", "package#package")["manifests"]
+        found = {each["digest"]: Descriptor.parse(each) for each in listed}
+        if len(found) < len(listed):
+            raise InputError.of(f"{self._where}: the package lists a manifest twice")
+        return list(found.values())
+
+    def manifest(self, manifest: Descriptor) -> Any:
+        """The content of a manifest."""
+        _check_media_type(manifest, MANIFEST, self._where)
+        return self._parsed(manifest, "a program of a package", "package#manifest")
+
+    def program(self, manifest: Descriptor, content: Any) -> Program:
+        """The program of a manifest, which must be the one that follows from its index."""
+        config = Descriptor.parse(content["config"])
+        index: Index = self._parsed(config, "an index", "index", json_file.MAX_BYTES)
+        layers = _agreeing(index, [Descriptor.parse(layer) for layer in content["layers"]], self._where)
+        program, made = _program(self.documents[config.sha256], index)
+        wanted = json_file.parse(made[program.manifest.sha256])
+        wrong = next((key for key in wanted if content.get(key) != wanted[key]), None)
+        if wrong is None and manifest.annotations.get(metadata.TITLE, program.name) != program.name:
+            wrong = metadata.TITLE
+        if wrong is not None:
+            raise BuildError.of(
+                f"{self._where}: `{wrong}` of the manifest of `{program.name}` is not that of its index"
+            )
+        lock = layers[f"{program.name}.lock.json"].sha256
+        self.documents[lock] = made[lock]  # the same bytes as the registry's, so nobody needs to fetch it
+        return Program(program.name, manifest, config, layers)
+
+    def statement(self, manifest: Descriptor, content: Any) -> Statement:
+        """The statement of a manifest."""
+        listed = [Descriptor.parse(each) for each in (content["config"], *content["layers"])]
+        _check_media_type(listed[1], provenance.MEDIA_TYPE, self._where)
+        builder = provenance.builder_of(
+            _json([self._loaded(blob, json_file.MAX_BYTES) for blob in listed][1], self._where)
+        )
+        return Statement(manifest, Descriptor.parse(content["subject"]), listed, builder or "")
+
+    def _parsed(self, blob: Descriptor, what: str, schema: str, limit: int = DOCUMENT_BYTES) -> Any:
+        return json_file.content(self._loaded(blob, limit), Path(self._where), json_file.Format(what, schema))
+
+    def _loaded(self, blob: Descriptor, limit: int) -> bytes:
+        """The content of a document.
+
+        Raises:
+            BuildError: The documents are too large together.
+        """
+        if blob.sha256 not in self.documents:
+            data = self._load(blob, limit)
+            self._left -= len(data)
+            if self._left < 0:
+                message = f"{self._where}: the documents of the package have more than {_ALL_DOCUMENTS_BYTES} bytes"
+                raise BuildError.of(message, "put fewer programs into one package")
+            self.documents[blob.sha256] = data
+        return self.documents[blob.sha256]
+
+
+def _check_sizes(content: Package, where: str) -> None:
+    """Checks that no digest has two sizes.
+
+    Raises:
+        BuildError: One has.
+    """
+    sizes: dict[str, int] = {}
+    listed = [blob for program in content.programs for blob in (program.manifest, *program.files.values())]
+    for blob in [*listed, *(blob for each in content.statements for blob in (each.manifest, *each.blobs))]:
+        if sizes.setdefault(blob.sha256, blob.size) != blob.size:
+            raise BuildError.of(f"{where}: the blob {blob.sha256[:16]} has two sizes")
+
+
+def _check_statements(content: Package, where: str) -> None:
     """Checks that each statement is the one that follows from the index of its program.
 
     Raises:
         BuildError: One is another, or is about nothing in the package.
     """
-    by_manifest = {program.manifest.sha256: program for program in programs}
-    for statement in statements:
+    by_manifest = {program.manifest.sha256: program for program in content.programs}
+    for statement in content.statements:
         program = by_manifest.get(statement.subject.sha256)
         if program is None:
             raise BuildError.of(f"{where}: a statement is about {statement.subject.digest[:23]}, which is not there")
-        index: Index = json_file.parse(documents[program.index.sha256])
-        wanted = provenance.statement(index, program.files, statement.builder)
-        if _json(documents[statement.blobs[1].sha256], where) != wanted:
+        wanted = provenance.statement(content.index(program), program.files, statement.builder)
+        if _json(content.documents[statement.blobs[1].sha256], where) != wanted:
             raise BuildError.of(f"{where}: the statement about `{program.name}` does not follow from its index")
 
 
@@ -412,14 +494,29 @@ def _check_index(index: Index, where: str) -> None:
     Raises:
         BuildError: A name is not one that a build of this program makes, or is there twice.
     """
-    name, seen = index["name"], set()
+    name, seen = index["name"], dict[str, str]()
     if not _PROGRAM_NAME.fullmatch(name):
         raise BuildError.of(f"{where}: `{name[:100]}` cannot be the name of a program")
     for artifact in index["artifacts"]:
         file = artifact["file"]
+        folded = file.lower()  # some file systems do not tell upper from lower case
         if not is_artifact_name(file, name) or file in seen:
             raise BuildError.of(f"{where}: `{file[:100]}` cannot be a file of the program `{name}`")
-        seen.add(file)
+        if folded in seen.values():
+            message = f"{where}: the name `{file[:100]}` differs from another one only in upper and lower case"
+            raise BuildError.of(message, "give the tags other names: some file systems have room for one of both only")
+        seen[file] = folded
+
+
+def check_name(file: str, program: str, where: str) -> None:
+    """Checks that a file of a directory can be one of a program.
+
+    Raises:
+        BuildError: It cannot.
+    """
+    own = (f"{program}.index.json", f"{program}.lock.json")
+    if not _PROGRAM_NAME.fullmatch(program) or not (file in own or is_artifact_name(file, program)):
+        raise BuildError.of(f"{where}: `{file[:100]}` cannot be a file of the program `{program[:100]}`")
 
 
 def _check_names(programs: list[Program]) -> None:

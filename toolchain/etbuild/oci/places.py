@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,13 @@ class Place(ABC):
     Attributes:
         name: The place as the user has named it.
         content: The programs.
+        missing: Names of files that a package of the programs has, and this place does not: a build has no lockfile.
     """
 
-    def __init__(self, name: str, content: Package) -> None:
+    def __init__(self, name: str, content: Package, missing: Collection[str] = ()) -> None:
         self.name = name
         self.content = content
+        self.missing = missing
 
     def load(self, blob: Descriptor, limit: int) -> bytes:
         """The content of a file of a program, which has its digest.
@@ -64,8 +66,8 @@ class Place(ABC):
 class _Files(Place):
     """Files on this machine, by their digests."""
 
-    def __init__(self, name: str, content: Package, paths: dict[str, Path]) -> None:
-        super().__init__(name, content)
+    def __init__(self, name: str, content: Package, paths: dict[str, Path], missing: Collection[str] = ()) -> None:
+        super().__init__(name, content, missing)
         self._paths = paths
 
     def _load(self, blob: Descriptor, limit: int) -> bytes:
@@ -105,6 +107,19 @@ class _Remote(Place):
 
 
 @contextmanager
+def opened_if_any(name: str, access: Access) -> Iterator[Place | None]:
+    """Opens a package of a registry; None if the registry has no such package. Arguments and errors: as `opened`."""
+    from etbuild.oci.registry import NoSuchPackage
+
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(_in_registry(name, access))
+        except NoSuchPackage:
+            place = None
+        yield place
+
+
+@contextmanager
 def opened(name: str, access: Access) -> Iterator[Place]:
     """Opens a place.
 
@@ -123,14 +138,23 @@ def opened(name: str, access: Access) -> Iterator[Place]:
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
         made = package.make(builds or [path], {})
-        yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()})
+        directory = path if path.is_dir() else path.parent
+        locks = [f"{program.name}.lock.json" for program in made.package.programs]
+        missing = [lock for lock in locks if not (directory / lock).exists()]
+        yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()}, missing)
     else:
-        from etbuild.oci import reference
+        with _in_registry(name, access) as place:
+            yield place
 
-        wanted = reference.parse(name)
 
-        from etbuild.oci import transfer
-        from etbuild.oci.registry import Repository
+@contextmanager
+def _in_registry(name: str, access: Access) -> Iterator[Place]:
+    from etbuild.oci import reference
 
-        with Repository(wanted, access) as repository:
-            yield _Remote(name, transfer.read(repository, wanted.wanted), repository)
+    wanted = reference.parse(name)
+
+    from etbuild.oci import transfer
+    from etbuild.oci.registry import Repository
+
+    with Repository(wanted, access) as repository:
+        yield _Remote(name, transfer.read(repository, wanted.wanted), repository)

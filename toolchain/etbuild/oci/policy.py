@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,24 @@ def _keys(problems: list[Problem], document: yaml_document.Document) -> dict[Any
     return {path: document.keys[path] for path in wrong if path is not None}
 
 
-def check(policy: Policy, index: Index, builders: list[str]) -> None:
-    """Checks a program.
+def check(policy: Policy, programs: list[tuple[Index, list[str]]]) -> None:
+    """Checks programs.
 
     Args:
         policy: The policy.
-        index: The index of its build.
-        builders: The builders that the statements about it name.
+        programs: For each program the index of its build, and the builders that the statements about it name.
 
     Raises:
-        CheckError: The policy does not allow it. The error lists all reasons.
+        CheckError: The policy does not allow one. The error lists all reasons.
         InputError: A lockfile of the policy is damaged.
     """
+    problems = [problem for index, builders in programs for problem in _problems(policy, index, builders)]
+    if problems:
+        raise CheckError(problems)
+
+
+def _problems(policy: Policy, index: Index, builders: list[str]) -> list[Problem]:
+    """The reasons why a policy does not allow a program."""
     name, data = index["name"], policy.data
     messages = [
         *_builders(data, builders),
@@ -67,18 +73,29 @@ def check(policy: Policy, index: Index, builders: list[str]) -> None:
             lockfile.check(file, lockfile.lock(index), f"the policy {policy.path} wants the program of {file}")
         except CheckError as error:
             problems += error.problems
-    if problems:
-        raise CheckError(problems)
+    return problems
 
 
 def _builders(policy: dict[str, Any], builders: list[str]) -> Iterator[str]:
+    if not builders and (policy.get("provenance") or "builders" in policy):
+        yield "no statement says who has built it"
     if "builders" not in policy:
         return
-    if not builders:
-        yield "no statement says who has built it"
     for builder in builders:
-        if not any(fnmatchcase(builder, pattern) for pattern in policy["builders"]):
+        if not any(_fits(builder, pattern) for pattern in policy["builders"]):
             yield f"the builder {builder[:200]} is not one of {', '.join(policy['builders'])}"
+
+
+def _fits(builder: str, pattern: str) -> bool:
+    """Whether a URI fits a pattern. `*` stands for any text without `/`, `?`, `#` and `@`, and `**` for any text.
+
+    Schemes and hosts are compared as they are written. A URI that goes up in its path fits only itself.
+    """
+    if {".", ".."} & set(re.split("[/\\\\]", builder)):
+        return builder == pattern
+    parts = (re.escape(part) for part in re.split(r"(\*+)", pattern))
+    wild = {r"\*": "[^/?#@]*", r"\*\*": ".*"}
+    return re.fullmatch("".join(wild.get(part, part) for part in parts), builder, re.DOTALL) is not None
 
 
 def _toolchain(policy: dict[str, Any], index: Index) -> Iterator[str]:

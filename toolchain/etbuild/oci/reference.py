@@ -100,6 +100,11 @@ def read_stamps(paths: list[Path]) -> dict[str, str]:
     return values
 
 
+def is_tag(text: str) -> bool:
+    """Whether a text can be a tag."""
+    return re.fullmatch(_TAG, text) is not None
+
+
 def tag(text: str, stamps: Mapping[str, str]) -> str:
     """A tag with its stamp values filled in: `v-{STABLE_GIT_COMMIT}`.
 
@@ -115,7 +120,7 @@ def tag(text: str, stamps: Mapping[str, str]) -> str:
         return stamps[key]
 
     filled = _STAMP.sub(value, text)
-    if re.fullmatch(_TAG, filled) is None:
+    if not is_tag(filled):
         message = f"`{filled[:200]}` cannot be a tag"
         raise InputError.of(
             message, "a tag has up to 128 letters, digits, `_`, `.` and `-`, and begins with none of `.-`"

@@ -170,9 +170,10 @@ def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
 
 
 def _case(suite: ET.Element, program: str, name: str, failure: str | None) -> None:
-    case = ET.SubElement(suite, "testcase", classname=program, name=name)
+    case = ET.SubElement(suite, "testcase", classname=program, name=printable(name))
     if failure is not None:
-        ET.SubElement(case, "failure", message=failure.partition("\n")[0]).text = failure
+        text = _printable_lines(failure)
+        ET.SubElement(case, "failure", message=text.partition("\n")[0]).text = text
 
 
 def _differs(lock: Path, index: Index) -> str | None:
@@ -180,7 +181,7 @@ def _differs(lock: Path, index: Index) -> str | None:
     try:
         lockfile.check(lock, lockfile.lock(index), f"etbuild lock INDEX {lock.name} --update")
     except CheckError as error:
-        return _printable_lines(str(error))
+        return str(error)
     return None
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.files import artifacts
-from etbuild.files.scratch import write_error
+from etbuild.files.scratch import temporary, write_error
 from etbuild.oci import assembly, layout, package
+from etbuild.oci.attempts import Told
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package, Program
 from etbuild.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
-from etbuild.oci.registry import Repository, Told
+from etbuild.oci.registry import Repository
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -57,12 +58,17 @@ class Work:
 
 
 def push(
-    directory: Path, repository: Repository, tags: Sequence[str], mount_from: Sequence[str], work: Work
+    directory: Path,
+    repository: Repository,
+    tags: Sequence[str],
+    mount_from: Sequence[str],
+    work: Work,
+    sign: Callable[[str], object] | None = None,
 ) -> tuple[Package, Moved]:
     """Pushes the package of a layout.
 
-    Files go first, then the manifests of the programs, then the image index under its tags. So a tag never names a
-    package that is not complete.
+    Files go first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
+    package that is not complete, or not signed.
 
     Args:
         directory: The layout.
@@ -70,6 +76,7 @@ def push(
         tags: Its tags. Without any, it can be pulled by its digest.
         mount_from: Other repositories of the registry that may have its files.
         work: How to transfer.
+        sign: Signs the package that a reference names.
 
     Raises:
         InputError: The directory is not a layout, or the registry refuses.
@@ -99,24 +106,54 @@ def push(
     for statement in content.statements:
         data = content.documents[statement.manifest.sha256]
         repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
-    for name in tags or [content.root.digest]:
+    names = list(tags)
+    if sign is not None or not tags:
+        names.insert(0, content.root.digest)
+    for name in names:
         repository.put_document(name, content.root, content.documents[content.root.sha256])
+        if sign is not None and name == content.root.digest:
+            sign(repository.reference.at(name))
     return content, moved
 
 
-def read(repository: Repository, wanted: str) -> Package:
+def read(repository: Repository, wanted: str, accept: Callable[[str], object] | None = None) -> Package:
     """Reads the package of a tag or digest. The tag is looked up once: everything else goes by digest.
+
+    Args:
+        repository: Where it is.
+        wanted: The tag or digest.
+        accept: Checks the reference of what the tag names, before it is read.
 
     Raises:
         InputError: There is none, or it is not a package of programs.
         BuildError: The registry sends something else than what was asked for.
     """
     root, data = repository.document(wanted)
+    if accept is not None:
+        accept(repository.reference.at(root.digest))
 
     def load(blob: Descriptor, limit: int) -> bytes:
         return data if blob.sha256 == root.sha256 else repository.load(blob, limit)
 
     return package.read(root, load, repository.reference.at(wanted))
+
+
+def with_referrers(repository: Repository, content: Package) -> Package:
+    """A package with the statements that refer to those of its programs about which it holds none.
+
+    Statements of other tools are left out: they are not of the kind that `provenance` makes.
+
+    Raises:
+        BuildError: The registry does not answer, or a statement does not follow from the index of its program.
+    """
+    stated = {statement.subject.sha256 for statement in content.statements}
+    found = [
+        manifest
+        for program in content.programs
+        if program.manifest.sha256 not in stated
+        for manifest in repository.referrers(program.manifest, PROVENANCE_TYPE)
+    ]
+    return package.read_statements(content, found, repository.load, str(repository))
 
 
 def pull(
@@ -129,7 +166,8 @@ def pull(
 ) -> Moved:
     """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
 
-    A file that the directory or the local cache has is not fetched.
+    A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
+    that have arrived.
 
     Args:
         repository: Where the package is.
@@ -153,6 +191,8 @@ def pull(
         store.mkdir()
         work.expected(sum(blob.size for blob in needed))
 
+        arrived: list[str] = []
+
         def get(blob: Descriptor) -> tuple[str, Descriptor]:
             if blob.sha256 in content.documents:
                 assembly.write(store / blob.sha256, content.documents[blob.sha256])
@@ -161,15 +201,38 @@ def pull(
                 or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
             ):
                 fetch(repository, blob, store / blob.sha256, work.told)
+                arrived.append(blob.sha256)
                 return "sent", blob
             work.told(blob.size)
             return "present", blob
 
-        for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
-            moved.note(how, blob)
-        for program in programs:
-            assembly.publish(program.files, store, staged / "programs" / program.name, directory)
+        try:
+            for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
+                moved.note(how, blob)
+        except BaseException:  # an interrupt as well
+            if cache is not None:
+                cache.keep_blobs(store, arrived)
+            raise
+        assembly.publish({program.name: program.files for program in programs}, store, staged, directory)
     return moved
+
+
+def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data: bytes) -> Descriptor:
+    """Pushes a document as a referrer of a manifest. Returns the descriptor of its own manifest.
+
+    Raises:
+        EtbuildError: The registry does not take it.
+    """
+    described, documents = package.referrer(subject, layer, {})
+    documents[layer.sha256] = data
+    with temporary("attached") as scratch:
+        for sha256, content in documents.items():
+            blob = Descriptor(layer.media_type, sha256, len(content))
+            if sha256 != described.sha256 and not repository.has(blob):
+                assembly.write(scratch.path / sha256, content)
+                repository.upload(blob, scratch.path / sha256, lambda _: None)
+    repository.put_referrer(subject, described, documents[described.sha256], layer.media_type)
+    return described
 
 
 def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:

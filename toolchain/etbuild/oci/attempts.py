@@ -1,0 +1,79 @@
+"""Attempts at a transfer: how often, with which pauses, and what counts as progress."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from etbuild.errors import BuildError
+
+ATTEMPTS = 5
+BACKOFF_SECONDS = 0.5  # before the second attempt; it doubles with each further one
+LONGEST_WAIT_SECONDS = 60  # also if the registry asks for more
+_PROGRESS = 1 << 20  # bytes; an attempt that has transferred so many is the first one again
+
+Told = Callable[[int], None]
+"""Called with a number of bytes that were transferred; with a negative one if they are transferred again."""
+
+
+class Broken(Exception):
+    """A transfer was broken off. It can go on."""
+
+
+class Count:
+    """The bytes of a transfer that are done.
+
+    Args:
+        told: Is called with each difference.
+    """
+
+    def __init__(self, told: Told = lambda _: None) -> None:
+        self.done = 0
+        self._told = told
+
+    def reach(self, done: int) -> None:
+        """Sets the number, and reports the difference."""
+        self._told(done - self.done)
+        self.done = done
+
+
+class Attempt:
+    """One attempt of a transfer, as a `with` statement that keeps `Broken`."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.error: Broken | None = None
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Broken) and not self._stop.is_set():
+            self.error = error
+            return True
+        return False
+
+
+def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None = None) -> Iterator[Attempt]:
+    """Attempts at a transfer until one succeeds.
+
+    Args:
+        stop: Ends the pauses.
+        count: The bytes that are done.
+        failed: What cannot be done, for the error.
+        hint: What to do then.
+
+    Raises:
+        BuildError: Some attempts in a row have failed, and none of them transferred a megabyte.
+    """
+    failures, before = 0, 0
+    while True:
+        attempt = Attempt(stop)
+        yield attempt
+        if attempt.error is None:
+            return
+        failures = 1 if count.done >= before + _PROGRESS else failures + 1
+        before = max(before, count.done)
+        if failures >= ATTEMPTS:
+            raise BuildError.of(f"{failed}: {attempt.error}", hint) from attempt.error
+        stop.wait(min(BACKOFF_SECONDS * 2 ** (failures - 1), LONGEST_WAIT_SECONDS))

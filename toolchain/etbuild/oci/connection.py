@@ -1,0 +1,312 @@
+"""The connections to a registry: TLS, redirects, repeated requests, limits, and who gets which login.
+
+The package `oras` has the session and asks for tokens. All requests pass an adapter that adds what it lacks: requests
+are repeated as `urllib3.util.Retry` says, also as Retry-After says; a login goes only where it belongs; and an answer
+that is no document, such as an error or a token, has a largest size.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import re
+import threading
+import time
+from contextlib import closing
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from etbuild.errors import BuildError, InputError
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.oci import attempts, logins
+from etbuild.oci.access import Access
+from etbuild.oci.logins import Login
+from etbuild.oci.reference import Reference
+
+try:
+    import oras.provider
+    import requests
+    from oras.auth.token import TokenAuth
+    from oras.auth.utils import get_basic_auth
+    from oras.logger import setup_logger
+    from requests.adapters import HTTPAdapter
+    from urllib3 import HTTPResponse
+    from urllib3.exceptions import HTTPError, MaxRetryError
+    from urllib3.util import Retry
+except ImportError:
+    raise InputError.of(
+        "packages of a registry need the package `oras`",
+        "pip install 'etbuild[registry]'; in Bazel: the extra `registry`",
+    ) from None
+
+ERRORS = (requests.RequestException, HTTPError, OSError)
+"""What the libraries raise if a request fails."""
+
+PASSING = (429, 500, 502, 503, 504)
+"""The statuses of errors that pass."""
+
+_CONNECT_SECONDS = 10.0
+_LOGINS = 3  # tokens to try for a request
+_BLOCK = 1 << 20  # bytes of a step; urllib3's own are 16 kB, which costs a tenth of the speed
+_SHORT_BYTES = 1 << 20  # of an answer that is no document
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE"})  # an upload that is begun twice does no harm
+
+
+def base_address(reference: Reference, access: Access) -> str:
+    """The address of the registry of a reference, without a path. TLS is the default for another machine."""
+    insecure = access.plain_http or (reference.is_loopback and access.ca_file is None)
+    return f"{'http' if insecure else 'https'}://{logins.api_host(reference.registry)}"
+
+
+def origin(url: str) -> str:
+    """The scheme, host and port of an address; empty if it is not one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
+class _Downgraded(requests.RequestException):  # type: ignore[misc]
+    """A registry with TLS leads to an address without it."""
+
+
+class Adapter(HTTPAdapter):  # type: ignore[misc]
+    """Connections of one registry. All requests pass here: those of `oras` too, and those after a redirect.
+
+    A login is sent only to the registry, and to the server of tokens that the registry itself names. A registry with
+    TLS cannot lead to addresses without it.
+
+    Args:
+        base: The address of the registry.
+        timeout: The seconds to wait for a connection and for an answer, for requests that do not say it.
+        retries: When a request is repeated.
+    """
+
+    def __init__(self, base: str, timeout: tuple[float, float], retries: Retry) -> None:
+        # urllib3 would read the whole body of an answer before it repeats a request. So it repeats only after errors of
+        # the connection, and `send` after answers.
+        super().__init__(
+            max_retries=retries.new(status_forcelist=(), respect_retry_after_header=False), pool_maxsize=16
+        )
+        self.base, self.timeout, self._retries = base, timeout, retries
+        self.tokens: str | None = None
+        """The origin of the server of tokens, while it is asked for one."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Makes the connections, which send large blocks."""
+        super().init_poolmanager(*args, blocksize=_BLOCK, **kwargs)
+
+    def send(
+        self, request: requests.PreparedRequest, stream: bool = False, timeout: Any = None, **kwargs: Any
+    ) -> requests.Response:
+        """Sends a request, and repeats it after errors that pass. Arguments and errors: as in the base class."""
+        url = request.url or ""
+        if self.base.startswith("https:") and not url.lower().startswith("https:"):
+            raise _Downgraded(f"it leads to {url[:100]}, without TLS", request=request)
+        if origin(url) not in (origin(self.base), self.tokens):
+            request.headers.pop("Authorization", None)
+        retries = self._retries
+        while True:
+            response = super().send(request, stream=True, timeout=timeout or self.timeout, **kwargs)
+            retry_after = "Retry-After" in response.headers
+            if not retries.is_retry(request.method or "", response.status_code, retry_after):
+                break
+            try:
+                retries = retries.increment(request.method, url, response=response.raw)
+            except MaxRetryError:
+                break
+            response.raw.close()
+            retries.sleep(response.raw)
+        return response if stream and response.status_code < HTTPStatus.MULTIPLE_CHOICES else self._short(response)
+
+    def _short(self, response: requests.Response) -> requests.Response:
+        """An answer whose body is read. What is above the limit, or comes too late, is left out."""
+        data, until = bytearray(), time.monotonic() + self.timeout[1]
+        with closing(response.raw):
+            try:
+                while len(data) < _SHORT_BYTES and time.monotonic() < until:
+                    block = response.raw.read1(_SHORT_BYTES, decode_content=True)
+                    if not block:
+                        break
+                    data += block
+            except (HTTPError, OSError) as error:
+                if response.ok:
+                    raise requests.ConnectionError(error, request=response.request) from error
+        response.raw = HTTPResponse(io.BytesIO(bytes(data[:_SHORT_BYTES])), preload_content=False)
+        return response
+
+
+class _Tokens(TokenAuth):  # type: ignore[misc]
+    """oras's requests for tokens, and those with an identity token, which it lacks."""
+
+    identity_token: str | None = None
+
+    def request_anonymous_token(self, h: Any) -> Any:
+        return None if self.identity_token else super().request_anonymous_token(h)
+
+    def request_token(self, h: Any) -> Any:
+        if not self.identity_token:
+            return super().request_token(h)
+        # https://distribution.github.io/distribution/spec/auth/oauth/
+        form = {"grant_type": "refresh_token", "refresh_token": self.identity_token, "client_id": "etbuild"}
+        form |= {key: value for key, value in (("service", h.service), ("scope", h.scope)) if value}
+        answer = self.session.post(h.realm, data=form, verify=self._tls_verify, allow_redirects=False)
+        if answer.status_code != HTTPStatus.OK:
+            return None
+        content = answer.json()
+        return content.get("access_token") or content.get("token")
+
+
+class Client(oras.provider.Registry):  # type: ignore[misc]
+    """oras's client with our policy for logins, in place of its own, which repeats refused logins.
+
+    Args:
+        reference: The registry.
+        access: How to reach it.
+
+    Raises:
+        InputError: The registry wants a login, and there is none.
+        requests.RequestException: It cannot be reached.
+    """
+
+    def __init__(self, reference: Reference, access: Access) -> None:
+        setup_logger(quiet=True)
+        logging.getLogger("oras.logger").setLevel(logging.CRITICAL)  # it tells what our errors tell
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells each attempt
+        base = base_address(reference, access)
+        self._verify: bool | str = str(access.ca_file) if access.ca_file else True
+        super().__init__(reference.registry, insecure=base.startswith("http:"), tls_verify=self._verify)
+        self._registry, self._lock = reference.registry, threading.Lock()
+        self._basic: str | None = None
+        """The name and the password of the user, for a registry that wants them."""
+        self.auth = _Tokens()
+        self.auth.session, self.auth._tls_verify = self.session, self._verify
+        self._adapter = Adapter(base, (_CONNECT_SECONDS, access.stall_seconds), _retries())
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, self._adapter)
+        self.session.auth = lambda request: request  # or else a login of ~/.netrc would replace that of Docker
+        try:
+            self._greet(base)
+        except BaseException:  # an interrupt as well
+            self.session.close()
+            raise
+
+    def _greet(self, base: str) -> None:
+        """Takes the user's login if the registry wants one."""
+        greeting = self.session.get(f"{base}/v2/", verify=self._verify)
+        if greeting.status_code == HTTPStatus.UNAUTHORIZED and not self._can_log_in(greeting):
+            hint = f"log in with `docker login {self._registry}`"
+            raise InputError.of(f"{self._registry}: the registry wants a login, and there is none for it", hint)
+
+    def _can_log_in(self, refused: requests.Response) -> bool:
+        """Takes the user's login. Returns whether there is one; a registry with tokens may give one to anybody."""
+        login = self._login
+        if not refused.headers.get("Www-Authenticate", "").lower().startswith("basic"):
+            return True
+        if login is not None and login.identity_token is None:
+            self._basic = get_basic_auth(login.user, login.password)
+        return self._basic is not None
+
+    @functools.cached_property
+    def _login(self) -> Login | None:
+        """The user's login, which the part that asks for tokens gets too."""
+        login = logins.find(self._registry)
+        if login is not None and login.identity_token:
+            self.auth.identity_token = login.identity_token
+        elif login is not None:
+            self.auth.set_basic_auth(login.user, login.password)
+        return login
+
+    def do_request(
+        self,
+        url: str,
+        method: str = "GET",
+        data: Any = None,
+        headers: dict[str, str] | None = None,
+        json: Any = None,
+        stream: bool = False,
+    ) -> requests.Response:
+        """Sends a request with the login that it needs. Arguments and errors: as in the base class."""
+        own = dict(headers or {})
+        # A token is for some kinds of access: one for reading does not allow writing. It may also end, and another
+        # thread may have got a new one.
+        for _ in range(_LOGINS):
+            used = self._authorization()
+            own.update(used)
+            response = self.session.request(
+                method, url, data=data, json=json, headers=own, stream=stream, verify=self._verify
+            )
+            if response.status_code != HTTPStatus.UNAUTHORIZED or not (data is None or isinstance(data, bytes)):
+                break
+            with self._lock:
+                if self._authorization() == used and not self._log_in_again(response, own):
+                    break
+            response.close()
+        return response
+
+    def _log_in_again(self, refused: requests.Response, headers: dict[str, str]) -> bool:
+        """Asks for another token. Returns whether there is one: a name and a password would be refused again.
+
+        Only the registry itself may name the server of tokens, not one to which it has led.
+        """
+        if self._basic or origin(refused.url) != origin(self._adapter.base):
+            return False
+        if not self._can_log_in(refused):
+            return False
+        if self._basic:
+            return True
+        realm = re.search(r'realm="([^"]*)"', refused.headers.get("Www-Authenticate", ""))
+        if realm is None:
+            return False
+        self._adapter.tokens = origin(realm[1])
+        try:
+            with wrap_library_errors(BuildError, None, "the server of tokens does not answer as it should"):
+                given = bool(self.auth.authenticate_request(refused, headers, refresh=True)[1])
+                if given:
+                    self.auth.token.encode("ascii")
+                return given
+        finally:
+            self._adapter.tokens = None
+
+    def _authorization(self) -> dict[str, str]:
+        """The header of a login that is known: a token that was given, or a name and a password."""
+        return {"Authorization": f"Basic {self._basic}"} if self._basic else dict(self.auth.get_auth_header())
+
+
+def _retries() -> Retry:
+    return Retry(
+        total=attempts.ATTEMPTS - 1,
+        redirect=10,
+        allowed_methods=_IDEMPOTENT,
+        status_forcelist=PASSING,
+        backoff_factor=attempts.BACKOFF_SECONDS,
+        backoff_jitter=attempts.BACKOFF_SECONDS,
+        backoff_max=attempts.LONGEST_WAIT_SECONDS,
+        retry_after_max=attempts.LONGEST_WAIT_SECONDS,
+        raise_on_status=False,
+    )
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause of a network error, without the objects that the libraries print."""
+    while True:
+        inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((each for each in error.args if isinstance(each, BaseException)), None)
+        if inner is None:
+            break
+        error = inner
+    return re.sub(r"^(<.*>|\w+\(.*\)): |\[Errno -?\d+\] ", "", str(error))[:300]
+
+
+def answer(response: requests.Response) -> str:
+    """The status of an answer, and the registry's own messages."""
+    try:
+        said = "; ".join(str(each["message"]) for each in response.json()["errors"])
+    except (ValueError, KeyError, TypeError, RecursionError, *ERRORS):
+        said = ""
+    return f"status {response.status_code} {said or response.reason}"[:300]
