@@ -23,6 +23,7 @@ _VERBS = (
     "build",
     "watch",
     "generate",
+    "test",
     "explain",
     "inspect",
     "diff",
@@ -53,6 +54,7 @@ EXIT_CODES = {
 OWN_EXIT_CODES = {
     "build": {3: "a check of the manifest failed"},
     "generate": {3: "a check of the manifest failed"},
+    "test": {3: "a test failed"},
     "diff": {1: "with `--exit-code`: the two differ"},
     "lock": {3: "the program is not the one of the lockfile"},
     "cache": {1: "`cache verify` has found damage"},
