@@ -24,6 +24,7 @@ _VERBS = (
     "watch",
     "generate",
     "test",
+    "run",
     "explain",
     "inspect",
     "diff",

@@ -45,6 +45,11 @@ class ProgramFiles:
         return sorted({name for method in self.facts["methods"].values() for name in method["delegates"]})
 
     @property
+    def shares_state(self) -> bool:
+        """Whether methods share memory for their state: ExecuTorch plans it apart from that of intermediate results."""
+        return any(len(method["memory"]) > 1 for method in self.facts["methods"].values())
+
+    @property
     def operators(self) -> set[str]:
         """The operators that the program calls."""
         return {name for method in self.facts["methods"].values() for name in method["operators"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,9 @@ class Session:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
         data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
-        try:
-            self._program = Runtime.get().load_program(
-                files.program, data_path=data, verification=Verification.InternalConsistency
-            )
-        except RuntimeError as error:
-            raise BuildError.of(f"the runtime cannot load {files.program.name}: {summary(error)}") from error
+        self._load = partial(Runtime.get().load_program, data_path=data, verification=Verification.InternalConsistency)
+        self._programs: dict[str, Any] = {}
+        self._program(next(iter(files.facts["methods"])))
 
     def call(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Calls a method.
@@ -63,7 +61,7 @@ class Session:
         given = [None if isinstance(value, str) else value for value in inputs]
         check_inputs(self._files, method, given)
         try:
-            loaded = self._program.load_method(method)
+            loaded = self._program(method).load_method(method)
             outputs = loaded.execute([each.contiguous() if isinstance(each, torch.Tensor) else each for each in given])
         except RuntimeError as error:
             raise BuildError.of(f"the runtime cannot run `{method}`: {summary(error)}") from error
@@ -77,11 +75,29 @@ class Session:
             names: Names of buffers. Those that the program does not hold are left out.
         """
         found = {}
-        loaded = self._program.load_method(method)._method
+        loaded = self._program(method).load_method(method)._method
         for name in names if loaded.method_meta().num_attributes() else ():
             with suppress(RuntimeError):
                 found[name] = loaded.get_attribute(name).clone()
         return found
+
+    def _program(self, method: str) -> Any:
+        """The loaded program for a method.
+
+        In the Python runtime, the methods of one program use the same memory, and overwrite each other's state. So each
+        method gets a program of its own, as in C++'s `Module`, unless the program has memory that methods share.
+
+        Raises:
+            BuildError: The runtime refuses the program.
+        """
+        key = "" if self._files.shares_state else method
+        if key not in self._programs:
+            try:
+                self._programs[key] = self._load(self._files.program)
+            except RuntimeError as error:
+                message = f"the runtime cannot load {self._files.program.name}: {summary(error)}"
+                raise BuildError.of(message) from error
+        return self._programs[key]
 
 
 def unavailable(files: ProgramFiles) -> list[str]:
