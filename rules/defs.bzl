@@ -48,7 +48,8 @@ load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
 load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
-load("//rules/private:test.bzl", _executorch_program_test = "executorch_program_test", _executorch_program_test_suite = "executorch_program_test_suite")
+load("//rules/private:test.bzl", _executorch_program_test = "executorch_program_test")
+load("//rules/private:test_suite.bzl", _executorch_program_test_suite = "executorch_program_test_suite")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo

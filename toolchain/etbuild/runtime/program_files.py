@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError, did_you_mean
 from etbuild.files import json_file
+from etbuild.processes.library_output import library_messages_off
 
 if TYPE_CHECKING:
     from etbuild.results import ProgramFile, ProgramMethod
@@ -65,7 +66,8 @@ def read(program: Path, named_data: Sequence[Path] = ()) -> ProgramFiles:
     Raises:
         InputError: A file is missing, or is no program. (At a missing `.ptd`, the runtime would crash.)
     """
-    from etbuild.files.program_file import describe
+    with library_messages_off():
+        from etbuild.files.program_file import describe
 
     facts = describe(program)
     if facts["kind"] != "program":
