@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import xml.etree.ElementTree as ET
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
+from etbuild.errors import InputError
+from etbuild.model.tensor_files import read_tensors
 
 MODEL = """\
 import torch
@@ -326,3 +329,66 @@ methods:
     assert tested.failed == ["forward/random-1"]
     assert "index out of range" in tested.details["forward/random-1"]
     assert "write `ranges` or `random: 0`" in tested.details["forward/random-1"]
+
+
+def test_a_method_of_an_exported_program_and_keyword_inputs(project: Callable[..., Outcome], tmp_path: Path) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)  # type: ignore[operator]
+            return x * self.count
+
+    torch.export.save(torch.export.export(Counter(), (torch.ones(2, 3),)), tmp_path / "counter.pt2")
+    model = """\
+        import torch
+
+        class Net(torch.nn.Module):
+            def forward(self, parts, *, scale, on):
+                return {"y": parts["b"] * scale + parts["a"], "log": torch.log(parts["a"] - 1), "on": ~on}
+
+        def create():
+            return Net()
+        """
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  counter: {program: counter.pt2}
+  forward:
+    example_inputs: [{dict: {b: {shape: [2, 3]}, a: {shape: [3]}}}]
+    example_kwargs: {on: {shape: [2], dtype: bool}, scale: {shape: [3], fill: 2}}
+tests:
+  cases:
+    own:
+      method: forward
+      inputs: [{dict: {a: {shape: [3], fill: 4}, b: {shape: [2, 3], fill: 5}}}]
+      kwargs: {scale: {shape: [3], fill: 6}, on: {shape: [2], dtype: bool, fill: 1}}
+"""
+    tested = project(manifest, model=model)
+    assert tested.code == 0, tested
+    assert {"counter/example", "counter/example-twice", "forward/random-1", "cases/own"} <= tested.states.keys()
+    wrong = project(manifest.replace("{scale: {shape: [3], fill: 6}, on:", "{on:"), model=model)
+    assert wrong.code == 2
+    assert "the keyword inputs of `forward` are: scale, on" in wrong.err
+
+
+def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_path: Path) -> None:
+    whole = numpy.asfortranarray(numpy.arange(6, dtype=">f4").reshape(2, 3))
+    numpy.save(tmp_path / "whole.npy", whole)
+    assert torch.equal(read_tensors("whole.npy", tmp_path / "whole.npy", ())[""], torch.arange(6.0).reshape(2, 3))
+    numpy.save(tmp_path / "scalar.npy", numpy.int64(3))
+    assert read_tensors("scalar.npy", tmp_path / "scalar.npy", ())[""].shape == ()
+    numpy.save(tmp_path / "objects.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+    numpy.save(tmp_path / "texts.npy", numpy.array(["a"]))
+    content = (tmp_path / "whole.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(content[:-4])
+    (tmp_path / "large.npy").write_bytes(content.replace(b"(2, 3)", b"(200000, 3000000)".ljust(6)))
+    with zipfile.ZipFile(tmp_path / "archive.npy", "w") as archive:
+        archive.writestr("x.npy", content)
+    for name in ("objects", "texts", "short", "large", "archive"):
+        with pytest.raises(InputError, match=f"cannot read `{name}.npy`"):
+            read_tensors(f"{name}.npy", tmp_path / f"{name}.npy", ())

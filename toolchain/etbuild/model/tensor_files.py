@@ -154,7 +154,7 @@ def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
     import numpy as np
 
     with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
-        array = np.load(file, allow_pickle=False)
+        array = np.load(file, mmap_mode="r", allow_pickle=False)  # a short file cannot claim a large array
         return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).reshape(array.shape))
 
 

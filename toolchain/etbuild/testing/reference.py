@@ -72,12 +72,9 @@ class Reference:
 
     @property
     def methods(self) -> dict[str, Inputs]:
-        """The example inputs of each method, by name. Leaves out exported programs without such inputs."""
+        """The example inputs of each method, by name."""
         found = {name: (one.arguments, one.keywords) for name, one in self._prepared.items()}
-        for name, program in self._files.items():
-            if program.example_inputs is not None:
-                positional, keywords = program.example_inputs
-                found[name] = (tuple(positional), dict(keywords))
+        found.update({name: _inputs_of(program) for name, program in self._files.items()})
         return dict(sorted(found.items()))
 
     def is_quantized(self, name: str) -> bool:
@@ -176,6 +173,27 @@ class Reference:
 def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[str, PreparedMethod]:
     """Prepared methods that are exported by another plan."""
     return {name: replace(one, what=replace(one.what, plan=plan)) for name, one in prepared.items()}
+
+
+def _inputs_of(program: ExportedProgram) -> Inputs:
+    """Inputs that an exported program takes: ones, in the smallest sizes. It holds none itself."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    leaves = [
+        _ones(program, nodes[each].meta["val"]) if each in nodes else each
+        for each in program.graph_signature.user_inputs
+    ]
+    positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(positional), dict(keywords)
+
+
+def _ones(program: ExportedProgram, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes = [
+        size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
+        for size in value.shape
+    ]
+    return torch.ones(sizes, dtype=value.dtype)
 
 
 def outputs_of(result: Any) -> list[Any]:
