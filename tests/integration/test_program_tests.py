@@ -346,8 +346,8 @@ def test_a_method_of_an_exported_program_and_keyword_inputs(project: Callable[..
         import torch
 
         class Net(torch.nn.Module):
-            def forward(self, parts, *, scale, on):
-                return {"y": parts["b"] * scale + parts["a"], "log": torch.log(parts["a"] - 1), "on": ~on}
+            def forward(self, parts, *, scale, active):
+                return {"y": parts["b"] * scale + parts["a"], "log": torch.log(parts["a"] - 1), "active": ~active}
 
         def create():
             return Net()
@@ -360,20 +360,20 @@ methods:
   counter: {program: counter.pt2}
   forward:
     example_inputs: [{dict: {b: {shape: [2, 3]}, a: {shape: [3]}}}]
-    example_kwargs: {on: {shape: [2], dtype: bool}, scale: {shape: [3], fill: 2}}
+    example_kwargs: {active: {shape: [2], dtype: bool}, scale: {shape: [3], fill: 2}}
 tests:
   cases:
     own:
       method: forward
       inputs: [{dict: {a: {shape: [3], fill: 4}, b: {shape: [2, 3], fill: 5}}}]
-      kwargs: {scale: {shape: [3], fill: 6}, on: {shape: [2], dtype: bool, fill: 1}}
+      kwargs: {scale: {shape: [3], fill: 6}, active: {shape: [2], dtype: bool, fill: 1}}
 """
     tested = project(manifest, model=model)
     assert tested.code == 0, tested
     assert {"counter/example", "counter/example-twice", "forward/random-1", "cases/own"} <= tested.states.keys()
-    wrong = project(manifest.replace("{scale: {shape: [3], fill: 6}, on:", "{on:"), model=model)
+    wrong = project(manifest.replace("{scale: {shape: [3], fill: 6}, active:", "{active:"), model=model)
     assert wrong.code == 2
-    assert "the keyword inputs of `forward` are: scale, on" in wrong.err
+    assert "the keyword inputs of `forward` are: scale, active" in wrong.err
 
 
 def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_path: Path) -> None:
