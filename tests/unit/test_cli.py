@@ -120,8 +120,23 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main.main(["--help"])
     listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
-    verbs = ["init", "validate", "plan", "build", "watch", "generate", "explain", "inspect", "diff", "lock", "cache"]
-    verbs += ["package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected", "ci-summary"]
+    verbs = ["init", "validate", "plan", "build", "watch", "generate", "test", "run", "explain"]
+    verbs += [
+        "inspect",
+        "diff",
+        "lock",
+        "cache",
+        "package",
+        "push",
+        "pull",
+        "verify",
+        "delta",
+        "apply",
+        "history",
+        "sbom",
+        "affected",
+        "ci-summary",
+    ]
     assert listed == verbs
 
 

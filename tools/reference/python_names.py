@@ -27,7 +27,8 @@ PUBLIC = {
     "etbuild.backends.needs": ("package", "sdk", "python"),
     "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
 }
-"""The names by module that notebooks, services, and packages with their own backend import. Everything else may change at any time."""
+"""The names by module that notebooks, services, and packages with their own backend import. Everything else may change
+at any time."""
 
 _PACKAGES = "toolchain"  # the folder with the package `etbuild`
 _Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
@@ -134,7 +135,9 @@ def _find(packages: Path, module: str, name: str) -> _Found:
     path = packages.joinpath(*module.split("."))
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
     body = ast.parse(source).body
-    body += [each for block in body if isinstance(block, ast.If) for each in block.body]  # names that are imported later
+    body += [
+        each for block in body if isinstance(block, ast.If) for each in block.body
+    ]  # names that are imported later
     for statement, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("etbuild"):
             original = {alias.asname or alias.name: alias.name for alias in statement.names}.get(name)

@@ -243,7 +243,7 @@ class Tester:
             before = child.run({"PyTorch": state})["PyTorch"]
             tolerance = self._tests.methods[call.method].tolerance
             with self._context.stage(f"search `{call.method}` for the operator that parts"):
-                return f"\n{Search(self._plan, self._reference, call, before, tolerance).run(expected).text}"
+                return f"\n{Search(self._plan, self._reference, call, before, tolerance).run(expected)}"
         except EtbuildError as error:
             return f"\nthe search for the operator that parts failed: {error}"
 

@@ -52,7 +52,7 @@ def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
 def differences(
     actual: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance | None, quantized: bool, name: str = "output"
 ) -> list[str]:
-    """What is wrong with the outputs of a call, a text for each output; empty if they are right.
+    """The problems of the outputs of a call, a text for each output; empty if they are right.
 
     NaN equals NaN, and an infinity equals itself.
 

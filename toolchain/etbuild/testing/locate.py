@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,6 @@ _SKIPPED = ("getitem", "sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Located:
-    """Where a method parts from PyTorch.
-
-    Attributes:
-        text: What was found, for people.
-        operator: The operator, such as `aten.linear.default`; None if it is none of them.
-        line: The line of the model that calls it, such as `model.py:12, in forward`; None if it is unknown.
-    """
-
-    text: str
-    operator: str | None = None
-    line: str | None = None
-
-
 class Search:
     """Searches one method for the operator that parts.
 
@@ -62,8 +46,8 @@ class Search:
         self._quantized = reference.is_quantized(call.method)
         self._tries = 0
 
-    def run(self, expected: list[Any]) -> Located:
-        """Searches.
+    def run(self, expected: list[Any]) -> str:
+        """Searches. Returns what was found, for people.
 
         Args:
             expected: What the call returns in eager PyTorch.
@@ -71,15 +55,15 @@ class Search:
         name = self._call.method
         program = self._reference.exported(name)
         if self._differs(self._in_eager(program), expected):
-            return Located(self._of_export(name, expected))
+            return self._of_export(name, expected)
         whole = self._try(self._module(program))
         if not whole:
-            return Located(
+            return (
                 f"`{name}`, lowered again from this manifest, is right. So the tested program was built from something "
                 "else: other weights or sources, or other versions of packages"
             )
         found = self._first_wrong(program)
-        return found or Located(f"no single operator of `{name}` parts: the difference grows over the graph")
+        return found or f"no single operator of `{name}` parts: the difference grows over the graph"
 
     def _of_export(self, name: str, expected: list[Any]) -> str:
         """What to say if the exported graph itself computes something else than the module."""
@@ -109,7 +93,7 @@ class Search:
         with torch.no_grad():
             return outputs_of(module(*positional, **keywords))
 
-    def _first_wrong(self, program: ExportedProgram) -> Located | None:
+    def _first_wrong(self, program: ExportedProgram) -> str | None:
         """The operator after which a cut graph goes wrong while the one before it is right."""
         module = self._module(program)
         nodes = [node for node in module.graph.nodes if _is_candidate(node)]
@@ -127,7 +111,7 @@ class Search:
         return self._described(program, nodes[bad], reason) if bad < len(nodes) else None
 
     def _try(self, module: torch.fx.GraphModule) -> str | None:
-        """What is wrong with a graph when the runtime runs it; empty if nothing is, None if it cannot be lowered."""
+        """The problems of a graph when the runtime runs it; empty if it is right, None if it cannot be lowered."""
         self._tries += 1
         name = f"{self._call.method}, cut {self._tries}"
         with tempfile.TemporaryDirectory() as scratch:
@@ -170,7 +154,7 @@ class Search:
         emitted = emit_methods(plan, Lowered(edge, {}, weights, None), finder)
         return str(write_program(plan, [emitted], {}, finder, directory).artifacts[0].path)
 
-    def _described(self, program: ExportedProgram, node: Node, reason: str) -> Located:
+    def _described(self, program: ExportedProgram, node: Node, reason: str) -> str:
         name, finder = self._call.method, self._reference.context.finder
         own = next((each for each in program.graph.nodes if each.name == node.name), node)
         lines = SourceLines.of_programs({name: program}, finder.name_of).of_node(name, first_name(own))
@@ -178,7 +162,7 @@ class Search:
         parts = [f"the first operator of `{name}` that parts is `{node.target}` (node `{node.name}`)"]
         parts += [f"  {line}" for line in (where or "").splitlines()]
         parts += [f"  {line}" for line in reason.splitlines()]
-        return Located("\n".join(parts), str(node.target), str(lines[0]) if lines else None)
+        return "\n".join(parts)
 
 
 def _alone(plan: LowerPlan, name: str) -> LowerPlan:
