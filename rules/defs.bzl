@@ -53,6 +53,8 @@ load(
     _executorch_kernels_test = "executorch_kernels_test",
     _executorch_selected_ops = "executorch_selected_ops",
 )
+load("//rules/private:test.bzl", _executorch_program_test = "executorch_program_test")
+load("//rules/private:test_suite.bzl", _executorch_program_test_suite = "executorch_program_test_suite")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo
@@ -68,6 +70,8 @@ executorch_lock = _executorch_lock
 executorch_named_data = _executorch_named_data
 executorch_package = _executorch_package
 executorch_program = _executorch_program
+executorch_program_test = _executorch_program_test
+executorch_program_test_suite = _executorch_program_test_suite
 executorch_programs = _executorch_programs
 executorch_push = _executorch_push
 executorch_selected_ops = _executorch_selected_ops

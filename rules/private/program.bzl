@@ -17,6 +17,7 @@ load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load("//toolchain:configuration.bzl", "one_configuration")
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":library.bzl", "LIBRARIES", "library_of")
+load(":test_inputs.bzl", "ProgramInputsInfo")
 
 def manifest_name(ctx):
     """Returns the name of the program in the manifest of a target; empty if it is that of the target."""
@@ -84,6 +85,17 @@ def _executorch_program_impl(ctx):
             pte = lowered.pte,
             report = reported.report,
             tokenizer = reported.tokenizer,
+        ),
+        ProgramInputsInfo(
+            index = reported.index,
+            inputs = inputs,
+            manifest = manifest,
+            name = plans.name,
+            named_data = lowered.named_data.values(),
+            parameters = ctx.attr.parameters,
+            pte = lowered.pte,
+            report = reported.report,
+            variant = ctx.attr.variant,
         ),
     ]
 

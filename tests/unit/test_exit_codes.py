@@ -17,7 +17,7 @@ from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import Server
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
-WITH_TORCH = {("build", 3), ("generate", 3)}
+WITH_TORCH = {("build", 3), ("generate", 3), ("test", 3)}
 """Cases that need PyTorch: tests/integration has them."""
 
 REPORT = make_report(1, 1, 1)

@@ -73,8 +73,8 @@ def test_a_subclass_has_the_fields_of_its_base_first() -> None:
     [
         ({"shape": [1, 2], "dtype": "int64", "fill": "zeros"}, TensorExample((1, 2), "int64", "zeros")),
         ({"factory": "a:a", "kwargs": {"b": [1]}}, FactoryCall("a:a", {"b": [1]})),
-        ({"file": "a.pt"}, FileExample("a.pt", None)),
-        ({"file": "a.pt", "key": "x"}, FileExample("a.pt", "x")),
+        ({"file": "a.pt"}, FileExample("a.pt", None, None)),
+        ({"file": "a.pt", "key": "x"}, FileExample("a.pt", "x", None)),
         ({"value": None}, ValueExample(None)),
         ({"tuple": [{"value": 1}]}, ContainerExample("tuple", {0: ValueExample(1)})),
         ({"dict": {"a": {"list": []}}}, ContainerExample("dict", {"a": ContainerExample("list", {})})),

@@ -1,3 +1,24 @@
-"""The driver of rules_executorch: a manifest and a PyTorch model become an ExecuTorch program."""
+"""The driver of rules_executorch: a manifest and a PyTorch model become an ExecuTorch program.
+
+`load` and `open_program` are the interface for notebooks and services. Importing this package does not import PyTorch.
+"""
 
 __version__ = "0.1.0"
+__all__ = ("Built", "Model", "Program", "load", "open_program")
+
+TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
+if TYPE_CHECKING:
+    from etbuild.api import Built, Model, Program, load, open_program
+
+
+def __getattr__(name: str) -> object:
+    """Imports the interface when it is used first."""
+    if name not in __all__:
+        raise AttributeError(f"module 'etbuild' has no attribute {name!r}")
+    from etbuild import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

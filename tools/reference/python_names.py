@@ -12,6 +12,7 @@ from tools.reference.markdown import docstring, fence, sections, table
 from tools.reference.markdown import page as markdown_page
 
 PUBLIC = {
+    "etbuild": ("load", "open_program", "Model", "Built", "Program"),
     "etbuild.backends": (
         "Backend",
         "Context",
@@ -26,7 +27,8 @@ PUBLIC = {
     "etbuild.backends.needs": ("package", "sdk", "python"),
     "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
 }
-"""The names by module that a package with its own backend imports. Everything else may change at any time."""
+"""The names by module that notebooks, services, and packages with their own backend import. Everything else may change
+at any time."""
 
 _PACKAGES = "toolchain"  # the folder with the package `etbuild`
 _Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
@@ -43,8 +45,9 @@ def page(root: Path) -> str:
 
 def _blocks(packages: Path) -> Iterator[str]:
     yield (
-        "What a package that [adds a backend](../backends.md#from-another-package) imports from `etbuild`. "
-        "Other modules and names are internal: they may change in any release. No module on this page imports torch."
+        "What notebooks and services import from `etbuild`, and what a package that "
+        "[adds a backend](../backends.md#from-another-package) imports from its modules. Other modules and names are "
+        "internal: they may change in any release. No module on this page imports torch."
     )
     for module, names in PUBLIC.items():
         yield f"## {module}"
@@ -132,6 +135,9 @@ def _find(packages: Path, module: str, name: str) -> _Found:
     path = packages.joinpath(*module.split("."))
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
     body = ast.parse(source).body
+    body += [
+        each for block in body if isinstance(block, ast.If) for each in block.body
+    ]  # names that are imported later
     for statement, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("etbuild"):
             original = {alias.asname or alias.name: alias.name for alias in statement.names}.get(name)

@@ -80,6 +80,8 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
         return example.value
     if isinstance(example, FactoryCall):
         return _from_factory(example, path, context.finder)
+    if isinstance(example, FileExample) and example.loader is not None:
+        return _from_loader(example, example.loader, path, context)
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
     if isinstance(example, ModelExample):
@@ -98,6 +100,14 @@ def _from_factory(example: FactoryCall, path: DocumentPath, finder: SourceFinder
     factory = load_callable(example.factory, finder, path)
     with wrap_user_error(path, f"`{example.factory}`", finder):
         return _checked(factory(**example.kwargs), f"`{example.factory}` returned", path)
+
+
+def _from_loader(example: FileExample, loader: str, path: DocumentPath, context: StepContext) -> Any:
+    file = context.inputs.find_data(example.file, (*path, "file"))
+    path = (*path, "loader")
+    load = load_callable(loader, context.finder, path)
+    with wrap_user_error(path, f"`{loader}`", context.finder):
+        return _checked(load(file), f"`{loader}` returned", path)
 
 
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:

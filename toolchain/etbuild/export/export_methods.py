@@ -153,7 +153,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
 
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe, entry = prepared.method, prepared.module, prepared.what.recipe, (*prepared.path, "entry")
-    root, strict = _root(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
+    root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
         sources = prepared.what.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
@@ -379,7 +379,7 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
     return entry.forward if isinstance(entry, torch.nn.Module) else entry
 
 
-def _root(prepared: PreparedMethod) -> torch.nn.Module:
+def root_of(prepared: PreparedMethod) -> torch.nn.Module:
     """The module that `torch.export` traces by calling it: the module itself for `forward`, or else a new root.
 
     The new root shares the dictionary of the module with its parameters, buffers, children and attributes: names stay

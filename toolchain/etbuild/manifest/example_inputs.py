@@ -14,7 +14,8 @@ from etbuild.manifest.dynamic_shapes import CONTAINERS, INPUTS
 from etbuild.manifest.tasks import OF_MODEL
 
 Example = dict[str, Any]
-CheckFile = Callable[[str, DocumentPath], Iterator[Problem]]
+CheckFile = Callable[[str, DocumentPath, bool], Iterator[Problem]]
+"""Yields the problems of the name of a file. It takes the name, its place, and whether a loader reads the file."""
 
 KEYS = ("example_inputs", "example_kwargs", "dynamic_shapes", "dynamic_kwargs_shapes")
 _INTEGER_RANGES = {
@@ -39,18 +40,19 @@ def normalized(method: dict[str, Any]) -> dict[str, Any]:
     shapes, by_name = method.get("dynamic_shapes", [None] * len(inputs)), method.get("dynamic_kwargs_shapes", {})
     named = dynamic_shapes.named_dims([shapes, by_name])
     return {
-        "example_inputs": [_reduce(example) for example in inputs],
-        "example_kwargs": {name: _reduce(example) for name, example in keywords.items()},
+        "example_inputs": [reduced(example) for example in inputs],
+        "example_kwargs": {name: reduced(example) for name, example in keywords.items()},
         "dynamic_shapes": [dynamic_shapes.normalized(each, named) for each in shapes],
         "dynamic_kwargs_shapes": {name: dynamic_shapes.normalized(by_name.get(name), named) for name in keywords},
     }
 
 
-def _reduce(example: Example) -> Example:
+def reduced(example: Example) -> Example:
+    """One input for the plan, with all defaults."""
     for kind in CONTAINERS:
         if kind in example:
-            reduced = {key: _reduce(part) for key, part in parts(example).items()}
-            return {kind: reduced if kind == "dict" else list(reduced.values())}
+            content = {key: reduced(part) for key, part in parts(example).items()}
+            return {kind: content if kind == "dict" else list(content.values())}
     if "shape" in example:
         return {"dtype": "float32", "fill": "zeros", **example}
     return {"kwargs": {}, **example} if "factory" in example else dict(example)
@@ -62,14 +64,14 @@ def check(method: dict[str, Any], path: DocumentPath, check_file: CheckFile) -> 
     Args:
         method: The method as its manifest has it. It may break the schema.
         path: The place of the method.
-        check_file: Yields the problems of the name of a file.
+        check_file: Checks the name of a file.
     """
     inputs, keywords = method.get("example_inputs"), method.get("example_kwargs")
     inputs, keywords = inputs if isinstance(inputs, list) else [], keywords if isinstance(keywords, dict) else {}
     for index, example in enumerate(inputs):
-        yield from _check(example, (*path, "example_inputs", index), check_file)
+        yield from check_one(example, (*path, "example_inputs", index), check_file)
     for name, example in keywords.items():
-        yield from _check(example, (*path, "example_kwargs", name), check_file)
+        yield from check_one(example, (*path, "example_kwargs", name), check_file)
     check_shapes = dynamic_shapes.Check()
     shapes = method.get("dynamic_shapes")
     if isinstance(shapes, list) and (inputs or keywords):
@@ -80,7 +82,14 @@ def check(method: dict[str, Any], path: DocumentPath, check_file: CheckFile) -> 
     yield from check_shapes.of_derived()
 
 
-def _check(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def check_one(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+    """Yields the problems of one input that a schema cannot find.
+
+    Args:
+        example: The input as its manifest has it. It may break the schema.
+        path: Its place.
+        check_file: Checks the name of a file.
+    """
     if not isinstance(example, dict) or OF_MODEL in example:
         return
     sources = [key for key in INPUTS if key in example]
@@ -91,17 +100,20 @@ def _check(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[
             f"an input needs one of {known}; this one has {got}", path, "for example {shape: [1, 16], dtype: int64}"
         )
         return
-    for key, owner in {"dtype": "shape", "fill": "shape", "kwargs": "factory", "key": "file"}.items():
+    owners = {"dtype": "shape", "fill": "shape", "kwargs": "factory", "key": "file", "loader": "file"}
+    for key, owner in owners.items():
         if key in example and owner != sources[0]:
             yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*path, key), at_key=True)
     if isinstance(example.get("file"), str) and example["file"]:
-        yield from check_file(example["file"], (*path, "file"))
-        if example["file"].endswith(".safetensors") and "key" not in example:
+        yield from check_file(example["file"], (*path, "file"), "loader" in example)
+        if "loader" in example and "key" in example:
+            yield Problem("`key` does not go with `loader`, which reads the file", (*path, "key"), at_key=True)
+        if example["file"].endswith(".safetensors") and not example.keys() & {"key", "loader"}:
             yield Problem("the key `key` is missing: it names the tensor in the file", path, "add `key: tokens`")
     yield from _check_fill(example, (*path, "fill"))
     if sources[0] in CONTAINERS and isinstance(example[sources[0]], (list, dict)):
         for index_or_key, part in parts(example).items():
-            yield from _check(part, (*path, sources[0], index_or_key), check_file)
+            yield from check_one(part, (*path, sources[0], index_or_key), check_file)
     value = example.get("value")
     if isinstance(value, int) and not INT64[0] <= value <= INT64[1]:
         yield Problem(f"{value} does not fit into 64 bits", (*path, "value"))

@@ -20,6 +20,7 @@ from etbuild.manifest import (
     metadata,
     parameters,
     runners,
+    tests,
     variants,
     yaml_document,
 )
@@ -28,6 +29,7 @@ from etbuild.manifest.yaml_document import Document, mapping
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 GGUF_SUFFIX = ".gguf"
+NUMPY_SUFFIX = ".npy"
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
@@ -205,6 +207,7 @@ def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_quantizations(data, methods)
     yield from _check_quantizers_fit(mapping(data, "defaults"), methods, lowered)
     yield from _check_checks(data, methods)
+    yield from tests.check(data, methods, _check_example_file)
 
 
 def _list(data: dict[str, Any], key: str) -> list[Any]:
@@ -249,6 +252,13 @@ def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Prob
         if isinstance(name, str) and pattern.count("*") != name.count("*"):
             message = f"`{pattern}` and `{name}` do not have the same number of `*`"
             yield Problem(message, (*path, pattern), 'each `*` stands for the same text in both: {"model.*": "*"}')
+
+
+def _check_example_file(name: str, path: DocumentPath, loaded: bool) -> Iterator[Problem]:
+    """Checks the name of a file with an input. A loader may read any file."""
+    yield from _check_input_name(name, path)
+    if not loaded:
+        yield from _check_suffix(name, path, (*WEIGHTS_SUFFIXES, NUMPY_SUFFIX), "; for another file, name a `loader`")
 
 
 def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -332,9 +342,11 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
         yield Problem(f"`{name}` is not the shortest form of the path", path, f"write `{PurePosixPath(name)}`")
 
 
-def _check_suffix(name: str, path: DocumentPath) -> Iterator[Problem]:
-    if not name.endswith(WEIGHTS_SUFFIXES):
-        yield Problem(f"`{name}` has an unknown file type", path, f"known: {', '.join(WEIGHTS_SUFFIXES)}")
+def _check_suffix(
+    name: str, path: DocumentPath, known: tuple[str, ...] = WEIGHTS_SUFFIXES, more: str = ""
+) -> Iterator[Problem]:
+    if not name.endswith(known):
+        yield Problem(f"`{name}` has an unknown file type", path, f"known: {', '.join(known)}{more}")
 
 
 def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
@@ -458,7 +470,7 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
     if "example_inputs" not in method and "example_kwargs" not in method:
         hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`"
         yield Problem("the key `example_inputs` is missing", path, hint)
-    yield from example_inputs.check(method, path, _check_file)
+    yield from example_inputs.check(method, path, _check_example_file)
 
 
 def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
@@ -623,6 +635,8 @@ def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Pro
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),
         ("max_named_data_bytes", "tag", tags),
+        ("max_error", "method", methods),
+        ("min_sqnr", "method", methods),
     ):
         for name, hint in unknown(mapping(checks, check), known):
             hint = hint if known else "the manifest has no `named_data`"

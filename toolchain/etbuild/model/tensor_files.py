@@ -12,7 +12,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
-from etbuild.manifest.validate import GGUF_SUFFIX
+from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
 
 _ENTRIES_SHOWN = 5
 
@@ -120,7 +120,7 @@ def open_checkpoint(
 
 
 def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a safetensors or torch.save file.
+    """Reads the tensors of a safetensors, torch.save or NumPy file.
 
     Args:
         name: The file's name in the manifest.
@@ -128,7 +128,7 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
         place: The document path of that name.
 
     Returns:
-        The tensors by name. If a torch.save file is a tensor and not a mapping, its name is "".
+        The tensors by name. If a file is a tensor and not a mapping, its name is "".
 
     Raises:
         InputError: The file cannot be read, or contains something other than tensors.
@@ -139,8 +139,23 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
             from safetensors.torch import load_file
 
             return load_file(file)  # type: ignore[no-any-return]
+    if name.endswith(NUMPY_SUFFIX):
+        return {"": _array(name, file, place)}
     loaded = _load(name, file, place)
     return _only_tensors({"": loaded} if isinstance(loaded, torch.Tensor) else loaded, name, place)
+
+
+def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
+    """The array of a .npy file. Code in it does not run.
+
+    Raises:
+        InputError: The file cannot be read, or PyTorch has no such dtype.
+    """
+    import numpy as np
+
+    with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+        array = np.load(file, mmap_mode="r", allow_pickle=False)  # a short file cannot claim a large array
+        return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).reshape(array.shape))
 
 
 def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:

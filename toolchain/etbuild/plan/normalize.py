@@ -9,6 +9,8 @@ from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
 from etbuild.manifest import adapters, example_inputs, executorch_options, language_model
 
+TEST_CHECKS = ("max_error", "min_sqnr", "metric")
+"""The checks that `etbuild test` runs. A build does not read them."""
 PLAN_SCHEMA = "executorch-plan/v2"
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """The points of quantization at which passes over a method run, in order."""
@@ -53,7 +55,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
         "custom_ops": {"libraries": [], "modules": [], **manifest.get("custom_ops", {})},
         **executorch_options.normalized(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
-        "checks": manifest.get("checks", {}),
+        "checks": {name: value for name, value in manifest.get("checks", {}).items() if name not in TEST_CHECKS},
         **{key: manifest[key] for key in ("metadata", "runner", "tokenizer") if key in manifest},
     }
     if isinstance(plan.get("tokenizer"), str):

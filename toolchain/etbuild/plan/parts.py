@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from etbuild import backends
@@ -41,19 +41,14 @@ class FileExample(Part):
     Attributes:
         file: The name of the file.
         key: The name of the tensor in the file; None if the file holds only one tensor.
+        loader: The `module:callable` that reads the file; None if the driver does.
     """
+
+    _LEFT_OUT: ClassVar[Options] = {"key": None, "loader": None}
 
     file: str
     key: str | None
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> FileExample:
-        """Reads the object. `key` may be missing."""
-        return cls(document["file"], document.get("key"))
-
-    def to_json(self) -> dict[str, Any]:
-        """The object without `key` if there is none."""
-        return {"file": self.file} if self.key is None else {"file": self.file, "key": self.key}
+    loader: str | None
 
 
 class ValueExample(Part):
@@ -682,9 +677,9 @@ class ExportMethod(Part):
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
         """Every tensor and plain value of the inputs, with its place below `path`."""
         for index, example in enumerate(self.example_inputs):
-            yield from _leaves(example, (*path, "example_inputs", index))
+            yield from leaves_of(example, (*path, "example_inputs", index))
         for name, example in self.example_kwargs.items():
-            yield from _leaves(example, (*path, "example_kwargs", name))
+            yield from leaves_of(example, (*path, "example_kwargs", name))
 
     def data_names(self, path: DocumentPath) -> Iterator[tuple[str, DocumentPath]]:
         """The declared inputs that the export of this method reads, each with its place below `path`. Leaves out those
@@ -700,17 +695,27 @@ class ExportMethod(Part):
     @property
     def callables(self) -> Iterator[str]:
         """Every `module:callable` in it."""
-        yield from (example.factory for example, _ in self.leaves(()) if isinstance(example, FactoryCall))
+        yield from callables_of(example for example, _ in self.leaves(()))
         if self.quantize is not None:
             yield from self.quantize.callables
 
 
-def _leaves(example: Example, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
+def callables_of(leaves: Iterable[Leaf]) -> Iterator[str]:
+    """Every `module:callable` that makes one of these inputs."""
+    for example in leaves:
+        if isinstance(example, FactoryCall):
+            yield example.factory
+        elif isinstance(example, FileExample) and example.loader is not None:
+            yield example.loader
+
+
+def leaves_of(example: Example, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
+    """The inputs in an example input that contain no others, each with its place below `path`."""
     if not isinstance(example, ContainerExample):
         yield example, path
         return
     for key, part in example.parts.items():
-        yield from _leaves(part, (*path, example.kind, key))
+        yield from leaves_of(part, (*path, example.kind, key))
 
 
 class LowerMethod(Part):

@@ -1,0 +1,149 @@
+"""The rule executorch_program_test: a program against eager PyTorch."""
+
+load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":library.bzl", "LIBRARIES", "library_of")
+load(":names.bzl", "check_unique", "named_beside", "repository_path")
+load(":test_inputs.bzl", "ProgramInputsInfo")
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+{init}
+runfiles_export_envvars
+arguments=(
+{arguments}
+)
+if [ -n "${{TESTBRIDGE_TEST_ONLY:-}}" ]; then arguments+=("--filter=$TESTBRIDGE_TEST_ONLY"); fi
+if [ -n "${{XML_OUTPUT_FILE:-}}" ]; then arguments+=("--junit=$XML_OUTPUT_FILE"); fi
+if [ -n "${{TEST_TOTAL_SHARDS:-}}" ] && [ "$TEST_TOTAL_SHARDS" != 0 ]; then
+  arguments+=("--shard=$((TEST_SHARD_INDEX + 1))/$TEST_TOTAL_SHARDS")
+  if [ -n "${{TEST_SHARD_STATUS_FILE:-}}" ]; then touch "$TEST_SHARD_STATUS_FILE"; fi
+fi
+exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"
+"""
+
+def _quoted(text):
+    """Returns a text as one word of the shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+def _located(ctx, prefix, file):
+    """Returns an argument that ends with the path of a file, as a word of the shell."""
+    return "{}\"$(rlocation {})\"".format(_quoted(prefix) if prefix else "", _quoted(runfiles_path(ctx, file)))
+
+def _test_impl(ctx):
+    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    program = ctx.attr.program[ProgramInputsInfo]
+    libraries = [library_of(ctx, dep) for dep in ctx.attr.deps]
+    own = named_beside(ctx.files.srcs, program.manifest)
+    sources = {entry.name: entry for entry in depset(own, transitive = [program.inputs.sources] + [
+        library.sources
+        for library in libraries
+    ]).to_list()}
+    data = {entry.name: entry for entry in program.inputs.data + program.inputs.weights + program.inputs.adapters +
+                                           program.inputs.tokenizer + named_beside(ctx.files.data, program.manifest)}
+    check_unique(named_beside(ctx.files.data, program.manifest), "data")
+
+    arguments = [
+        _located(ctx, "", program.manifest),
+        _quoted("--manifest-name=" + repository_path(program.manifest)),
+        _quoted("--program-name=" + program.name),
+        _located(ctx, "--program=", program.pte),
+    ]
+    if program.variant:
+        arguments.append(_quoted("--variant=" + program.variant))
+    arguments += [_quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
+    arguments += [_located(ctx, "--source={}=".format(name), sources[name].file) for name in sorted(sources)]
+    arguments += [_located(ctx, "--data={}=".format(name), data[name].file) for name in sorted(data)]
+    if ctx.attr.unavailable == "skip":
+        arguments.append("--skip-unavailable")
+    if not ctx.attr.search:
+        arguments.append("--no-search")
+
+    script = ctx.actions.declare_file(ctx.label.name + ".sh")
+    ctx.actions.write(script, _SCRIPT.format(
+        arguments = "\n".join(["  " + argument for argument in arguments]),
+        driver = _quoted(runfiles_path(ctx, toolchain.driver.executable)),
+        init = RUNFILES_INIT,
+    ), is_executable = True)
+    files = [program.manifest, program.pte, program.index, program.report] + program.named_data
+    files += [entry.file for entry in sources.values() + data.values()]
+    return [DefaultInfo(
+        executable = script,
+        runfiles = ctx.runfiles(files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
+    )]
+
+_program_test = rule(
+    implementation = _test_impl,
+    attrs = {
+        "data": attr.label_list(
+            doc = "Files that the manifest's `tests` and `checks.metric` name, named as those of the program's `data`.",
+            allow_files = True,
+        ),
+        "deps": attr.label_list(
+            doc = "Libraries that `srcs` import.",
+            providers = LIBRARIES,
+        ),
+        "program": attr.label(
+            doc = "The program: an `executorch_program`.",
+            mandatory = True,
+            providers = [ProgramInputsInfo],
+        ),
+        "search": attr.bool(
+            doc = "Whether a failure is searched for the operator or the layer that causes it.",
+            default = True,
+        ),
+        "srcs": attr.label_list(
+            doc = "Python sources with loaders, metrics and factories of test inputs.",
+            allow_files = [".py"],
+        ),
+        "unavailable": attr.string(
+            doc = "What happens if the runtime here has none of a backend that the program calls: `fail` or `skip`.",
+            default = "fail",
+            values = ["fail", "skip"],
+        ),
+        "_runfiles": attr.label(
+            default = RUNFILES_LIBRARY,
+        ),
+    },
+    test = True,
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)
+
+def executorch_program_test(name, program, data = [], srcs = [], deps = [], **kwargs):
+    """Tests a program: compares what it computes in ExecuTorch's runtime with the model in eager PyTorch.
+
+    ```starlark
+    load("@rules_executorch//rules:defs.bzl", "executorch_program", "executorch_program_test")
+
+    executorch_program(
+        name = "net",
+        srcs = ["model.py"],
+        manifest = "net.yaml",
+    )
+
+    executorch_program_test(
+        name = "net_test",
+        data = ["cat.png"],
+        program = ":net",
+        srcs = ["images.py"],
+    )
+    ```
+
+    The test runs each method on its example inputs, on random inputs over the ranges of its dynamic dimensions, and on the
+    cases of the manifest's `tests`; it computes the metrics of `checks`, and repeats the checks of the build.
+    `--test_filter='decode/*'` runs only tests with such names, and `shard_count` distributes them. The results are in
+    `test.xml`. The same program and the same inputs always have the same result, so the test cannot be `flaky`.
+
+    Args:
+      name: string, the name of the test.
+      program: label of an `executorch_program`.
+      data: list of labels, files that the manifest's `tests` and `checks.metric` name.
+      srcs: list of labels, Python sources with loaders, metrics and factories of test inputs.
+      deps: list of labels, libraries that `srcs` import.
+      **kwargs: more attributes: `search = False` does not search for the cause of a failure; `unavailable = "skip"` skips a
+        program for a backend that the runtime here does not have; and those of every test, such as `size`.
+    """
+    if kwargs.get("flaky"):
+        fail("the test has the same result each time: it cannot be flaky", attr = "flaky")
+    size = kwargs.pop("size", "medium")
+    _program_test(name = name, program = program, data = data, srcs = srcs, deps = deps, size = size, **kwargs)

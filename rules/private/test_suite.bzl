@@ -1,0 +1,32 @@
+"""The macro executorch_program_test_suite: tests of several programs."""
+
+load(":test.bzl", "executorch_program_test")
+
+def executorch_program_test_suite(name, programs, **kwargs):
+    """Tests several programs, such as the variants of a manifest. Skips those for backends that cannot run here.
+
+    ```starlark
+    load("@rules_executorch//rules:defs.bzl", "executorch_program_test_suite")
+
+    executorch_program_test_suite(
+        name = "net_tests",
+        programs = [":net", ":net.int8", ":net.ios"],
+    )
+    ```
+
+    `bazel test :net_tests` runs `net_tests.net`, `net_tests.net.int8` and `net_tests.net.ios`.
+
+    Args:
+      name: string, the name of the suite. Each test is called `NAME.PROGRAM`.
+      programs: list of labels of `executorch_program` targets.
+      **kwargs: more attributes of every `executorch_program_test`.
+    """
+    tests = []
+    for program in programs:
+        target = program.rpartition(":")[2].rpartition("/")[2]
+        test = "{}.{}".format(name, target)
+        if test in tests:
+            fail("two programs are called '{}'".format(target), attr = "programs")
+        tests.append(test)
+        executorch_program_test(name = test, program = program, **dict({"unavailable": "skip"}, **kwargs))
+    native.test_suite(name = name, tests = tests)

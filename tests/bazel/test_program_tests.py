@@ -1,0 +1,111 @@
+"""`executorch_program_test` and `executorch_program_test_suite`, run by Bazel."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.workspaces import Workspace
+
+PACKAGE = "tested"
+BUILD = """\
+load("//rules:defs.bzl", "executorch_program", "executorch_program_test", "executorch_program_test_suite")
+
+executorch_program(
+    name = "net",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+)
+
+executorch_program(
+    name = "net.device",
+    srcs = ["model.py"],
+    manifest = "net.yaml",
+    variant = "device",
+)
+
+executorch_program_test(
+    name = "net_test",
+    srcs = ["loading.py"],
+    data = ["x.txt"],
+    program = ":net",
+    shard_count = 2,
+)
+
+executorch_program_test_suite(
+    name = "suite",
+    srcs = ["loading.py"],
+    data = ["x.txt"],
+    programs = [
+        ":net",
+        ":net.device",
+    ],
+)
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward: {example_inputs: [{shape: [1, 4], fill: arange}]}
+tests:
+  cases:
+    loaded: {method: forward, inputs: [{file: x.txt, loader: "loading:numbers"}]}
+variants:
+  device: {defaults: {partitioners: [vulkan]}}
+"""
+MODEL = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def create():
+    return Net()
+"""
+LOADING = """\
+import torch
+
+
+def numbers(path):
+    return torch.tensor([[float(number) for number in path.read_text().split()]])
+"""
+
+
+@pytest.fixture
+def package(checkout: Workspace) -> Iterator[Workspace]:
+    files = {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "loading.py": LOADING, "x.txt": "1 2 3 4"}
+    for name, text in files.items():
+        checkout.write(f"{PACKAGE}/{name}", text)
+    yield checkout
+    for name in files:
+        (checkout.directory / PACKAGE / name).unlink()
+
+
+def cases(workspace: Workspace, log: str) -> dict[str, str]:
+    """The state of each test in an XML file of Bazel, by its name."""
+    tests = ET.parse(workspace.directory / "bazel-testlogs" / PACKAGE / log / "test.xml").iter("testcase")
+    return {f"{each.get('classname')}.{each.get('name')}": each[0].tag if len(each) else "passed" for each in tests}
+
+
+def test_shards_a_filter_and_a_suite(package: Workspace) -> None:
+    package.run("test", f"//{PACKAGE}:net_test", f"//{PACKAGE}:suite", "--test_output=errors")
+    first, second = (cases(package, f"net_test/shard_{number}_of_2") for number in (1, 2))
+    names = ["net.cases.loaded", "net.forward.example", "net.forward.random-1"]
+    assert sorted([*first, *second]) == names
+    assert sorted(cases(package, "suite.net")) == names
+    skipped = cases(package, "suite.net.device")
+    assert set(skipped.values()) == {"skipped"}
+    assert sorted(skipped) == [name.replace("net.", "net.device.", 1) for name in names]
+
+
+def test_a_filter_chooses_and_a_wrong_loader_fails(package: Workspace) -> None:
+    package.edit(f"{PACKAGE}/loading.py", "[[float(number)", "[[int(number)")
+    failed = package.run("test", f"//{PACKAGE}:suite.net", "--test_filter=cases/*", "--test_output=errors", expect=3)
+    assert list(cases(package, "suite.net")) == ["net.cases.loaded"]
+    assert "input 0 of `forward` is int64, and the program takes float32" in failed.out

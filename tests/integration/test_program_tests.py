@@ -1,0 +1,394 @@
+"""`etbuild test`: each kind of fault is found and named, and a right program passes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import xml.etree.ElementTree as ET
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild.cli import main
+from etbuild.errors import InputError
+from etbuild.model.tensor_files import read_tensors
+
+MODEL = """\
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(x))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, depth=2):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block() for _ in range(depth)])
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def count(self, x):
+        self.seen.add_(x.sum(0))
+        y = self.seen * 2
+        return y, {"largest": x.argmax(-1), "positive": x > 0}
+
+
+def create(depth=2):
+    return Net(depth)
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward:
+    example_inputs: [{shape: [2, 8], fill: arange}]
+    dynamic_shapes: [[{dim: n, min: 1, max: 4}, null]]
+  count:
+    example_inputs: [{shape: [2, 8], fill: ones}]
+"""
+
+
+@dataclass
+class Outcome:
+    """The results of a command, by the name of the test."""
+
+    code: int
+    states: dict[str, str]
+    details: dict[str, str]
+    err: str
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, state in self.states.items() if state == "failed"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Writes a manifest and sources, and tests the program: `project(MANIFEST, model=MODEL)`."""
+
+    def run(manifest: str = MANIFEST, *arguments: str, model: str = MODEL, **sources: str) -> Outcome:
+        (tmp_path / "net.yaml").write_text(manifest, "utf-8")
+        for name, content in {"model": model, **sources}.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(content), "utf-8")
+        capsys.readouterr()
+        cache = ("--cache-dir", str(tmp_path / "cache"))
+        code = main.main(["test", str(tmp_path / "net.yaml"), *cache, "--json", *arguments])
+        captured = capsys.readouterr()
+        found = json.loads(captured.out)["tests"] if captured.out else []
+        states, details = ({each["name"]: each[key] for each in found} for key in ("state", "detail"))
+        return Outcome(code, states, details, captured.err)
+
+    return run
+
+
+def test_a_right_program_passes_on_example_random_and_own_inputs(
+    project: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    numpy.save(tmp_path / "x.npy", torch.randn((3, 8), generator=generator).numpy())
+    save_file({"x": torch.randn((2, 8), generator=generator)}, tmp_path / "x.safetensors")
+    (tmp_path / "x.txt").write_text("1 2 3 4 5 6 7 8")
+    tests = """\
+tests:
+  random: 2
+  cases:
+    array: {method: forward, inputs: [{file: x.npy}]}
+    loaded: {method: forward, inputs: [{file: x.txt, loader: "loading:numbers"}]}
+    counted:
+      calls:
+        - {method: count, inputs: [{file: x.safetensors, key: x}]}
+        - {method: count, inputs: [{shape: [2, 8], fill: ones}]}
+executorch: {emit_mutable_buffer_names: true}
+"""
+    loading = """\
+        import torch
+
+        def numbers(path):
+            return torch.tensor([[float(number) for number in path.read_text().split()]])
+        """
+    tested = project(MANIFEST + tests, "--junit", str(tmp_path / "results.xml"), loading=loading)
+    assert tested.code == 0, tested
+    assert list(tested.states) == [
+        *("count/example", "count/example-twice", "count/random-1", "count/random-2"),
+        *("forward/example", "forward/example-twice"),
+        *("forward/smallest", "forward/largest", "forward/random-1", "forward/random-2"),
+        *("cases/array", "cases/loaded", "cases/counted"),
+    ]
+    suite = ET.parse(tmp_path / "results.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("13", "0")
+    assert suite[0].attrib["classname"] == "net.count"
+
+
+EDGE_PASS = """\
+from executorch.exir.dialects._ops import ops
+from executorch.exir.pass_base import ExportPass, PassResult
+
+
+class Wrong(ExportPass):
+    def call(self, graph_module):
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function" and "{operator}" in str(node.target):
+                {change}
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+
+
+def wrong(method, program):
+    return [Wrong()]
+"""
+
+
+def edge_pass(operator: str, change: str) -> str:
+    return EDGE_PASS.replace("{operator}", operator).replace("{change}", change)
+
+
+def test_an_operator_that_lowering_changes_is_named_with_its_line(project: Callable[..., Outcome]) -> None:
+    wrong = edge_pass("aten.tanh", "node.target = ops.edge.aten.sigmoid.default")
+    manifest = MANIFEST.replace("[xnnpack]", "[]") + 'passes: {edge: ["wrong:wrong"]}\n'
+    tested = project(manifest, "--filter", "forward/*", wrong=wrong)
+    assert tested.code == 3
+    assert "forward/example" in tested.failed
+    detail = tested.details["forward/example"]
+    assert "is `aten.tanh.default`" in detail
+    assert "at model.py:10, in forward: `return x + torch.tanh(self.linear(x))`" in detail
+    assert "elements are wrong; the worst:" in detail
+
+
+def test_a_wrong_aten_pass_is_told_from_wrong_lowering(project: Callable[..., Outcome]) -> None:
+    wrong = """\
+        import torch
+
+        def wrong(method, program):
+            for node in program.graph.nodes:
+                if "tanh" in str(node.target):
+                    node.target = torch.ops.aten.sigmoid.default
+            program.graph_module.recompile()
+            return program
+        """
+    tested = project(MANIFEST + 'passes: {aten: ["wrong:wrong"]}\n', "--filter", "forward/example", wrong=wrong)
+    assert tested.code == 3
+    assert "the passes of `passes.aten` change what `forward` computes" in tested.details["forward/example"]
+
+
+def test_a_program_of_other_weights_fails_and_its_manifest_is_not_blamed(
+    project: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "other.yaml").write_text(MANIFEST.replace('create"', 'create", seed: 7'))
+    assert main.main(["build", str(tmp_path / "other.yaml"), "--no-cache", "-o", str(tmp_path / "other")]) == 0
+    tested = project(MANIFEST, "--program", str(tmp_path / "other/net.pte"), "--filter", "forward/example")
+    assert tested.code == 3
+    assert "lowered again from this manifest, is right" in tested.details["forward/example"]
+
+
+def test_state_that_is_lost_between_calls_fails(project: Callable[..., Outcome]) -> None:
+    tests = """\
+tests:
+  cases:
+    counted:
+      calls:
+        - {method: count, inputs: [{shape: [2, 8], fill: ones}]}
+        - {method: other, inputs: [{shape: [200, 8], fill: ones}]}
+"""
+    other = "  other:\n    entry: count\n    example_inputs: [{shape: [200, 8], fill: ones}]\n"
+    apart = project(MANIFEST + other + tests, "--filter", "cases/*", "--no-search")
+    assert apart.failed == ["cases/counted"]
+    assert "call 2 of 2, `other`: output 0: 8 of 8 elements are wrong" in apart.details["cases/counted"]
+    shared = project(MANIFEST + other + tests + "share_mutable_buffers: true\n", "--filter", "cases/*", "--no-search")
+    assert shared.code == 0, shared
+
+
+QUANTIZED = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", kwargs: {depth: 12}}
+methods:
+  forward:
+    example_inputs: [{shape: [2, 8], fill: 0.5}]
+    partitioners: [xnnpack]
+    quantize:
+      pt2e:
+        quantizers: [xnnpack]
+        calibration: {factory: "calibration:batches"}
+        passes: {post_convert: ["wrong:wrong"]}
+checks: {min_sqnr: 20}
+tests:
+  methods: {forward: {ranges: [[-2, 2]]}}
+"""
+CALIBRATION = """\
+    import torch
+
+    def batches():
+        torch.manual_seed(0)
+        return [*((4 * torch.rand(2, 8) - 2,) for _ in range(9))]
+    """
+WRONG_SCALE = """\
+    def wrong(module):
+        found = [node for node in module.graph.nodes if node.op == "call_function" and "linear" in str(node.target)]
+        weight = found[7].args[1]
+        if {plant}:
+            weight.update_arg(1, weight.args[1] * 3)
+        return module
+    """
+
+
+def test_a_wrong_scale_of_one_layer_of_twelve_is_named(project: Callable[..., Outcome]) -> None:
+    right = project(QUANTIZED, calibration=CALIBRATION, wrong=WRONG_SCALE.format(plant=False))
+    assert right.code == 0, right
+    tested = project(QUANTIZED, calibration=CALIBRATION, wrong=WRONG_SCALE.format(plant=True))
+    assert tested.code == 3, tested
+    first = tested.details[tested.failed[0]].splitlines()
+    assert first[0].startswith("checks.min_sqnr: ")
+    assert "blocks.7.linear (aten.linear.default), at model.py:10, in forward" in first[2], first
+
+
+METRIC = """\
+    def share(program, data, count):
+        (output,) = program.method("forward")(__import__("torch").ones(2, 8))
+        return (output > 0).float().mean() * count
+    """
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("min: 0", None),
+        ("min: 1000", "the smallest allowed is 1000"),
+        ("max: -1", "the largest allowed is -1"),
+        ("max_change: 0", None),
+    ],
+)
+def test_a_metric_fails_only_beyond_its_limits(project: Callable[..., Outcome], limits: str, said: str | None) -> None:
+    checks = f'checks: {{metric: {{factory: "scores:share", kwargs: {{count: 100}}, {limits}}}}}\n'
+    tested = project(MANIFEST + checks, "--filter", "checks/*", scores=METRIC)
+    assert tested.code == (3 if said else 0), tested
+    assert (said or "value ") in tested.details["checks/metric/scores:share"]
+
+
+def test_a_broken_check_of_the_build_is_a_failed_test(project: Callable[..., Outcome]) -> None:
+    tested = project(MANIFEST + "checks: {max_program_bytes: 10}\n")
+    assert tested.code == 3
+    assert tested.failed == ["checks/1"]
+    passed = project(MANIFEST + "checks: {max_program_bytes: 100000}\n", "--filter", "checks/*")
+    assert passed.states == {"checks/max_program_bytes": "passed"}
+
+
+def test_shards_run_every_test_once_and_a_filter_must_match(project: Callable[..., Outcome]) -> None:
+    shards = [project(MANIFEST, "--shard", f"{number}/3") for number in (1, 2, 3)]
+    names = [name for shard in shards for name in shard.states]
+    assert len(names) == len(set(names)) == 8
+    none = project(MANIFEST, "--filter", "forwrad/*")
+    assert none.code == 2
+    assert "no test has the name `forwrad/*`" in none.err
+
+
+def test_random_inputs_that_do_not_fit_fail_with_a_hint(project: Callable[..., Outcome]) -> None:
+    model = """\
+        import torch
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = torch.nn.Embedding(4, 3)
+
+            def forward(self, tokens):
+                return self.table(tokens)
+
+        def create():
+            return Net()
+        """
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward: {example_inputs: [{shape: [1, 3], dtype: int64}]}
+"""
+    assert project(manifest, model=model).code == 0
+    ranges = "tests: {methods: {forward: {ranges: [[0, 400]]}}}\n"
+    tested = project(manifest + ranges, model=model)
+    assert tested.failed == ["forward/random-1"]
+    assert "index out of range" in tested.details["forward/random-1"]
+    assert "write `ranges` or `random: 0`" in tested.details["forward/random-1"]
+
+
+def test_a_method_of_an_exported_program_and_keyword_inputs(project: Callable[..., Outcome], tmp_path: Path) -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x * self.count
+
+    torch.export.save(torch.export.export(Counter(), (torch.ones(2, 3),)), tmp_path / "counter.pt2")
+    model = """\
+        import torch
+
+        class Net(torch.nn.Module):
+            def forward(self, parts, *, scale, active):
+                return {"y": parts["b"] * scale + parts["a"], "log": torch.log(parts["a"] - 1), "active": ~active}
+
+        def create():
+            return Net()
+        """
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  counter: {program: counter.pt2}
+  forward:
+    example_inputs: [{dict: {b: {shape: [2, 3]}, a: {shape: [3]}}}]
+    example_kwargs: {active: {shape: [2], dtype: bool}, scale: {shape: [3], fill: 2}}
+tests:
+  cases:
+    own:
+      method: forward
+      inputs: [{dict: {a: {shape: [3], fill: 4}, b: {shape: [2, 3], fill: 5}}}]
+      kwargs: {scale: {shape: [3], fill: 6}, active: {shape: [2], dtype: bool, fill: 1}}
+"""
+    tested = project(manifest, model=model)
+    assert tested.code == 0, tested
+    assert {"counter/example", "counter/example-twice", "forward/random-1", "cases/own"} <= tested.states.keys()
+    wrong = project(manifest.replace("{scale: {shape: [3], fill: 6}, active:", "{active:"), model=model)
+    assert wrong.code == 2
+    assert "the keyword inputs of `forward` are: scale, active" in wrong.err
+
+
+def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_path: Path) -> None:
+    whole = numpy.asfortranarray(numpy.arange(6, dtype=">f4").reshape(2, 3))
+    numpy.save(tmp_path / "whole.npy", whole)
+    assert torch.equal(read_tensors("whole.npy", tmp_path / "whole.npy", ())[""], torch.arange(6.0).reshape(2, 3))
+    numpy.save(tmp_path / "scalar.npy", numpy.int64(3))
+    assert read_tensors("scalar.npy", tmp_path / "scalar.npy", ())[""].shape == ()
+    numpy.save(tmp_path / "objects.npy", numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+    numpy.save(tmp_path / "texts.npy", numpy.array(["a"]))
+    content = (tmp_path / "whole.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(content[:-4])
+    (tmp_path / "large.npy").write_bytes(content.replace(b"(2, 3)", b"(200000, 3000000)".ljust(6)))
+    with zipfile.ZipFile(tmp_path / "archive.npy", "w") as archive:
+        archive.writestr("x.npy", content)
+    for name in ("objects", "texts", "short", "large", "archive"):
+        with pytest.raises(InputError, match=f"cannot read `{name}.npy`"):
+            read_tensors(f"{name}.npy", tmp_path / f"{name}.npy", ())

@@ -1,0 +1,292 @@
+"""The Python interface for notebooks and services: `etbuild.load("model.yaml")`.
+
+    model = etbuild.load("model.yaml")
+    built = model.build("out")
+    (scores,) = built.program.method("forward")(*model.example_inputs("forward"))
+
+Errors that a user can fix are `etbuild.errors.EtbuildError`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import BuildError, CheckError, EtbuildError, InputError, did_you_mean
+from etbuild.plan.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from etbuild.results import ProgramMethod
+    from etbuild.testing.reference import Reference
+
+_ERRORS: Mapping[int, type[EtbuildError]] = {each.exit_code: each for each in (BuildError, InputError, CheckError)}
+
+
+def load(
+    manifest: str | Path,
+    *,
+    variant: str | None = None,
+    parameters: Mapping[str, object] = MappingProxyType({}),
+    roots: Sequence[str | Path] = (),
+    data: Mapping[str, str | Path] = MappingProxyType({}),
+) -> Model:
+    """Reads and checks a manifest. Imports neither PyTorch nor the code of the model.
+
+    Args:
+        manifest: The path of the manifest.
+        variant: A variant of it; None for the manifest without one.
+        parameters: The values of some of its parameters, by name.
+        roots: Directories to search for sources and data, after that of the manifest.
+        data: Data files by the name that the manifest uses.
+
+    Raises:
+        InputError: The manifest has problems. The error lists all of them.
+    """
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    settings = {name: _text(value) for name, value in parameters.items()}
+    path = Path(manifest)
+    loaded = validate.load(path, None, variant, settings)
+    options = [f"--variant={variant}"] if variant is not None else []
+    options += [f"--set={name}={value}" for name, value in settings.items()]
+    options += [f"--root={root}" for root in roots]
+    options += [f"--data={name}={file}" for name, file in data.items()]
+    places = [path.parent, *map(Path, roots)]
+    files = {name: Path(file) for name, file in data.items()}
+    return Model(path, from_manifest(loaded.data), places, files, options)
+
+
+def open_program(path: str | Path, named_data: Sequence[str | Path] = ()) -> Program:
+    """Opens a program of any build.
+
+    Args:
+        path: The path of the `.pte`.
+        named_data: The paths of its `.ptd` files; by default those that the index beside it lists.
+
+    Raises:
+        InputError: A file is missing, or is no program.
+    """
+    return Program(Path(path), tuple(map(Path, named_data)))
+
+
+class Model:
+    """A checked manifest: what can be built from it, and the model in PyTorch."""
+
+    def __init__(
+        self, manifest: Path, plan: Plan, roots: Sequence[Path], data: Mapping[str, Path], options: Sequence[str]
+    ) -> None:
+        """Use `load`."""
+        self._manifest, self._plan, self._roots, self._data, self._options = manifest, plan, roots, data, options
+
+    def __repr__(self) -> str:
+        return f"<etbuild.Model {self.name}: {', '.join(self.methods)}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return self._plan.name
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods, sorted."""
+        return sorted(self._plan.methods)
+
+    def plan(self) -> dict[str, Any]:
+        """The plan as JSON data: the manifest with all defaults."""
+        return self._plan.to_json()
+
+    def build(
+        self, directory: str | Path | None = None, *, cache: bool = True, cache_directory: str | Path | None = None
+    ) -> Built:
+        """Builds the program in a process of its own, so that it has the same bytes as with the command `etbuild`.
+
+        Args:
+            directory: The directory for the artifacts; None for a temporary one, which is removed with the result.
+            cache: Whether steps whose inputs have not changed come from the local cache.
+            cache_directory: The directory of that cache; None for the default.
+
+        Raises:
+            InputError, BuildError, CheckError: As the command reports.
+        """
+        from etbuild.processes import environment
+
+        kept = _Scratch() if directory is None else None
+        place = kept.path if kept is not None else Path(str(directory))
+        arguments = ["build", str(self._manifest), *self._options, "-o", str(place), "--json"]
+        arguments += [] if cache else ["--no-cache"]
+        arguments += [f"--cache-dir={cache_directory}"] if cache_directory is not None else []
+        done = subprocess.run(
+            environment.command(arguments),
+            env=environment.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            message = done.stderr.strip().removeprefix("error: ") or f"the build ended with {done.returncode}"
+            first, _, more = message.partition("\n")
+            raise _ERRORS.get(done.returncode, BuildError).of(first, more or None)
+        sys.stderr.write(done.stderr)  # notes
+        facts = json.loads(done.stdout)
+        return Built(place, facts["key"], [Path(each["path"]) for each in facts["artifacts"]], kept)
+
+    def example_inputs(self, method: str) -> tuple[Any, ...]:
+        """The positional example inputs of a method, as its manifest describes them.
+
+        Raises:
+            InputError: There is no such method, or a file is missing.
+            BuildError: The model or a factory failed.
+        """
+        self._check(method)
+        with self._reference() as reference:
+            positional, _ = reference.methods[method]
+            return positional
+
+    def exported_program(self, method: str) -> ExportedProgram:
+        """A method as `torch.export` exports it, with its weights, quantization and passes, before it is lowered.
+
+        Raises:
+            InputError: There is no such method, or a file is missing.
+            BuildError: The model cannot be exported.
+        """
+        self._check(method)
+        with self._reference() as reference:
+            return reference.exported(method)
+
+    def _check(self, method: str) -> None:
+        if method not in self._plan.methods:
+            raise InputError.of(f"{self.name} has no method `{method}`", did_you_mean(method, self.methods))
+
+    @contextmanager
+    def _reference(self) -> Iterator[Reference]:
+        """The model in PyTorch. It is valid inside."""
+        from etbuild.inputs.declared import Inputs
+        from etbuild.inputs.import_graph import used_sources
+        from etbuild.inputs.step_context import StepContext
+        from etbuild.inputs.user_code import importable
+        from etbuild.testing.reference import Reference
+
+        inputs = Inputs({}, dict(self._data), [*self._roots])
+        used = used_sources(inputs, self._plan.export_plan)
+        with importable(used, inputs.data.values()) as finder:
+            yield Reference.of_plan(self._plan, StepContext(inputs, finder))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished build.
+
+    Attributes:
+        directory: The directory of the artifacts.
+        key: The key of the program: a digest of everything that it was made of.
+        artifacts: The paths of the artifacts.
+    """
+
+    directory: Path
+    key: str
+    artifacts: list[Path]
+    _kept: _Scratch | None = field(default=None, repr=False)
+
+    @cached_property
+    def program(self) -> Program:
+        """The program, ready to run in this process."""
+        return open_program(next(path for path in self.artifacts if path.suffix == ".pte"))
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The report: facts about each method, as JSON data."""
+        return self._json(".report.json")
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """The index: digests of the artifacts and of what they were made of, as JSON data."""
+        return self._json(".index.json")
+
+    def _json(self, suffix: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(next(p for p in self.artifacts if p.name.endswith(suffix)).read_bytes())
+        return found
+
+
+class Program:
+    """A program in ExecuTorch's runtime, in this process. It keeps its state from one call to the next."""
+
+    def __init__(self, path: Path, named_data: Sequence[Path]) -> None:
+        """Use `open_program` or `Built.program`."""
+        from etbuild.runtime import program_files
+
+        self._files = program_files.read(path, named_data)
+        self._scratch = _Scratch()
+        self._session: Any = None
+
+    def __repr__(self) -> str:
+        return f"<etbuild.Program {self._files.program.name}: {', '.join(self.methods)}>"
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods, sorted."""
+        return sorted(self._files.facts["methods"])
+
+    def signature(self, method: str) -> ProgramMethod:
+        """The inputs and outputs of a method (dtypes and shapes), its operators and its memory, as JSON data.
+
+        Raises:
+            InputError: There is no such method.
+        """
+        return self._files.method(method)
+
+    def method(self, name: str) -> Callable[..., tuple[torch.Tensor | float | None, ...]]:
+        """A method of the program. It takes the inputs one after the other, also in lists, tuples and dicts.
+
+        It returns a tuple of outputs.
+
+        Raises:
+            InputError: There is no such method; when it is called: the inputs do not fit.
+            BuildError: When it is called: the runtime refuses the program or the inputs.
+        """
+        self._files.method(name)
+
+        def call(*inputs: Any) -> tuple[torch.Tensor | float | None, ...]:
+            from torch.utils import _pytree as pytree
+
+            leaves = pytree.tree_leaves(inputs, is_leaf=lambda value: value is None)
+            return tuple(self._loaded().call(name, leaves))
+
+        return call
+
+    def reset(self) -> None:
+        """Forgets the state: the next call begins with a freshly loaded program."""
+        self._session = None
+
+    def _loaded(self) -> Any:
+        from etbuild.runtime.session import Session
+
+        self._session = self._session or Session(self._files, self._scratch.path)
+        return self._session
+
+
+class _Scratch:
+    """A directory that is removed with this object."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

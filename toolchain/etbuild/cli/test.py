@@ -1,0 +1,148 @@
+"""`etbuild test`: compares a program in ExecuTorch's runtime with the model in eager PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import (
+    add_cache_directory,
+    add_declared,
+    add_manifest,
+    add_parser,
+    add_roots,
+    add_settings,
+    add_variant,
+    inputs,
+    settings,
+)
+from etbuild.errors import CheckError, EtbuildError, InputError
+
+if TYPE_CHECKING:
+    from etbuild.manifest.validate import Manifest
+    from etbuild.plan.plan import Plan
+    from etbuild.testing.results import Result
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "test",
+        "compare a program in ExecuTorch's runtime with the model in eager PyTorch",
+        "Builds the program, unless the cache has it. Runs each method on its example inputs, on random inputs, and on "
+        "the cases of the manifest.",
+    )
+    add_manifest(parser)
+    add_variant(parser)
+    add_settings(parser)
+    add_roots(parser)
+    add_declared(parser)
+    parser.add_argument(
+        "--program", type=Path, metavar="FILE", help="test this .pte instead of building one; its index is beside it"
+    )
+    parser.add_argument(
+        "--named-data",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a .ptd file of `--program` (repeatable; default: those of its index)",
+    )
+    parser.add_argument("--filter", metavar="PATTERN", help="run only tests with such names: `decode/*`")
+    parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts, from 1")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
+    parser.add_argument(
+        "--skip-unavailable",
+        action="store_true",
+        help="skip the tests if the runtime here has none of a backend that the program calls",
+    )
+    parser.add_argument("--no-search", action="store_true", help="do not search for the operator that causes a failure")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    where = parser.add_mutually_exclusive_group()
+    add_cache_directory(where)
+    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    rule = parser.add_argument_group("for build rules")
+    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    parser.set_defaults(run=run)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not of the form I/N, with I from 1 to N")
+    return int(number) - 1, int(count)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tests a program. Prints the results, and writes them as JUnit XML if asked for."""
+    from etbuild.files import artifacts
+    from etbuild.manifest import validate
+    from etbuild.manifest.positions import located
+    from etbuild.plan.plan import from_manifest
+    from etbuild.testing import results
+
+    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
+    plan = from_manifest(loaded.data)
+    if options.program_name is not None:
+        plan = plan.replace(name=options.program_name)
+    options.restart()  # a crash of native code is then an error that says so
+    try:
+        found = _tests(options, loaded, plan)
+    except EtbuildError as error:
+        raise located(error, loaded.positions) from error
+    if options.junit is not None:
+        artifacts.replace(options.junit, results.junit(plan.name, found))
+    shown = results.as_json(plan.name, found) if options.json else None
+    print(json.dumps(shown, indent=2) if shown is not None else results.text(found))
+    return CheckError.exit_code if any(each.state == "failed" for each in found) else 0
+
+
+def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Result]:
+    from etbuild.cli.terminal import Progress
+    from etbuild.plan.tests import tests_of
+    from etbuild.runtime import program_files
+    from etbuild.steps.resources import processors
+    from etbuild.testing.results import Result
+    from etbuild.testing.run import TestOptions, run
+
+    tests = tests_of(loaded.data, plan.methods)
+    declared = inputs(options, [options.manifest.parent, *options.root])
+    stage = Progress().stage
+    how = TestOptions(
+        pattern=options.filter,
+        shard=options.shard,
+        skip_unavailable=options.skip_unavailable,
+        locate=not options.no_search,
+        stage=stage,
+        at_once=processors(),
+    )
+    if options.named_data and options.program is None:
+        raise InputError.of("--named-data goes with --program")
+    if options.program is not None:
+        return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            program = _build(options, plan, Path(scratch))
+        except CheckError as error:
+            from etbuild.manifest.positions import located
+
+            return [Result(f"checks/{number}", "failed", str(each)) for number, each in
+                    enumerate(located(error, loaded.positions).problems, 1)]  # fmt: skip
+        return run(plan, tests, program_files.read(program), declared, how)
+
+
+def _build(options: argparse.Namespace, plan: Plan, directory: Path) -> Path:
+    """Builds the program, or takes it from the cache. Returns the path of the `.pte`."""
+    from etbuild.build import BuildOptions, build
+    from etbuild.cli.options import cache
+    from etbuild.cli.terminal import Progress
+
+    declared = inputs(options, [options.manifest.parent, *options.root])
+    kept = None if options.no_cache else cache(options.cache_dir)
+    build(plan, declared, directory, BuildOptions(Progress().stage, kept))
+    return directory / f"{plan.name}.pte"

@@ -1,0 +1,175 @@
+"""What `etbuild test` does, as typed values. No build reads it, so it is in no plan and in no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from etbuild.errors import DocumentPath
+from etbuild.manifest import example_inputs
+from etbuild.manifest.tests import metrics
+from etbuild.plan.part import Part
+from etbuild.plan.parts import Example, FileExample, Leaf, Options, callables_of, leaves_of, read_example
+
+
+class Tolerance(Part):
+    """How far an element may be from the expected one: atol + rtol * |expected| + of_largest * the largest |expected|
+    of the same output."""
+
+    atol: float
+    rtol: float
+    of_largest: float
+
+    @classmethod
+    def read(cls, given: Mapping[str, float]) -> Tolerance:
+        """Reads a tolerance from a manifest. What is not there is 0."""
+        return cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
+
+
+class MethodTests(Part):
+    """How one method is tested.
+
+    Attributes:
+        tolerance: The tolerance; None for that of the dtype of each output.
+        random: The number of cases with random sizes.
+        ranges: The smallest and the largest random number of the first inputs; None for the default.
+        max_error: The largest difference to the model without quantization; None for no limit.
+        min_sqnr: The smallest ratio of signal to error against the model without quantization, in decibels; None for no
+            limit.
+    """
+
+    tolerance: Tolerance | None
+    random: int
+    ranges: tuple[tuple[float, float] | None, ...]
+    max_error: float | None
+    min_sqnr: float | None
+
+
+class Call(Part):
+    """A call of a method with inputs of the manifest."""
+
+    method: str
+    inputs: tuple[Example, ...]
+    kwargs: dict[str, Example]
+    path: DocumentPath
+
+    @property
+    def leaves(self) -> Iterator[tuple[Leaf, DocumentPath]]:
+        """Every tensor and plain value, with its place in the manifest."""
+        for index, example in enumerate(self.inputs):
+            yield from leaves_of(example, (*self.path, "inputs", index))
+        for name, example in self.kwargs.items():
+            yield from leaves_of(example, (*self.path, "kwargs", name))
+
+
+class Metric(Part):
+    """A number that a callable of the declared sources computes with the program, and its limits.
+
+    Attributes:
+        factory: The callable, as `module:callable`.
+        data: The name of the declared input that it reads; None if there is none.
+        kwargs: Its keyword arguments.
+        min: The smallest value that passes; None for no limit.
+        max: The largest value that passes; None for no limit.
+        max_change: The largest difference to the value of the model without quantization; None for no limit.
+        path: Its place in the manifest.
+    """
+
+    factory: str
+    data: str | None
+    kwargs: Options
+    min: float | None
+    max: float | None
+    max_change: float | None
+    path: DocumentPath
+
+
+class TestPlan(Part):
+    """What `etbuild test` runs.
+
+    Attributes:
+        methods: How each method is tested.
+        seed: The seed of random inputs.
+        cases: The calls of each case of the manifest, by name.
+        metrics: The metrics.
+    """
+
+    __test__ = False  # pytest: this is no test
+
+    methods: dict[str, MethodTests]
+    seed: int
+    cases: dict[str, tuple[Call, ...]]
+    metrics: tuple[Metric, ...]
+
+    @property
+    def callables(self) -> list[str]:
+        """Every `module:callable` that tests run, besides those of the build."""
+        leaves = (leaf for calls in self.cases.values() for call in calls for leaf, _ in call.leaves)
+        return sorted({*callables_of(leaves), *(metric.factory for metric in self.metrics)})
+
+    @property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that tests read, each with the place that names it first."""
+        found: dict[str, DocumentPath] = {}
+        for calls in self.cases.values():
+            for call in calls:
+                for leaf, place in call.leaves:
+                    if isinstance(leaf, FileExample):
+                        found.setdefault(leaf.file, (*place, "file"))
+        for metric in self.metrics:
+            if metric.data is not None:
+                found.setdefault(metric.data, (*metric.path, "data"))
+        return found
+
+
+def tests_of(manifest: dict[str, Any], methods: Iterable[str]) -> TestPlan:
+    """What a checked manifest says about its tests, with every default.
+
+    Args:
+        manifest: The data of the manifest.
+        methods: The names of the methods in its plan.
+    """
+    tests, checks = manifest.get("tests", {}), manifest.get("checks", {})
+    several = isinstance(checks.get("metric"), list)
+    return TestPlan(
+        methods={name: _method(name, tests, checks) for name in sorted(methods)},
+        seed=tests.get("seed", 0),
+        cases={name: _calls(name, case) for name, case in tests.get("cases", {}).items()},
+        metrics=tuple(
+            _metric(metric, ("checks", "metric", index) if several else ("checks", "metric"))
+            for index, metric in enumerate(metrics(checks))
+        ),
+    )
+
+
+def _method(name: str, tests: dict[str, Any], checks: dict[str, Any]) -> MethodTests:
+    said = {**tests, **tests.get("methods", {}).get(name, {})}
+    return MethodTests(
+        tolerance=Tolerance.read(said["tolerance"]) if "tolerance" in said else None,
+        random=said.get("random", 1),
+        ranges=tuple(None if each is None else (each[0], each[1]) for each in said.get("ranges", ())),
+        max_error=_of_method(checks.get("max_error"), name),
+        min_sqnr=_of_method(checks.get("min_sqnr"), name),
+    )
+
+
+def _of_method(bound: Any, name: str) -> float | None:
+    return bound.get(name) if isinstance(bound, dict) else bound
+
+
+def _calls(name: str, case: dict[str, Any]) -> tuple[Call, ...]:
+    path: DocumentPath = ("tests", "cases", name)
+    if "calls" not in case:
+        return (_call(case, path),)
+    return tuple(_call(call, (*path, "calls", index)) for index, call in enumerate(case["calls"]))
+
+
+def _call(call: dict[str, Any], path: DocumentPath) -> Call:
+    inputs = tuple(read_example(example_inputs.reduced(each)) for each in call.get("inputs", []))
+    kwargs = {key: read_example(example_inputs.reduced(each)) for key, each in call.get("kwargs", {}).items()}
+    return Call(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
+
+
+def _metric(metric: dict[str, Any], path: DocumentPath) -> Metric:
+    given = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None, **metric}
+    return Metric(**given, path=path)

@@ -1,0 +1,91 @@
+"""The files that a program runs from: the `.pte` and its named data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild.errors import InputError, did_you_mean
+from etbuild.files import json_file
+from etbuild.processes.library_output import library_messages_off
+
+if TYPE_CHECKING:
+    from etbuild.results import ProgramFile, ProgramMethod
+
+
+@dataclass(frozen=True)
+class ProgramFiles:
+    """A program and its named data.
+
+    Attributes:
+        program: The `.pte`.
+        named_data: The `.ptd` files.
+        facts: What is in the `.pte`.
+    """
+
+    program: Path
+    named_data: tuple[Path, ...]
+    facts: ProgramFile
+
+    def method(self, name: str) -> ProgramMethod:
+        """The facts of a method.
+
+        Raises:
+            InputError: The program has no such method.
+        """
+        methods = self.facts["methods"]
+        if name not in methods:
+            raise InputError.of(f"{self.program}: the program has no method `{name}`", did_you_mean(name, methods))
+        return methods[name]
+
+    @property
+    def delegates(self) -> list[str]:
+        """The backends that the program calls, by the names that the runtime knows, sorted."""
+        return sorted({name for method in self.facts["methods"].values() for name in method["delegates"]})
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether methods share memory for their state: ExecuTorch plans it apart from that of intermediate results."""
+        return any(len(method["memory"]) > 1 for method in self.facts["methods"].values())
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators that the program calls."""
+        return {name for method in self.facts["methods"].values() for name in method["operators"]}
+
+
+def read(program: Path, named_data: Sequence[Path] = ()) -> ProgramFiles:
+    """Finds the files of a program.
+
+    Args:
+        program: The `.pte`.
+        named_data: Its `.ptd` files. By default, those that the index beside the program lists.
+
+    Raises:
+        InputError: A file is missing, or is no program. (At a missing `.ptd`, the runtime would crash.)
+    """
+    with library_messages_off():
+        from etbuild.files.program_file import describe
+
+    facts = describe(program)
+    if facts["kind"] != "program":
+        raise InputError.of(f"{program}: named data, not a program", "name the .pte")
+    files = tuple(named_data) or _of_index(program)
+    for file in files:
+        if not file.is_file():
+            raise InputError.of(f"{program.name} needs {file.name}, and there is no {file}")
+    external = facts["external_keys"]
+    if external and not files:
+        message = f"{program.name} needs a file of named data: it has no tensor `{external[0]}`"
+        raise InputError.of(message, "name it with `--named-data`, or keep the index beside the program")
+    return ProgramFiles(program, files, facts)
+
+
+def _of_index(program: Path) -> tuple[Path, ...]:
+    index = program.with_name(f"{program.name.removesuffix('.pte')}.index.json")
+    if not index.is_file():
+        return ()
+    artifacts = json_file.read(index, json_file.Format("an index", "index"))["artifacts"]
+    return tuple(program.parent / each["file"] for each in artifacts if each["kind"] == "named_data")

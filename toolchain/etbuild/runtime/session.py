@@ -1,0 +1,152 @@
+"""Loads a program into this process and calls its methods. Use it in a child process: `child.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import summary
+from etbuild.runtime.program_files import ProgramFiles
+
+
+class Session:
+    """A loaded program. It keeps its state from one call to the next."""
+
+    def __init__(self, files: ProgramFiles, scratch: Path) -> None:
+        """Loads a program.
+
+        Args:
+            files: Its files.
+            scratch: A directory that outlives the session.
+
+        Raises:
+            InputError: The runtime has none of a backend that the program calls.
+            BuildError: The runtime refuses the program.
+        """
+        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
+
+        if any(name.startswith("llama::") for name in files.operators):
+            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+        from executorch.runtime import Runtime, Verification
+
+        missing = unavailable(files)
+        if missing:
+            raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
+        self._files = files
+        data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
+        self._load = partial(Runtime.get().load_program, data_path=data, verification=Verification.InternalConsistency)
+        self._programs: dict[str, Any] = {}
+        self._program(next(iter(files.facts["methods"])))
+
+    def call(self, method: str, inputs: Sequence[Any]) -> list[Any]:
+        """Calls a method.
+
+        Args:
+            method: Its name.
+            inputs: Its inputs, in the order of the program: tensors, numbers, booleans or None.
+
+        Returns:
+            Its outputs, in the order of the program: tensors, numbers or None.
+
+        Raises:
+            InputError: There is no such method, or the inputs do not fit.
+            BuildError: The runtime refuses the method or its inputs.
+        """
+        given = [None if isinstance(value, str) else value for value in inputs]
+        check_inputs(self._files, method, given)
+        try:
+            loaded = self._program(method).load_method(method)
+            outputs = loaded.execute([each.contiguous() if isinstance(each, torch.Tensor) else each for each in given])
+        except RuntimeError as error:
+            raise BuildError.of(f"the runtime cannot run `{method}`: {summary(error)}") from error
+        return [value.clone() if isinstance(value, torch.Tensor) else value for value in outputs]
+
+    def state(self, method: str, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The buffers of a method that the program holds by name, which needs `emit_mutable_buffer_names`.
+
+        Args:
+            method: A method that was called.
+            names: Names of buffers. Those that the program does not hold are left out.
+        """
+        found = {}
+        loaded = self._program(method).load_method(method)._method
+        for name in names if loaded.method_meta().num_attributes() else ():
+            with suppress(RuntimeError):
+                found[name] = loaded.get_attribute(name).clone()
+        return found
+
+    def _program(self, method: str) -> Any:
+        """The loaded program for a method.
+
+        In the Python runtime, the methods of one program use the same memory, and overwrite each other's state. So each
+        method gets a program of its own, as in C++'s `Module`, unless the program has memory that methods share.
+
+        Raises:
+            BuildError: The runtime refuses the program.
+        """
+        key = "" if self._files.shares_state else method
+        if key not in self._programs:
+            try:
+                self._programs[key] = self._load(self._files.program)
+            except RuntimeError as error:
+                message = f"the runtime cannot load {self._files.program.name}: {summary(error)}"
+                raise BuildError.of(message) from error
+        return self._programs[key]
+
+
+def unavailable(files: ProgramFiles) -> list[str]:
+    """The backends that the program calls and that the runtime of this process does not have."""
+    from executorch.runtime import Runtime
+
+    registry = Runtime.get().backend_registry
+    return [name for name in files.delegates if not registry.is_available(name)]
+
+
+def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> None:
+    """Compares inputs with those that a method takes. The runtime itself would only say a number.
+
+    Raises:
+        InputError: There is no such method, or the inputs do not fit.
+    """
+    wanted = files.method(method)["inputs"]
+    if len(inputs) != len(wanted):
+        raise InputError.of(f"`{method}` takes {len(wanted)} inputs, not {len(inputs)}")
+    for number, (value, fact) in enumerate(zip(inputs, wanted, strict=True)):
+        if not isinstance(value, torch.Tensor) or "dtype" not in fact:
+            continue
+        dtype, shape = str(value.dtype).removeprefix("torch."), list(value.shape)
+        if dtype != fact["dtype"]:
+            raise InputError.of(f"input {number} of `{method}` is {dtype}, and the program takes {fact['dtype']}")
+        largest = fact["shape"]
+        fits = len(shape) == len(largest) and all(
+            size <= most if fact["dynamic"] else size == most for size, most in zip(shape, largest, strict=True)
+        )
+        if not fits:
+            at_most = " at most" if fact["dynamic"] else ""
+            message = f"input {number} of `{method}` has the shape {shape}, and the program takes{at_most} {largest}"
+            raise InputError.of(message)
+
+
+def _merged(files: Sequence[Path], directory: Path) -> Path:
+    """One `.ptd` with the content of several: the Python runtime takes only one."""
+    from executorch.exir._serialize._cord import Cord
+    from executorch.exir._serialize._named_data_store import NamedDataStore
+    from executorch.exir._serialize.data_serializer import DataPayload
+    from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+
+    store = NamedDataStore()
+    for file in files:
+        payload = FlatTensorSerializer().deserialize(Cord(file.read_bytes()))
+        for key, entry in payload.named_data.items():
+            layout = entry.tensor_layout
+            store.add_named_data(key, payload.buffers[entry.buffer_index], external_tag="", tensor_layout=layout)
+    output = store.get_named_data_store_output()
+    path = directory / "merged.ptd"
+    path.write_bytes(bytes(FlatTensorSerializer().serialize(DataPayload(output.buffers, output.external_data[""]))))
+    return path

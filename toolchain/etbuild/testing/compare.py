@@ -1,0 +1,146 @@
+"""Compares the outputs of a program with the expected ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etbuild.plan.tests import Tolerance
+
+_WORST = 5  # elements that a message shows
+_FLOAT = Tolerance(0.0, 1e-3, 1e-4)
+_SMALL_FLOAT = Tolerance(0.0, 1e-2, 1e-2)
+_QUANTIZED = Tolerance(0.0, 0.0, 0.05)
+_EXACT = Tolerance(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How far outputs are from others.
+
+    Attributes:
+        max_error: The largest absolute difference. Infinite if one has NaN or an infinity where the other has not.
+        sqnr: The ratio of signal to error, in decibels; infinite if nothing differs.
+    """
+
+    max_error: float
+    sqnr: float
+
+    def __str__(self) -> str:
+        exact = "exact" if self.max_error == 0 else f"largest error {self.max_error:.3g}"
+        return exact if math.isinf(self.sqnr) else f"{exact}, SQNR {self.sqnr:.1f} dB"
+
+
+def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
+    """The tolerance of an output for which the manifest has none.
+
+    Args:
+        expected: The expected output.
+        quantized: Whether the method is quantized. A backend may then round to the next number.
+    """
+    if not expected.is_floating_point():
+        return _EXACT
+    if quantized:
+        return _QUANTIZED
+    return _FLOAT if expected.element_size() >= 4 else _SMALL_FLOAT
+
+
+def differences(
+    actual: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance | None, quantized: bool, name: str = "output"
+) -> list[str]:
+    """The problems of the outputs of a call, a text for each output; empty if they are right.
+
+    NaN equals NaN, and an infinity equals itself.
+
+    Args:
+        actual: The outputs of the program.
+        expected: Those of the model.
+        tolerance: How far an element may be from the expected one; None for the default of each output.
+        quantized: Whether the method is quantized.
+        name: What they are, for messages.
+    """
+    if len(actual) != len(expected):
+        return [f"the program has {len(actual)} {name}s, and the model has {len(expected)}"]
+    found = []
+    for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        wrong = _difference(one, other, tolerance, quantized)
+        if wrong is not None:
+            found.append(f"{name} {index}: {wrong}" if len(expected) > 1 else f"the {name}: {wrong}")
+    return found
+
+
+def measure(actual: Sequence[Any], expected: Sequence[Any]) -> Measured:
+    """How far outputs are from others with the same shapes. The ratio is that of the worst output."""
+    errors, ratios = [0.0], [math.inf]
+    for one, other in zip(actual, expected, strict=True):
+        if one is None or other is None:
+            continue
+        got, want = (torch.as_tensor(each).detach().to(torch.float64) for each in (one, other))
+        error = torch.where(_same(got, want), 0.0, (got - want).abs()).nan_to_num(nan=math.inf)
+        errors.append(float(error.max()) if error.numel() else 0.0)
+        ratios.append(sqnr(got, want))
+    return Measured(max(errors), min(ratios))
+
+
+def sqnr(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """The ratio of signal to error, in decibels; infinite if nothing differs."""
+    got, want = actual.to(torch.float64), expected.to(torch.float64)
+    same = _same(got, want)
+    noise = float(torch.where(same, 0.0, got - want).square().sum().nan_to_num(nan=math.inf))
+    signal = float(torch.where(want.isfinite(), want, 0.0).square().sum())
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if 0 < signal < math.inf and noise < math.inf else -math.inf
+
+
+def _same(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return (actual == expected) | (actual.isnan() & expected.isnan())
+
+
+def _difference(actual: Any, expected: Any, tolerance: Tolerance | None, quantized: bool) -> str | None:
+    if actual is None or expected is None:
+        return None if actual is expected else f"{_kind(actual)} instead of {_kind(expected)}"
+    if not isinstance(actual, torch.Tensor) and not isinstance(expected, torch.Tensor):
+        actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+    if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        return f"{_kind(actual)} instead of {_kind(expected)}"
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"{_kind(actual)} instead of {_kind(expected)}"
+    allowed = tolerance if tolerance is not None else default_tolerance(expected, quantized)
+    return _elements(actual.detach(), expected.detach(), allowed)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "None" if value is None else type(value).__name__
+
+
+def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> str | None:
+    """The worst elements; None if all are near enough."""
+    got, want = actual.to(torch.float64), expected.to(torch.float64)
+    finite = torch.where(want.isfinite(), want.abs(), 0.0)
+    largest = float(finite.max()) if finite.numel() else 0.0
+    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest
+    error = (got - want).abs()
+    right = _same(actual, expected) | ((error <= allowed) & want.isfinite())
+    if bool(right.all()):
+        return None
+    # Beyond the allowed error, so that small elements count as much as large ones. NaN is the worst.
+    beyond = torch.where(right, -1.0, (error - allowed).nan_to_num(nan=math.inf, posinf=math.inf)).flatten()
+    count = int((~right).sum())
+    lines = [f"{count} of {right.numel()} elements are wrong; the worst:"]
+    for place in beyond.topk(min(_WORST, count)).indices.tolist():
+        at = [int(index) for index in torch.unravel_index(torch.tensor(place), right.shape)]
+        one, other, limit = actual.flatten()[place], expected.flatten()[place], allowed.flatten()[place]
+        lines.append(f"  {at}: {_number(one)} instead of {_number(other)} (allowed: {float(limit):.3g})")
+    return "\n".join(lines)
+
+
+def _number(value: torch.Tensor) -> str:
+    number = value.item()
+    return f"{number:.7g}" if isinstance(number, float) else str(number)

@@ -1,0 +1,151 @@
+"""Makes random inputs of a method, over the ranges of its dynamic dimensions. The same seed makes the same inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from etbuild.plan.parts import Dim, ExportMethod, Shapes
+from etbuild.plan.tests import MethodTests
+
+_UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional inputs, and keyword inputs by name."""
+Range = tuple[int, int, int]
+"""The smallest size, the largest size, and what divides each size."""
+
+
+def cases(
+    name: str, method: ExportMethod, tests: MethodTests, seed: int, examples: Inputs
+) -> Iterator[tuple[str, Inputs]]:
+    """Random inputs of a method, each with a name: those of the smallest and of the largest sizes if there are dynamic
+    dimensions, and then of sizes in between.
+
+    Args:
+        name: The method's name.
+        method: The method in the export plan.
+        tests: How it is tested.
+        seed: The seed.
+        examples: Its example inputs.
+    """
+    ranges = _ranges(method, examples)
+    wanted: list[tuple[str, Callable[[random.Random, Range], int]]] = []
+    if ranges and tests.random:
+        wanted += [("smallest", lambda _, size: size[0]), ("largest", lambda _, size: size[1])]
+    wanted += [(f"random-{number}", _between) for number in range(1, tests.random + 1)]
+    for label, choose in wanted:
+        text = f"{seed}/{name}/{label}".encode()
+        drawn = random.Random(int.from_bytes(hashlib.sha256(text).digest()[:8], "big"))
+        sizes = {dim: choose(drawn, limits) for dim, limits in sorted(ranges.items())}
+        yield label, _Maker(sizes, tests, drawn).inputs(method, examples)
+
+
+def _between(drawn: random.Random, size: Range) -> int:
+    smallest, largest, step = size
+    return drawn.randrange(smallest, largest + 1, step)
+
+
+def _ranges(method: ExportMethod, examples: Inputs) -> dict[str, Range]:
+    """The sizes of each dynamic dimension, by name."""
+    found: dict[str, Range] = {}
+    for value, dims in _leaves(method, examples):
+        for size, dim in zip(value.shape if isinstance(value, torch.Tensor) else (), dims or (), strict=False):
+            if dim is None:
+                continue
+            step = dim.multiple_of
+            least = -(-max(dim.min, 1) // step) * step
+            own = max((size - dim.plus) // dim.times, least)
+            most = _UNLIMITED * own if dim.max is None else dim.max // step * step
+            known = found.get(dim.dim, (least, most, step))
+            found[dim.dim] = (max(known[0], least), min(known[1], most), max(known[2], step))
+    return found
+
+
+def _leaves(method: ExportMethod, examples: Inputs) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = []
+
+    def collect(value: Any, dims: Any) -> Any:
+        found.append((value, dims))
+        return value
+
+    _each(method, examples, collect)
+    return found
+
+
+def _each(method: ExportMethod, examples: Inputs, make: Callable[[Any, Any], Any]) -> Inputs:
+    """The inputs with each tensor and plain value replaced by what `make` returns for it and its dimensions."""
+    positional, keywords = examples
+    shapes: tuple[Shapes, ...] = method.dynamic_shapes or (None,) * len(positional)
+    return (
+        tuple(_map(value, shape, make) for value, shape in zip(positional, shapes, strict=True)),
+        {name: _map(value, method.dynamic_kwargs_shapes.get(name), make) for name, value in keywords.items()},
+    )
+
+
+def _map(value: Any, shapes: Any, make: Callable[[Any, Any], Any]) -> Any:
+    if isinstance(value, (list, tuple)):
+        parts = (None,) * len(value) if shapes is None else shapes
+        return type(value)(_map(part, shape, make) for part, shape in zip(value, parts, strict=True))
+    if isinstance(value, dict):
+        by_key = shapes or {}
+        return {key: _map(part, by_key.get(key), make) for key, part in value.items()}
+    return make(value, shapes)
+
+
+class _Maker:
+    """Makes the random inputs of one case.
+
+    Args:
+        sizes: The size of each dynamic dimension, by name.
+        tests: How the method is tested.
+        drawn: Where random numbers come from.
+    """
+
+    def __init__(self, sizes: dict[str, int], tests: MethodTests, drawn: random.Random) -> None:
+        self._sizes = sizes
+        self._ranges = iter(tests.ranges)
+        self._generator = torch.Generator().manual_seed(drawn.getrandbits(63))
+
+    def inputs(self, method: ExportMethod, examples: Inputs) -> Inputs:
+        return _each(method, examples, self._one)
+
+    def _one(self, value: Any, dims: tuple[Dim | None, ...] | None) -> Any:
+        limits = next(self._ranges, None)
+        if not isinstance(value, torch.Tensor):
+            return value
+        shape = [
+            size if dim is None else dim.times * self._sizes[dim.dim] + dim.plus
+            for size, dim in zip(value.shape, dims or (None,) * value.dim(), strict=True)
+        ]
+        return self._tensor(value, shape, limits)
+
+    def _tensor(self, example: torch.Tensor, shape: list[int], limits: tuple[float, float] | None) -> torch.Tensor:
+        if example.is_floating_point():
+            return self._float(example, shape, limits).to(example.dtype)
+        if limits is not None:
+            whole = torch.randint(int(limits[0]), int(limits[1]) + 1, shape, generator=self._generator)
+            return whole.to(example.dtype)
+        if example.dtype == torch.bool:
+            return torch.randint(0, 2, shape, generator=self._generator).bool()
+        own = example.flatten()
+        if example.dim() == 1 and own.numel() > 1 and bool((own.diff() == 1).all()):  # positions stay positions
+            return torch.arange(int(own[0]), int(own[0]) + shape[0], dtype=example.dtype)
+        return self._of_example(own, shape)
+
+    def _float(self, example: torch.Tensor, shape: list[int], limits: tuple[float, float] | None) -> torch.Tensor:
+        if limits is not None:
+            return limits[0] + (limits[1] - limits[0]) * torch.rand(shape, generator=self._generator)
+        if not bool(example.isfinite().all()):  # a mask
+            return self._of_example(example.flatten(), shape)
+        return torch.randn(shape, generator=self._generator)
+
+    def _of_example(self, own: torch.Tensor, shape: list[int]) -> torch.Tensor:
+        """A tensor with numbers of the example: any other integer may be no token, and no position."""
+        if not own.numel():
+            return own.new_zeros(shape)
+        return own[torch.randint(0, own.numel(), shape, generator=self._generator)]

@@ -1,0 +1,88 @@
+"""The results of tests: for people, as JSON, and as JUnit XML."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etbuild.errors import printable
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one test.
+
+    Attributes:
+        name: Its name, such as `forward/example`.
+        state: `passed`, `failed` or `skipped`.
+        detail: What was measured, what is wrong, or why it was skipped.
+        seconds: How long it took.
+        measured: Numbers that were measured, by name.
+    """
+
+    name: str
+    state: str
+    detail: str = ""
+    seconds: float = 0.0
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def text(results: Sequence[Result]) -> str:
+    """The results for people: a line for each, and more for those that failed."""
+    lines = []
+    for result in results:
+        first, *more = _lines(result.detail) or [""]
+        lines.append(f"{result.state:7}  {printable(result.name)}" + (f"  {first}" if first else ""))
+        lines += [f"         {line}" for line in more]
+    counts = {state: sum(result.state == state for result in results) for state in ("passed", "failed", "skipped")}
+    lines.append(", ".join(f"{count} {state}" for state, count in counts.items() if count or state == "passed"))
+    return "\n".join(lines)
+
+
+def as_json(program: str, results: Sequence[Result]) -> dict[str, Any]:
+    """The results as JSON data. A number that is not finite is null."""
+    finite = [
+        {**asdict(each), "measured": {key: _finite(value) for key, value in each.measured.items()}} for each in results
+    ]
+    return {"program": program, "tests": finite}
+
+
+def junit(program: str, results: Sequence[Result]) -> bytes:
+    """The results as JUnit XML."""
+    suites = ET.Element("testsuites")
+    suite = ET.SubElement(
+        suites,
+        "testsuite",
+        name=program,
+        tests=str(len(results)),
+        failures=str(sum(each.state == "failed" for each in results)),
+        errors="0",
+        skipped=str(sum(each.state == "skipped" for each in results)),
+        time=f"{sum(each.seconds for each in results):.3f}",
+    )
+    for each in results:
+        group, _, name = each.name.rpartition("/")
+        classname = ".".join([program, *group.split("/")] if group else [program])
+        case = ET.SubElement(suite, "testcase", classname=classname, name=name, time=f"{each.seconds:.3f}")
+        detail = "\n".join(_lines(each.detail))
+        if each.state == "failed":
+            ET.SubElement(case, "failure", message=detail.partition("\n")[0]).text = detail
+        elif each.state == "skipped":
+            ET.SubElement(case, "skipped", message=detail)
+        elif detail:
+            ET.SubElement(case, "system-out").text = detail
+    ET.indent(suites)
+    content: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return content + b"\n"
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text, without characters that XML cannot hold or that control a terminal."""
+    return [printable(line) for line in text.split("\n")] if text else []
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
