@@ -41,6 +41,7 @@ _VERBS = (
     "export",
     "lower",
     "report",
+    "page",
     "reproduce",
 )
 EXIT_CODES = {
@@ -215,7 +216,7 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report and reproduce.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, page and reproduce.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
