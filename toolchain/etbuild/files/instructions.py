@@ -145,7 +145,10 @@ def _makers(plan: ExecutionPlan, uses: list[tuple[list[int], list[int]]]) -> dic
 
 
 def _states(plan: ExecutionPlan) -> set[int]:
-    """The tensors that an instruction reads before any has written them: they have a value from an earlier call.
+    """The tensors that have a value from an earlier call: a kernel reads them before any instruction has written them.
+
+    A file does not tell what a delegate reads. But ExecuTorch copies to a planned tensor only at the end of a call, to
+    keep the new value of a state.
 
     A kernel that writes in place has its result among its arguments, and once more at the end. Other kernels have it
     twice at the end.
@@ -154,6 +157,8 @@ def _states(plan: ExecutionPlan) -> set[int]:
     for call in _calls(plan):
         if isinstance(call, KernelCall):
             states.update(value for value in _tensors(plan, call.args[:-2]) if value not in known)
+            if operator_name(plan, call.op_index) == "aten::copy_":
+                states.update(_tensors(plan, call.args[-1:]))
             known.update(_tensors(plan, call.args))
         elif isinstance(call, DelegateCall):
             known.update(_tensors(plan, call.args))
