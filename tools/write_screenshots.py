@@ -33,7 +33,8 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, browser.running() as started:
         for name, manifest in EXAMPLES.items():
-            command = [sys.executable, "-m", "etbuild", "build", ROOT / "examples" / manifest, "-o", folder, "--html"]
+            source = str(ROOT / "examples" / manifest)
+            command = [sys.executable, "-m", "etbuild", "build", source, "-o", folder, "--html"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             page = Path(folder, f"{name}.report.html")
             for scheme in ("light", "dark"):
@@ -41,7 +42,8 @@ def main() -> None:
                     opened.page.evaluate(f"document.getElementById('{SECTIONS[name]}').scrollIntoView()")
                     opened.page.wait_for_timeout(200)  # the graph is drawn in frames
                     opened.page.screenshot(path=str(IMAGES / f"page-{name}-{scheme}.png"))
-                print(f"{name}, {scheme}: {opened.seconds:.2f} s, {page.stat().st_size:,} bytes, {opened.told or 'no message'}")
+                said = opened.told or "no message"
+                print(f"{name}, {scheme}: {opened.seconds:.2f} s, {page.stat().st_size:,} bytes, {said}")
 
 
 if __name__ == "__main__":

@@ -62,14 +62,19 @@ class Browser:
             page, told = context.new_page(), list[str]()
             page.on("console", lambda message: told.append(f"{message.type}: {message.text}"))
             page.on("pageerror", lambda error: told.append(f"error: {error}"))
-            page.on("dialog", lambda dialog: (told.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-            page.on("request", lambda request: None if request.url == path.as_uri() else told.append(request.url))
+            page.on("dialog", lambda dialog: _dismiss(dialog, told))
+            page.on("request", lambda request: told.extend({request.url} - {path.as_uri()}))
             session = context.new_cdp_session(page)
             session.send("Performance.enable", {"timeDomain": "threadTicks"})  # a busy machine changes nothing
             page.goto(path.as_uri())
             page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             measured = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
             yield Opened(page, told, measured["TaskDuration"])
+
+
+def _dismiss(dialog: Any, told: list[str]) -> None:
+    told.append(f"dialog: {dialog.message}")
+    dialog.dismiss()
 
 
 @contextmanager

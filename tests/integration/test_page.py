@@ -1,4 +1,4 @@
-"""The page of a program, in a real browser: everything is there, nothing of a file runs, and it is drawn in a second."""
+"""The page of a program in a real browser: everything is there, nothing of a file runs, and it is drawn in a second."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def built(build: Build) -> Outcome:
 
 def hostile(graph: MethodGraph) -> MethodGraph:
     """The graph with a hostile text in the place of each text."""
-    nodes = [{**node, "operator": HOSTILE, "name": HOSTILE, "layer": HOSTILE, "why_not": [HOSTILE]} for node in graph["nodes"]]
+    nodes = [
+        {**node, "operator": HOSTILE, "name": HOSTILE, "layer": HOSTILE, "why_not": [HOSTILE]}
+        for node in graph["nodes"]
+    ]
     return {**graph, "nodes": nodes, "blocks": [{**block, "backend": HOSTILE} for block in graph["blocks"]]}  # type: ignore[typeddict-item]
 
 
@@ -146,10 +149,10 @@ def test_the_graph_is_searched_and_moved_with_the_keyboard(built: Outcome, chrom
 
 def test_the_page_of_any_file_and_what_differs(built: Outcome, build: Build, tmp_path: Path, chromium: Browser) -> None:
     other = build(MANIFEST, model=MODEL.replace("cumsum(x, 1)", "sin(x)"))
-    alone = tmp_path / "alone.pte"
-    alone.write_bytes(built.read("net.pte"))
-    page = tmp_path / "alone.html"
-    assert main.main(["inspect", str(alone), "--html", str(page), "--against", str(other.directory / "net.pte")]) == 0
+    only = tmp_path / "only.pte"
+    only.write_bytes(built.read("net.pte"))
+    page = tmp_path / "only.html"
+    assert main.main(["inspect", str(only), "--html", str(page), "--against", str(other.directory / "net.pte")]) == 0
     with chromium.opened(page) as opened:
         differing = opened.page.locator("#difference").inner_text()
         assert "forward: operator aten::cumsum.out: 0 -> 1" in differing
@@ -165,7 +168,10 @@ def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> N
         checks=[(HOSTILE, "1", "2")],
         constants={HOSTILE: HOSTILE},
         provenance={HOSTILE: {HOSTILE: HOSTILE}},
-        layers={"name": HOSTILE, "children": [{"name": "a", "full": HOSTILE, "bytes": 9, "kind": "weight", "note": HOSTILE}]},
+        layers={
+            "name": HOSTILE,
+            "children": [{"name": "a", "full": HOSTILE, "bytes": 9, "kind": "weight", "note": HOSTILE}],
+        },
         difference=content.Difference(HOSTILE, [content.Section(HOSTILE, [HOSTILE])]),
     )
     written = page_of(tmp_path / "hostile.html", shown)

@@ -265,7 +265,7 @@ class WeightDigests(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `operators`, `graphs` and `memory` are by method, and `named_data` has the size in bytes of each blob by tag and key.
+    `operators`, `graphs` and `memory` are by method. `named_data` has the size in bytes of each blob by tag and key.
     """
 
     schema: str

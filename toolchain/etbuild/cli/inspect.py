@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_parser
 from etbuild.errors import InputError, check_current_directory
+
+if TYPE_CHECKING:
+    from etbuild.cli.shown_tables import Table
+    from etbuild.results import NamedDataFile, ProgramFile
 
 
 def add(verbs: Any) -> None:
@@ -31,6 +35,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
+    from etbuild.cli.shown_tables import on_terminal, show
     from etbuild.processes.library_output import library_messages_off
 
     check_current_directory()
@@ -43,8 +48,20 @@ def run(options: argparse.Namespace) -> int:
         if options.html is not None:
             return _write_page(options)
         facts = program_file.describe(options.file)
-    print(json.dumps(facts, indent=2, sort_keys=True) if options.json else inspection.text(facts))
+    if options.json:
+        print(json.dumps(facts, indent=2, sort_keys=True))
+    elif on_terminal():
+        show(_tables(facts))
+    else:
+        print(inspection.text(facts))
     return 0
+
+
+def _tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
+    from etbuild.analysis import inspection
+    from etbuild.cli.shown_tables import Table
+
+    return [Table(each.title, each.columns, each.rows, (len(each.columns) - 1,)) for each in inspection.tables(facts)]
 
 
 def _write_page(options: argparse.Namespace) -> int:

@@ -183,4 +183,4 @@ def _size(tensor: Tensor) -> int:
     for size in tensor.sizes:
         count *= max(0, size)
     dtype: torch.dtype = get_scalar_type(tensor.scalar_type)
-    return count * dtype.itemsize
+    return count * int(dtype.itemsize)

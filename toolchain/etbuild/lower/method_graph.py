@@ -106,7 +106,9 @@ class _Described:
                 of_parts = dict(enumerate(parts.get(source, ())))
                 made[node] = of_parts.get(number, made.get(source, []))
             else:
-                inputs = dict.fromkeys(each for source in _nodes((node.args, node.kwargs)) for each in made.get(source, ()))
+                inputs = dict.fromkeys(
+                    each for source in _nodes((node.args, node.kwargs)) for each in made.get(source, ())
+                )
                 made[node] = [self._add(node, operator_name(node), list(inputs), read, block)]
         return []
 
@@ -122,10 +124,10 @@ class _Described:
         names = inside.graph_signature.user_inputs
         return self.walk(inside, dict(zip(names, sources, strict=False)), len(self.graph["blocks"]) - 1)
 
-    def _add(
-        self, node: Node, called: str, inputs: list[int], read: dict[Node, int | None], block: int | None
-    ) -> int:
-        weights = sorted({number for each in _nodes((node.args, node.kwargs)) if (number := read.get(each)) is not None})
+    def _add(self, node: Node, called: str, inputs: list[int], read: dict[Node, int | None], block: int | None) -> int:
+        weights = sorted(
+            {number for each in _nodes((node.args, node.kwargs)) if (number := read.get(each)) is not None}
+        )
         described: GraphNode = {"operator": called, "inputs": inputs, "name": first_name(node)}
         if layer := _layer(node):
             described["layer"] = layer

@@ -203,7 +203,7 @@ def of_program(
         difference: What differs from another program.
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
-    expected = {key: "expected in named data" for key in facts["external_keys"]}
+    expected = dict.fromkeys(facts["external_keys"], "expected in named data")
     return Content(
         name=facts["file"],
         facts={
@@ -422,7 +422,7 @@ def _blob(kind: str, name: str, count: int) -> dict[str, Any]:
 
 def _duplicates(sharing: Sharing) -> list[str]:
     return [
-        f"{entry['weight']}: {entry['copies']} copies, {size(entry['bytes'])} more than one ({'; '.join(entry['readers'])})"
+        f"{entry['weight']}: {entry['copies']} copies, {size(entry['bytes'])} too many ({'; '.join(entry['readers'])})"
         for entry in sharing["duplicates"]
     ]
 

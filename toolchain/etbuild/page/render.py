@@ -62,7 +62,7 @@ def _source(text: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """The same data with visible characters only, also in the keys. A line end stays, since HTML shows it as a space."""
+    """The same data with visible characters only, also in the keys. A line end stays."""
     if isinstance(value, str):
         return "\n".join(map(printable, value.split("\n")))
     if isinstance(value, dict):
