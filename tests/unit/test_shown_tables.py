@@ -104,7 +104,8 @@ def test_a_program_as_tables() -> None:
     }
     sizes: Any = {"constants": [1, 2], "mutable": [], "delegates": [5], "named_data": {"k": 7}}
     facts: Any = {"kind": "program", "file": "net.pte", "size": 10, "sha256": "ab", "methods": {"forward": method}}
-    head, forward, kinds, expected = inspection.tables({**facts, "bytes": sizes, "external_keys": ["w"]})
+    facts.update({"bytes": sizes, "external_keys": ["w"]})
+    head, forward, kinds, expected = inspection.tables(facts)
     assert head.title == "net.pte  10 B  sha256 ab"
     assert forward.title == "forward(float32[1, 2] or less) -> (float32[1, 2] or less)"
     assert forward.rows == [("delegate XnnpackBackend", "2"), ("aten::sin.out", "1"), ("memory of arena 1", "1.0 kB")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from etbuild.analysis.tables import size, table
@@ -14,7 +15,7 @@ class Rows(NamedTuple):
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def tables(facts: ProgramFile | NamedDataFile) -> list[Rows]:

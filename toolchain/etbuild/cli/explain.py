@@ -116,10 +116,10 @@ def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -
     elif same:
         print(f"the same key: {before['key']}")
     elif on_terminal():
-        keys = f"{before['key']} -> {after['key']}"
+        title = f"{before['key']} -> {after['key']}"
         show(
             [
-                Table(keys, ("difference",), [(line,) for line in lines]),
+                Table(title, ("difference",), [(line,) for line in lines]),
                 Table("to run again", (), [(s,) for s in steps]),
             ]
         )
