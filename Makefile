@@ -98,7 +98,7 @@ $(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
 	touch $@
 
 # What drives Chromium in tests of the page, and the rules of accessibility. Debian's Chromium is used, no other one.
-$(BROWSER)/ready: tests/browser.txt tools/find_npm.sh
+$(BROWSER)/ready: tests/browser.txt tools/find_npm.sh | $(VENV)/ready
 	$(VENV)/bin/pip install --quiet --upgrade --target $(BROWSER)/site --requirement tests/browser.txt
 	cd $(BROWSER); $(CURDIR)/tools/find_npm.sh pack --silent axe-core@4.14.1 > /dev/null; \
 	  tar -xzOf axe-core-4.14.1.tgz package/axe.min.js > axe.js; rm axe-core-4.14.1.tgz

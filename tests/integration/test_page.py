@@ -125,6 +125,10 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
             assert "aten::cumsum" in fallback
             assert "model.py:15, in forward: `return self.linear(x).relu() + self.seen, torch.cumsum(x, 1)`" in fallback
             assert opened.serious() == []
+            page.emulate_media(media="print")
+            assert not page.locator("#search").is_visible()
+            assert page.locator("#canvas canvas").first.is_visible()
+            assert opened.told == []
 
 
 def test_the_graph_is_searched_and_moved_with_the_keyboard(built: Outcome, chromium: Browser) -> None:
