@@ -18,6 +18,7 @@ LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
+BROWSER := .cache/browser
 AUDIT := .cache/audit
 DOCS := .cache/docs
 COVERAGE := .cache/coverage
@@ -25,7 +26,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog
+.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog screenshots
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -43,13 +44,14 @@ toolchain:
 DAY := $(shell echo $$(($$(date +%s) / 86400)))
 PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
-  DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
+  browser=$$(tools/find_browser.sh || true); \
+  CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel $(VENV)/bin/python -m pytest --numprocesses 2
 
-test: venv $(BUILDGRID)/ready
+test: venv $(BUILDGRID)/ready $(BROWSER)/ready
 	$(PYTEST) --day $(DAY)
 
 # With the long forms of tests, which have the marker `soak`.
-test-all: venv $(BUILDGRID)/ready
+test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready
 	$(PYTEST) -m ""
 
 # All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
@@ -94,6 +96,17 @@ $(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
 	python=$$(tools/find_python.sh); $$python -m venv --clear $(BUILDGRID)
 	$(BUILDGRID)/bin/pip install --quiet --requirement tests/remote/requirements.txt
 	touch $@
+
+# What drives Chromium in tests of the page, and the rules of accessibility. Debian's Chromium is used, no other one.
+$(BROWSER)/ready: tests/browser.txt tools/find_npm.sh | $(VENV)/ready
+	$(VENV)/bin/pip install --quiet --upgrade --target $(BROWSER)/site --requirement tests/browser.txt
+	cd $(BROWSER); $(CURDIR)/tools/find_npm.sh pack --silent axe-core@4.14.1 > /dev/null; \
+	  tar -xzOf axe-core-4.14.1.tgz package/axe.min.js > axe.js; rm axe-core-4.14.1.tgz
+	touch $@
+
+# The pictures of pages in docs/.
+screenshots: venv $(BROWSER)/ready
+	browser=$$(tools/find_browser.sh); CHROMIUM=$$browser $(VENV)/bin/python -m tools.write_screenshots
 
 lint: venv $(BUILDIFIER)
 	$(VENV)/bin/ruff check .
@@ -154,7 +167,7 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) $(DISK_CACHE) $(COVERAGE) $(DOCS) node_modules site
+	rm -rf $(VENV) $(BUILDGRID) $(BROWSER) $(DISK_CACHE) $(COVERAGE) $(DOCS) node_modules site
 	bazel=$(BAZEL); $$bazel clean
 
 # Moves the fragments of changes/ into CHANGELOG.md: `make changelog VERSION=0.2.0`.

@@ -9,6 +9,7 @@
 | `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
 | `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
+| `page_program` | ExecutorchPage, if somebody asks for the page | report, index, facts, lines of the sources | page |
 | `publish_program` | ExecutorchPublish, only for Bazel 4 | program, named data, report | copies |
 
 An edit runs only the actions that it reaches:
@@ -458,3 +459,33 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
         progress = "Checking",
     )
     return struct(index = index, report = report, tokenizer = tokenizer)
+
+def page_program(ctx, plans, export, lowered, reported):
+    """Declares ExecutorchPage, which writes an HTML page about the program. Bazel runs it if somebody asks for the page.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      export: the result of `export_program`.
+      lowered: the result of `lower_program`.
+      reported: the result of `report_program`.
+
+    Returns:
+      File, `NAME.report.html`.
+    """
+    page = ctx.actions.declare_file(plans.name + ".report.html")
+    arguments = driver_arguments(ctx, "page")
+    arguments.add(reported.report, format = "--report=%s")
+    arguments.add(reported.index, format = "--index=%s")
+    arguments.add(lowered.facts, format = "--lowering=%s")
+    arguments.add(export.lines, format = "--lines=%s")
+    arguments.add("-o", page)
+    run_driver(
+        ctx,
+        arguments,
+        inputs = [reported.report, reported.index, lowered.facts, export.lines],
+        outputs = [page],
+        mnemonic = "ExecutorchPage",
+        progress = "Making the page of",
+    )
+    return page

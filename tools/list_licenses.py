@@ -38,6 +38,20 @@ are missing, because the developers' environment does not install them.
 """
 
 
+_PAGE_SCRIPTS = """
+## Libraries in the page of a program
+
+`etbuild` has these libraries for [the page of a program](reports.md), and each page contains them.
+`tools/update_page_scripts.sh` fetches them from npm.
+
+| package | version | licence |
+|---|---|---|
+| cytoscape | 3.34.4 | MIT |
+| cytoscape-dagre, with @dagrejs/dagre | 4.0.1 | MIT |
+| d3-hierarchy | 3.1.3 | ISC |
+"""
+
+
 def locked(lock: str) -> Iterator[tuple[str, str]]:
     """Returns the packages of a lock with their versions."""
     for line in (ROOT / "toolchain" / f"{lock}.lock").read_text("utf-8").splitlines():
@@ -52,7 +66,7 @@ def page() -> str:
         for name, version in locked(lock):
             row = f"| {name} | {version} | {_license(name, version)} | `{lock}.lock` |\n"
             rows.setdefault(name, row)
-    return _HEAD + "".join(rows[name] for name in sorted(rows))
+    return _HEAD + "".join(rows[name] for name in sorted(rows)) + _PAGE_SCRIPTS
 
 
 def _license(name: str, version: str) -> str:

@@ -6,6 +6,7 @@ load(
     "check_export",
     "export_program",
     "lower_program",
+    "page_program",
     "plan_program",
     "program_inputs",
     "program_name",
@@ -59,6 +60,7 @@ def _executorch_program_impl(ctx):
     verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
 
+    page = page_program(ctx, plans, export, lowered, reported)
     if not RUNS_VALIDATIONS:
         lowered = publish_program(ctx, plans, lowered, reported)
 
@@ -72,6 +74,7 @@ def _executorch_program_impl(ctx):
             export = depset([export.directory] + export.exported_methods.values()),
             index = depset([reported.index]),
             named_data = depset(lowered.named_data.values()),
+            page = depset([page]),
             pte = depset([lowered.pte]),
             report = depset([reported.report]),
             tokenizer = depset(tokenizer),
@@ -219,6 +222,7 @@ Output groups, for `--output_groups=GROUP`:
 
 - `pte`, `named_data`, `tokenizer` and `index`: the default outputs, one kind each.
 - `report`: `mlp.report.json`, facts about each method.
+- `page`: `mlp.report.html`, a page about the program for people: its graph, bytes, memory and provenance.
 - `export`: the exported methods, before they are lowered.
 """,
     attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),

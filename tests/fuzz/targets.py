@@ -361,6 +361,10 @@ def _describe(name: str, data: bytes) -> None:
     with _only_our_errors():
         found = program_diff.facts(path)
         list(program_diff.text(program_diff.compare(found, found)))
+        if facts["kind"] == "program":
+            from etbuild.page import content, of_file
+
+            content.of_program(facts, *of_file.graphs(path))
 
 
 def fuzz_safetensors(data: bytes) -> None:

@@ -37,6 +37,8 @@ LOWERING: LoweringFacts = {
         "decode": {"delegated": {"XnnpackBackend": {"aten::linear": 3}}, "fallback": {"aten::sin": 1}},
         "prefill": {"delegated": {}, "fallback": {}},
     },
+    "graphs": {},
+    "memory": {},
     "named_data": {"weights": {"a": 300, "b": 400}},
     "sharing": {
         "expected_bytes": 900,

@@ -36,7 +36,7 @@ class BuildResult:
 
     Attributes:
         key: The key of the program.
-        artifacts: The program, the named data, the tokenizer, the report and the index.
+        artifacts: The program, the named data, the tokenizer, the report, the index, and the page if it was asked for.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
     """
@@ -45,6 +45,17 @@ class BuildResult:
     artifacts: list[Artifact]
     steps: dict[str, str]
     methods: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Asks for the page of the program.
+
+    Attributes:
+        against: Another program: the page shows what differs from it. None: there is nothing to compare with.
+    """
+
+    against: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class BuildOptions:
             already has them.
         effort: How lowering runs.
         verify_reproducible: Build twice without the cache, and compare.
+        page: Also write the page of the program.
     """
 
     stage: Stage
@@ -65,6 +77,7 @@ class BuildOptions:
     restart: Callable[[], None] = lambda: None
     effort: Effort = field(default_factory=Effort)
     verify_reproducible: bool = False
+    page: Page | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,8 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         used = used_sources(inputs, plan.export_plan)
         request = _Request.read(plan, inputs, used)
     # A caller who changes how lowering runs wants lowering to run.
-    if cache is None or options.verify_reproducible or not options.effort.accelerate:
+    # The page needs what the steps wrote, which the cache has for each step.
+    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.page is not None:
         options.restart()
         return _build(request, directory, options)
     cached = _cached(request, directory, options.stage, cache)
@@ -227,6 +241,11 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+        if options.page is not None:
+            with stage("make the page"):
+                from etbuild.steps.page import write_page
+
+                artifacts.append(write_page(program_directory, name, lowering, lines, options.page.against))
         return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 

@@ -188,6 +188,73 @@ class RuntimeLimit(TypedDict):
     wrong: bool
 
 
+class _GraphNode(TypedDict):
+    operator: str
+    inputs: list[int]
+
+
+class GraphNode(_GraphNode, total=False):
+    """A call of an operator in a lowered method, or an input or output of the method (`input`, `output`).
+
+    `inputs` has the numbers of the nodes that it reads. What is empty is missing. `name`: its name in the exported
+    graph. `layer`: the module that calls it. `block`: the number of the block that took it. `weights`: the numbers of
+    the weights that it reads. `why_not`: what partitioners said when they did not take it. `quantization`: the settings
+    of an operator that dequantizes.
+    """
+
+    name: str
+    layer: str
+    block: int
+    weights: list[int]
+    why_not: list[str]
+    quantization: dict[str, Any]
+
+
+class GraphBlock(TypedDict):
+    """A part of a method that one backend has compiled: the backend, and the bytes of what it made."""
+
+    backend: str
+    bytes: int
+
+
+class GraphWeight(TypedDict):
+    """A weight that a method reads. `bytes` is its size in the module, before a backend packs it."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    bytes: int
+
+
+class MethodGraph(TypedDict):
+    """The graph of a lowered method, for people. `nodes` are in the order in which they run."""
+
+    nodes: list[GraphNode]
+    blocks: list[GraphBlock]
+    weights: list[GraphWeight]
+
+
+class PlannedTensor(TypedDict):
+    """A place in the planned memory of a method, and the first and last instruction that uses it.
+
+    `of` says what writes it: an operator, a backend, `input`, or `state` for a buffer that outlives a call.
+    """
+
+    arena: int
+    offset: int
+    bytes: int
+    first: int
+    last: int
+    of: str
+
+
+class MemoryPlan(TypedDict):
+    """The planned memory of a method over the time of a call, which has a number of instructions."""
+
+    instructions: int
+    tensors: list[PlannedTensor]
+
+
 class WeightDigests(TypedDict):
     """Digests of the weights files, and of the tensors in each."""
 
@@ -198,13 +265,15 @@ class WeightDigests(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `operators` is by method, and `named_data` has the size in bytes of each blob by tag and key.
+    `operators`, `graphs` and `memory` are by method. `named_data` has the size in bytes of each blob by tag and key.
     """
 
     schema: str
     artifacts: list[ArtifactFacts]
     program: ProgramFacts
     operators: dict[str, OperatorCounts]
+    graphs: dict[str, MethodGraph]
+    memory: dict[str, MemoryPlan]
     named_data: dict[str, Counts]
     sharing: Sharing
     non_finite: dict[str, NonFiniteWeight]

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from etbuild.analysis.tables import size, table
 from etbuild.errors import printable
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
+
+
+class Rows(NamedTuple):
+    """Rows under a title and headings. The last column holds numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def tables(facts: ProgramFile | NamedDataFile) -> list[Rows]:
+    """The result of `program_file.describe` as tables for a terminal."""
+    head = Rows(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
+    if facts["kind"] == "named_data":
+        return [head, Rows("named data", ("key", "size"), _sizes(facts["named_data"]))]
+    found = [head]
+    for name, method in facts["methods"].items():
+        rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
+        rows += [(operator, str(count)) for operator, count in method["operators"].items()]
+        rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
+        found.append(Rows(_signature(name, method), ("calls of", "number"), rows))
+    found.append(Rows("bytes in the program", ("blobs", "number", "size"), _kinds(facts)))
+    if facts["external_keys"]:
+        found.append(Rows("expects in named data", (), [(key,) for key in facts["external_keys"]]))
+    return found
 
 
 def text(facts: ProgramFile | NamedDataFile) -> str:
@@ -13,6 +41,14 @@ def text(facts: ProgramFile | NamedDataFile) -> str:
     if facts["kind"] == "named_data":
         return "\n\n".join([head, _blobs(facts["named_data"])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
+    parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
+    if facts["external_keys"]:
+        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
+    return "\n\n".join(parts)
+
+
+def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
+    """The number of blobs of each kind, and their size."""
     blobs = facts["bytes"]
     sizes = {
         "constants": blobs["constants"],
@@ -20,22 +56,24 @@ def text(facts: ProgramFile | NamedDataFile) -> str:
         "delegates": blobs["delegates"],
         "named data": list(blobs["named_data"].values()),
     }
-    rows = [("bytes in the program", "blobs", "size")]
-    rows += [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
-    parts.append(table(rows))
-    if facts["external_keys"]:
-        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
-    return "\n\n".join(parts)
+    return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
 
 
 def _blobs(blobs: dict[str, int]) -> str:
-    return table([("key", "size"), *((key, size(count)) for key, count in blobs.items())])
+    return table([("key", "size"), *_sizes(blobs)])
+
+
+def _sizes(blobs: dict[str, int]) -> list[tuple[str, ...]]:
+    return [(key, size(count)) for key, count in blobs.items()]
+
+
+def _signature(name: str, method: ProgramMethod) -> str:
+    inputs, outputs = (", ".join(map(_value, method[side])) for side in ("inputs", "outputs"))
+    return f"{name}({inputs}) -> ({outputs})"
 
 
 def _method(name: str, method: ProgramMethod) -> str:
-    inputs = ", ".join(map(_value, method["inputs"]))
-    outputs = ", ".join(map(_value, method["outputs"]))
-    lines = [f"{name}({inputs}) -> ({outputs})"]
+    lines = [_signature(name, method)]
     lines += [f"  delegate {backend}: {count} calls" for backend, count in method["delegates"].items()]
     lines += [f"  {operator}: {count} calls" for operator, count in method["operators"].items()]
     if method["memory"]:

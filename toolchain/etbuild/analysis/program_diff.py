@@ -160,20 +160,21 @@ def text(differing: list[Change]) -> Iterator[str]:
         if change.path[0] != section:
             section = change.path[0]
             yield f"{section}:"
-        yield f"  {_line(change)}"
+        yield "  " + ": ".join(parts(change))
 
 
-def _line(change: Change) -> str:
+def parts(change: Change) -> tuple[str, str]:
+    """A difference in words: where it is in its section, and what it is."""
     section, *path = change.path
     where = _method_part(path) if section == "methods" else " ".join(map(str, path))
     if section in ("artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
-        return f"{where}: {_sizes(change.before, change.after)}"
+        return where, _sizes(change.before, change.after)
     if section == "methods" and _whole_numbers(change):
-        return f"{where}: {_count(change.before)} -> {_count(change.after)}"
+        return where, f"{_count(change.before)} -> {_count(change.after)}"
     if change.kind == "changed":
-        return f"{where}: {show(change.before)} -> {show(change.after)}"
+        return where, f"{show(change.before)} -> {show(change.after)}"
     value = change.after if change.kind == "added" else change.before
-    return f"{where}: {change.kind}" + (f" ({show(value)})" if isinstance(value, (int, float, list)) else "")
+    return where, change.kind + (f" ({show(value)})" if isinstance(value, (int, float, list)) else "")
 
 
 def _method_part(path: list[Any]) -> str:

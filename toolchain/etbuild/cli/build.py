@@ -56,6 +56,15 @@ def add(verbs: Any) -> None:
         help=f"write the result of each export stage up to this one, and build nothing else: {', '.join(STAGES)}",
     )
     parser.add_argument(
+        "--html", action="store_true", help="also write NAME.report.html, a page about the program for people"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="OTHER",
+        help="with --html: the page also shows what differs from OTHER, a .pte, an index, or a directory with an index",
+    )
+    parser.add_argument(
         "--timeout",
         type=_seconds,
         metavar="SECONDS",
@@ -101,6 +110,8 @@ def run(options: argparse.Namespace) -> int:
     """Builds a program, or one for each variant, and lists the artifacts."""
     from etbuild.manifest import validate
 
+    if options.against is not None and not options.html:
+        raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     names = wanted(options)
     loaded = validate.load_each(options.manifest, None, names, settings(options))
     if options.stop_after is not None and len(loaded) > 1:
@@ -133,7 +144,7 @@ def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) 
     Returns:
         Its name and what was built; None if the command only showed stages.
     """
-    from etbuild.build import BuildOptions, build
+    from etbuild.build import BuildOptions, Page, build
     from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest
 
@@ -144,7 +155,14 @@ def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) 
             _show_stages(options, plan, declared)
             return None
         kept = None if options.no_cache else cache(options.cache_dir)
-        how = BuildOptions(Progress().stage, kept, options.restart, effort(options), options.verify_reproducible)
+        how = BuildOptions(
+            Progress().stage,
+            kept,
+            options.restart,
+            effort(options),
+            options.verify_reproducible,
+            Page(options.against) if options.html else None,
+        )
         return plan.name, build(plan, declared, options.directory, how)
     except EtbuildError as error:
         from etbuild.manifest.positions import located

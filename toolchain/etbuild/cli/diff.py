@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_parser
+
+if TYPE_CHECKING:
+    from etbuild.analysis.json_diff import Change
+    from etbuild.cli.shown_tables import Table
 
 
 def add(verbs: Any) -> None:
@@ -25,11 +29,28 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the differences."""
     from etbuild.analysis import program_diff
+    from etbuild.cli.shown_tables import on_terminal, show
     from etbuild.errors import printable
 
     differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
         print(json.dumps(program_diff.as_json(differing), indent=2))
+    elif differing and on_terminal():
+        show(_tables(differing))
     else:
         print("\n".join(map(printable, program_diff.text(differing))) or "no differences")
     return 1 if differing and options.exit_code else 0
+
+
+def _tables(differing: list[Change]) -> list[Table]:
+    """The differences, a table for each section."""
+    from etbuild.analysis.program_diff import parts
+    from etbuild.cli.shown_tables import COLOURS, Table
+
+    sections: dict[str, list[Change]] = {}
+    for change in differing:
+        sections.setdefault(str(change.path[0]), []).append(change)
+    return [
+        Table(title, ("what", "difference"), list(map(parts, changes)), (), [COLOURS[each.kind] for each in changes])
+        for title, changes in sections.items()
+    ]

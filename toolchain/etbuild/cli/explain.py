@@ -90,17 +90,22 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
 def _print_tree(build: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
     from etbuild.analysis.tables import table
+    from etbuild.cli.shown_tables import Table, on_terminal, show
 
     if as_json:
         print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
         return
-    rows = [("input", "sha256", "")]
-    rows += [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
-    print(table(rows))
+    rows = [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
+    heading = ("input", "sha256", "")
+    if on_terminal():
+        show([Table(f"key {build['key']}", heading, rows)])
+    else:
+        print(table([heading, *rows]))
 
 
 def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
+    from etbuild.cli.shown_tables import Table, on_terminal, show
 
     same = before["key"] == after["key"]
     lines = explanation.differences(before, after)
@@ -110,6 +115,14 @@ def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -
         print(json.dumps({"keys": keys, "same": same, "differences": lines, "steps": steps}, indent=2))
     elif same:
         print(f"the same key: {before['key']}")
+    elif on_terminal():
+        title = f"{before['key']} -> {after['key']}"
+        show(
+            [
+                Table(title, ("difference",), [(line,) for line in lines]),
+                Table("to run again", (), [(s,) for s in steps]),
+            ]
+        )
     else:
         print(
             f"{before['key']} -> {after['key']}", *map(printable, lines), f"to run again: {'; '.join(steps)}", sep="\n"

@@ -46,6 +46,7 @@ _VERBS = (
     "export",
     "lower",
     "report",
+    "page",
     "reproduce",
     "runtime",
 )
@@ -230,7 +231,7 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, reproduce and runtime.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, page, reproduce and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")

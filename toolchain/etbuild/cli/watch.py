@@ -65,6 +65,8 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
         "manifest": manifest,
         "json": False,
         "verify_reproducible": False,
+        "html": False,
+        "against": None,
         "stop_after": None,
         "restart": lambda: None,
     }

@@ -26,7 +26,7 @@ from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, failed_nodes, named_data, passes
+from etbuild.lower import dequantize, failed_nodes, method_graph, named_data, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
@@ -35,7 +35,7 @@ from etbuild.lower.weight_sharing import Place
 from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
 from etbuild.plan.plan import MethodPlan
-from etbuild.results import OperatorCounts
+from etbuild.results import MethodGraph, OperatorCounts
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -80,6 +80,7 @@ class MethodFacts:
 
     Attributes:
         operators: The numbers of its operators.
+        graph: Its graph, for people.
         places: Where it keeps the weights that it reads.
         tagged: The weights with a shard that portable operators read, by name.
         trained: The names of the weights that it trains.
@@ -87,6 +88,7 @@ class MethodFacts:
     """
 
     operators: OperatorCounts
+    graph: MethodGraph
     places: list[Place]
     tagged: dict[str, TaggedWeight]
     trained: list[str]
@@ -210,8 +212,8 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
 
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
     program = edge.exported_program(method)
-    places = weight_places(program, digests, lower_plan.backends)
-    return MethodFacts(operator_counts(program), places, _tagged(program, digests), _trained(program), None)
+    graph, places = method_graph.describe(program), weight_places(program, digests, lower_plan.backends)
+    return MethodFacts(operator_counts(program), graph, places, _tagged(program, digests), _trained(program), None)
 
 
 def _to_executorch(

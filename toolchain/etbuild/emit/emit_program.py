@@ -15,7 +15,7 @@ from etbuild.emit.emit_methods import Emitted, MethodFacts
 from etbuild.emit.merge import merge
 from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.files import program_file
+from etbuild.files import instructions, program_file
 from etbuild.files.artifacts import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.user_code import SourceFinder
@@ -24,7 +24,7 @@ from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
-from etbuild.results import ProgramFacts
+from etbuild.results import MemoryPlan, ProgramFacts
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Emission:
     Attributes:
         artifacts: The program, then the named data in the order of the tags and their shards.
         program: Facts about the program, read from its file.
+        memory: The planned memory of each method.
         named_data: For each tag, the size in bytes of each blob by key, read from its files.
         limits: What ExecuTorch's own runtime cannot run, or computes wrongly, in the program.
     """
 
     artifacts: list[Artifact]
     program: ProgramFacts
+    memory: dict[str, MemoryPlan]
     named_data: dict[str, dict[str, int]]
     limits: list[Limit]
 
@@ -85,7 +87,8 @@ def write_program(
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     found = program_file.program_facts(parsed)
-    return Emission([program, *data.values()], found, by_tag, runtime_limits.find(parsed))
+    memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
+    return Emission([program, *data.values()], found, memory, by_tag, runtime_limits.find(parsed))
 
 
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:

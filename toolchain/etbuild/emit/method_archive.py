@@ -34,7 +34,7 @@ from etbuild.lower.named_data import Request
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
-_SCHEMA = "executorch-lowered-method/v2"
+_SCHEMA = "executorch-lowered-method/v3"
 BLOBS = "blobs"
 _METHOD, _PLAN = "method.json", "plan.json"
 _KINDS = ("constants", "mutable", "delegates", "external")
@@ -98,6 +98,7 @@ def _dumped(plans: list[schema.ExecutionPlan]) -> bytes:
 def _facts(facts: MethodFacts) -> dict[str, Any]:
     return {
         "operators": facts.operators,
+        "graph": facts.graph,
         "places": [place.facts() for place in facts.places],
         "tagged": {name: dataclasses.asdict(weight) for name, weight in facts.tagged.items()},
         "trained": facts.trained,
@@ -260,6 +261,7 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
     buffers = facts["buffers"]
     return MethodFacts(
         facts["operators"],
+        facts["graph"],
         [weight_sharing.read(place) for place in facts["places"]],
         {name: TaggedWeight(**weight) for name, weight in facts["tagged"].items()},
         facts["trained"],

@@ -96,6 +96,13 @@ class SourceLines:
         `torch.cond`, may use a name twice."""
         return _distinct(call.line for call in self._methods.get(method, ()) if call.node == name)
 
+    def of_method(self, method: str) -> dict[str, tuple[Line, ...]]:
+        """The lines of all nodes of a method, by their names in the first graph that had them."""
+        found: dict[str, dict[Line, None]] = {}
+        for call in self._methods.get(method, ()):
+            found.setdefault(call.node, {})[call.line] = None
+        return {node: tuple(lines) for node, lines in found.items()}
+
     def of_operator(self, method: str, operator: str) -> tuple[Line, ...]:
         """The lines of all calls of an operator, in the order of the graph.
 

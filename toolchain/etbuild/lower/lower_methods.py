@@ -29,6 +29,7 @@ from etbuild.lower import (
     dtypes,
     failed_nodes,
     linear_layers,
+    method_graph,
     named_data,
     partitioners,
     passes,
@@ -77,6 +78,7 @@ def lower_programs(
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),
+        method_graph.reasons_kept(),
         backends.lowering_context(named, lists.lists),
     ):
         wanted = _edge_requirements(lower_plan, programs)

@@ -473,6 +473,8 @@ def write_program(
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
             "operators": {name: of_method.operators for name, of_method in methods.items()},
+            "graphs": {name: of_method.graph for name, of_method in methods.items()},
+            "memory": emission.memory,
             "named_data": emission.named_data,
             "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),
             "non_finite": {

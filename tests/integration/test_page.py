@@ -1,0 +1,238 @@
+"""The page of a program in a real browser: everything is there, nothing of a file runs, and it is drawn in a second."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild.cli import main
+from etbuild.page import content, render
+from etbuild.results import MethodGraph
+from tests.helpers import browser
+from tests.helpers.browser import Browser
+
+from .conftest import Build, Outcome
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.table = torch.nn.Embedding(10, 8)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def look(self, tokens):
+        return self.linear(self.table(tokens)).relu()
+
+    def forward(self, x):
+        self.seen.add_(1)
+        return self.linear(x).relu() + self.seen, torch.cumsum(x, 1)
+
+def create():
+    return Net()
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward: {example_inputs: [{shape: [2, 8]}]}
+  look: {example_inputs: [{shape: [3], dtype: int64, fill: zeros}]}
+defaults: {partitioners: [xnnpack]}
+constant_methods: {limit: 7}
+"""
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{7*7}} \x1b[31m\u202e '\"&"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if reason := browser.missing():
+        pytest.skip(reason)
+    with browser.running() as started:
+        yield started
+
+
+@pytest.fixture
+def built(build: Build) -> Outcome:
+    done = build(MANIFEST, "--html", model=MODEL)
+    assert done.code == 0, done.err
+    return done
+
+
+def hostile(graph: MethodGraph) -> MethodGraph:
+    """The graph with a hostile text in the place of each text."""
+    nodes = [
+        {**node, "operator": HOSTILE, "name": HOSTILE, "layer": HOSTILE, "why_not": [HOSTILE]}
+        for node in graph["nodes"]
+    ]
+    return {**graph, "nodes": nodes, "blocks": [{**block, "backend": HOSTILE} for block in graph["blocks"]]}  # type: ignore[typeddict-item]
+
+
+def page_of(path: Path, shown: content.Content) -> Path:
+    path.write_bytes(render.render(shown))
+    return path
+
+
+def program(graph: MethodGraph, name: str = "forward", **fields: Any) -> content.Content:
+    """A page's content with one method that has a graph."""
+    values: list[Any] = [{"dtype": "float32", "shape": [2, 8], "dynamic": False}]
+    sizes: Any = {"constants": [4], "mutable": [], "delegates": [8], "named_data": {name: 16}}
+    method: Any = {"inputs": values, "outputs": values, "operators": {}, "delegates": {name: 1}, "memory": [64]}
+    tensor: Any = {"arena": 1, "offset": 0, "bytes": 64, "first": 0, "last": 2, "of": name}
+    facts: Any = {"kind": "program", "file": f"{name}.pte", "size": 9, "sha256": "0" * 64, "methods": {name: method}}
+    facts.update({"bytes": sizes, "external_keys": [name]})
+    shown = content.of_program(facts, {name: graph}, {name: {"instructions": 3, "tensors": [tensor]}})
+    return replace(shown, **fields)
+
+
+CHAIN: MethodGraph = {
+    "nodes": [
+        {"operator": "input", "inputs": []},
+        {"operator": "aten::sin", "inputs": [0], "block": 0},
+        {"operator": "aten::cos", "inputs": [1]},
+        {"operator": "output", "inputs": [2]},
+    ],
+    "blocks": [{"backend": "XnnpackBackend", "bytes": 8}],
+    "weights": [],
+}
+
+
+def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, chromium: Browser) -> None:
+    path = built.directory / "net.report.html"
+    assert path.stat().st_size < 1_500_000
+    for scheme in ("light", "dark"):
+        with chromium.opened(path, scheme) as opened:
+            page = opened.page
+            assert opened.told == []
+            assert opened.seconds < 1
+            assert page.locator(".card h3").all_inner_texts() == ["forward", "look"]
+            assert "(float32[2, 8])" in page.locator(".card .signature").first.inner_text()
+            assert page.locator("#canvas canvas").count() > 0
+            assert int(page.locator("#canvas").get_attribute("data-nodes")) > 4
+            assert page.locator(".treemap[data-tree=layers] .shared").count() == 2  # weight and bias of `linear`
+            assert page.locator(".treemap[data-tree=layers] .weight").count() >= 1
+            assert page.locator(".timeline rect.state").count() >= 1
+            assert built.json("net.index.json")["key"] in page.locator("#program").inner_text()
+            fallback = page.locator("#graph table").first.inner_text()
+            assert "aten::cumsum" in fallback
+            assert "model.py:15, in forward: `return self.linear(x).relu() + self.seen, torch.cumsum(x, 1)`" in fallback
+            assert opened.serious() == []
+            page.emulate_media(media="print")
+            assert not page.locator("#search").is_visible()
+            assert page.locator("#canvas canvas").first.is_visible()
+            assert opened.told == []
+
+
+def test_the_graph_is_searched_and_moved_with_the_keyboard(built: Outcome, chromium: Browser) -> None:
+    with chromium.opened(built.directory / "net.report.html") as opened:
+        page = opened.page
+        page.locator("#search").focus()
+        page.keyboard.type("aten::cumsum")
+        assert page.locator("#found").inner_text().startswith("1 of ")
+        page.locator("#results button").focus()
+        page.keyboard.press("Enter")
+        assert "model.py:15" in page.locator("#details").inner_text()
+        page.locator("#canvas").focus()
+        before = page.locator("#canvas").screenshot()
+        page.keyboard.press("ArrowUp")
+        page.wait_for_timeout(100)
+        assert page.locator("#canvas").screenshot() != before
+        page.locator("#method").select_option(label="look")
+        page.locator("#search").fill("embedding")
+        assert page.locator("#results button").count() >= 1
+        assert opened.told == []
+
+
+def test_the_page_of_any_file_and_what_differs(built: Outcome, build: Build, tmp_path: Path, chromium: Browser) -> None:
+    other = build(MANIFEST, model=MODEL.replace("cumsum(x, 1)", "sin(x)"))
+    only = tmp_path / "only.pte"
+    only.write_bytes(built.read("net.pte"))
+    page = tmp_path / "only.html"
+    assert main.main(["inspect", str(only), "--html", str(page), "--against", str(other.directory / "net.pte")]) == 0
+    with chromium.opened(page) as opened:
+        differing = opened.page.locator("#difference").inner_text()
+        assert "forward: operator aten::cumsum.out: 0 -> 1" in differing
+        assert "XnnpackBackend" in opened.page.locator("#legend").inner_text()
+        assert (opened.told, opened.serious()) == ([], [])
+
+
+def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> None:
+    shown = program(
+        hostile(CHAIN),
+        HOSTILE,
+        notes=[HOSTILE],
+        checks=[(HOSTILE, "1", "2")],
+        constants={HOSTILE: HOSTILE},
+        provenance={HOSTILE: {HOSTILE: HOSTILE}},
+        layers={
+            "name": HOSTILE,
+            "children": [{"name": "a", "full": HOSTILE, "bytes": 9, "kind": "weight", "note": HOSTILE}],
+        },
+        difference=content.Difference(HOSTILE, [content.Section(HOSTILE, [HOSTILE])]),
+    )
+    written = page_of(tmp_path / "hostile.html", shown)
+    text = written.read_text("utf-8")
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "<img" not in text
+    with chromium.opened(written) as opened:
+        opened.page.locator("#search").fill("alert")
+        opened.page.locator("#results button").first.click()
+        assert "<img src=x onerror=alert(2)>" in opened.page.locator("#details").inner_text()
+        assert "{{7*7}}" in opened.page.locator("h1").inner_text()
+        assert opened.told == []
+
+
+def test_a_graph_of_5000_operators_is_drawn_and_searched(tmp_path: Path, chromium: Browser) -> None:
+    count = content.MOST_NODES
+    nodes: list[Any] = [{"operator": "input", "inputs": []}]
+    for number in range(1, count - 1):
+        inputs = sorted({number - 1, max(0, number - 7)})
+        nodes.append({"operator": "aten::add.out", "inputs": inputs, "layer": f"layers.{number // 40}"})
+    nodes.append({"operator": "output", "inputs": [count - 2]})
+    written = page_of(tmp_path / "large.html", program({"nodes": nodes, "blocks": [], "weights": []}))
+    with chromium.opened(written) as opened:
+        assert opened.page.locator("#canvas").get_attribute("data-nodes") == str(count)
+        opened.page.locator("#search").fill("layers.99")
+        assert opened.page.locator("#found").inner_text() == f"40 of {count} operators"
+        assert opened.told == []
+        assert opened.seconds < 2
+    assert written.stat().st_size < 1_500_000
+
+
+def test_a_larger_graph_is_drawn_as_blocks() -> None:
+    nodes: list[Any] = [{"operator": "input", "inputs": []}]
+    nodes += [{"operator": "aten::add", "inputs": [number], "block": number // 100} for number in range(6000)]
+    blocks: list[Any] = [{"backend": "XnnpackBackend", "bytes": 1}] * 60
+    drawn = program({"nodes": nodes, "blocks": blocks, "weights": []}).methods[0].graph
+    assert (len(drawn["nodes"]), drawn["whole"], drawn["hidden"]) == (61, False, 0)
+    assert len(drawn["edges"]) == 60
+
+
+def test_the_same_content_has_the_same_bytes_and_names_no_other_file(built: Outcome, build: Build) -> None:
+    again = build(MANIFEST, "--html", model=MODEL)
+    page = built.read("net.report.html")
+    assert again.read("net.report.html") == page
+    text = page.decode()
+    assert "default-src 'none'" in html.unescape(text)
+    assert "src=" not in text.partition("<script")[0]
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert set(data["graphs"]) == {"0", "1"}
+
+
+def test_a_page_needs_a_program(build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.pte"
+    broken.write_bytes(b"1234ET12 and no more")
+    assert main.main(["inspect", str(broken), "--html", str(tmp_path / "page.html")]) == 2
+    assert "the file is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+    assert main.main(["inspect", str(broken), "--against", str(broken)]) == 2
+    assert "--against needs --html" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""`etbuild page`: makes the page of a program from the files of its build, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_step_parser
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(verbs, "page", "Make the HTML page of a program from the files of its build")
+    for name, what in (
+        ("report", "NAME.report.json"),
+        ("index", "NAME.index.json"),
+        ("lowering", "NAME.lowering.json that `etbuild lower` wrote"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help=f"the file {what}")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
+    parser.add_argument("-o", dest="page", type=Path, required=True, metavar="FILE", help="the page to write")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the page."""
+    from etbuild.files import artifacts, json_file
+    from etbuild.inputs.source_lines import NO_LINES, SourceLines
+    from etbuild.page import content, render
+    from etbuild.steps.report import read_lowering
+
+    report = json_file.read(options.report, json_file.Format("a report", "report"))
+    index = json_file.read(options.index, json_file.Format("an index", "index"))
+    lines = NO_LINES if options.lines is None else SourceLines.read(options.lines)
+    page = render.render(content.of_build(report, index, read_lowering(options.lowering), lines))
+    directory = options.page.parent
+    with artifacts.staging(directory) as staged:
+        written = artifacts.write(staged, options.page.name, "page", lambda file: file.write(page))
+        artifacts.publish([written], directory)
+    return 0

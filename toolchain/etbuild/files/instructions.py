@@ -1,0 +1,186 @@
+"""Reads the instructions of a program: the graph that they form, and the planned memory over the time of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from executorch.exir.schema import (
+    DelegateCall,
+    ExecutionPlan,
+    KernelCall,
+    MoveCall,
+    OptionalTensorList,
+    Tensor,
+    TensorList,
+)
+from executorch.exir.tensor import get_scalar_type
+
+from etbuild.files.program_file import operator_name
+from etbuild.results import GraphBlock, GraphNode, MemoryPlan, MethodGraph, PlannedTensor
+
+_MOST_TENSORS = 4000  # of a memory plan: more could not be told apart
+_MOST_USES = 5_000_000  # many instructions of a damaged file may name one long list
+
+
+def memory_plan(plan: ExecutionPlan) -> MemoryPlan:
+    """The places in a method's planned memory, the largest first if there are too many to show all.
+
+    Loops and branches count as if each instruction ran once, in order.
+    """
+    uses = _uses(plan)
+    last = max(0, len(uses) - 1)
+    seen: dict[int, list[int]] = {}
+    for number, (read, written) in enumerate(uses):
+        for value in [*read, *written]:
+            seen.setdefault(value, []).append(number)
+    states = _states(plan)
+    makers = {value: maker for value, maker in _makers(plan, uses).items() if value not in states}
+    inputs, outputs = set(_tensors(plan, plan.inputs)), set(_tensors(plan, plan.outputs))
+    found: list[PlannedTensor] = []
+    for index, value in enumerate(plan.values):
+        tensor = value.val
+        if not isinstance(tensor, Tensor) or tensor.allocation_info is None:
+            continue
+        state = index not in makers and index not in inputs
+        times = seen.get(index, [0])
+        place = tensor.allocation_info
+        found.append(
+            {
+                "arena": place.memory_id,
+                "offset": (place.memory_offset_high << 32) + place.memory_offset_low,
+                "bytes": _size(tensor),
+                "first": 0 if state or index in inputs else min(times),
+                "last": last if state or index in outputs else max(times),
+                "of": makers.get(index, "input" if index in inputs else "state"),
+            }
+        )
+    found.sort(key=lambda tensor: (-tensor["bytes"], tensor["arena"], tensor["offset"], tensor["first"]))
+    kept = sorted(
+        found[:_MOST_TENSORS], key=lambda tensor: (tensor["arena"], tensor["first"], tensor["offset"], tensor["last"])
+    )
+    return {"instructions": len(uses), "tensors": kept}
+
+
+def graph(plan: ExecutionPlan, compiled: list[int]) -> MethodGraph:
+    """The graph of a method's instructions. A file does not tell what a backend took, so each of its calls is one node.
+
+    Args:
+        plan: The method.
+        compiled: The size in bytes of what backends compiled, by its index in the program.
+    """
+    nodes: list[GraphNode] = [{"operator": "input", "inputs": []} for _ in plan.inputs]
+    made = {value: [number] for number, place in enumerate(plan.inputs) for value in _tensors(plan, [place])}
+    blocks: list[GraphBlock] = []
+    for call, (read, written) in zip(_calls(plan), _uses(plan), strict=True):
+        if not read and not written:
+            continue
+        inputs = list(dict.fromkeys(each for value in read for each in made.get(value, ())))
+        node: GraphNode = {"operator": _called(plan, call), "inputs": inputs}
+        if isinstance(call, DelegateCall):
+            delegate = plan.delegates[call.delegate_index]
+            size = compiled[delegate.processed.index] if delegate.processed.index < len(compiled) else 0
+            node["block"] = len(blocks)
+            blocks.append({"backend": delegate.id, "bytes": size})
+        made.update({value: [len(nodes)] for value in written})
+        nodes.append(node)
+    results = {each for value in _tensors(plan, plan.outputs) for each in made.get(value, ())}
+    nodes.append({"operator": "output", "inputs": sorted(results)})
+    return {"nodes": nodes, "blocks": blocks, "weights": []}
+
+
+_Call = object
+
+
+def _calls(plan: ExecutionPlan) -> list[_Call]:
+    return [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
+
+
+def _called(plan: ExecutionPlan, call: _Call) -> str:
+    if isinstance(call, KernelCall):
+        return operator_name(plan, call.op_index)
+    return plan.delegates[call.delegate_index].id if isinstance(call, DelegateCall) else type(call).__name__
+
+
+def _uses(plan: ExecutionPlan) -> list[tuple[list[int], list[int]]]:
+    """The tensors that each instruction reads, and those that it writes.
+
+    The last argument of a kernel is what it writes. A delegate writes what no instruction has written before.
+
+    Raises:
+        ValueError: There are too many uses.
+    """
+    written = set(_tensors(plan, plan.inputs))
+    count, uses = 0, []
+    for call in _calls(plan):
+        read: list[int] = []
+        made: list[int] = []
+        if isinstance(call, KernelCall):
+            read, made = list(_tensors(plan, call.args[:-1])), list(_tensors(plan, call.args[-1:]))
+        elif isinstance(call, DelegateCall):
+            for value in _tensors(plan, call.args):
+                (made if _is_planned(plan, value) and value not in written else read).append(value)
+        elif isinstance(call, MoveCall):
+            read, made = list(_tensors(plan, [call.move_from])), list(_tensors(plan, [call.move_to]))
+        count += len(read) + len(made)
+        if count > _MOST_USES:
+            raise ValueError("its instructions use too many tensors")
+        written.update(made)
+        uses.append(([value for value in read if value not in made], made))
+    return uses
+
+
+def _is_planned(plan: ExecutionPlan, value: int) -> bool:
+    """Whether a value is a tensor in planned memory without initial values: those of a state stand in the program."""
+    tensor = plan.values[value].val
+    return isinstance(tensor, Tensor) and tensor.allocation_info is not None and tensor.data_buffer_idx == 0
+
+
+def _makers(plan: ExecutionPlan, uses: list[tuple[list[int], list[int]]]) -> dict[int, str]:
+    makers: dict[int, str] = {}
+    for call, (_, written) in zip(_calls(plan), uses, strict=True):
+        for value in written:
+            makers.setdefault(value, _called(plan, call))
+    return makers
+
+
+def _states(plan: ExecutionPlan) -> set[int]:
+    """The tensors that have a value from an earlier call: a kernel reads them before any instruction has written them.
+
+    A file does not tell what a delegate reads. But ExecuTorch copies to a planned tensor only at the end of a call, to
+    keep the new value of a state.
+
+    A kernel that writes in place has its result among its arguments, and once more at the end. Other kernels have it
+    twice at the end.
+    """
+    known, states = set(_tensors(plan, plan.inputs)), set[int]()
+    for call in _calls(plan):
+        if isinstance(call, KernelCall):
+            states.update(value for value in _tensors(plan, call.args[:-2]) if value not in known)
+            if operator_name(plan, call.op_index) == "aten::copy_":
+                states.update(_tensors(plan, call.args[-1:]))
+            known.update(_tensors(plan, call.args))
+        elif isinstance(call, DelegateCall):
+            known.update(_tensors(plan, call.args))
+    return {value for value in states if _is_planned(plan, value)}
+
+
+def _tensors(plan: ExecutionPlan, values: list[int]) -> Iterator[int]:
+    """The tensors among values, also those in lists."""
+    for value in values:
+        if not 0 <= value < len(plan.values):
+            continue
+        content = plan.values[value].val
+        if isinstance(content, Tensor):
+            yield value
+        elif isinstance(content, (TensorList, OptionalTensorList)):
+            yield from (each for each in content.items if 0 <= each < len(plan.values))
+
+
+def _size(tensor: Tensor) -> int:
+    """The bytes of a tensor, with its upper bounds if its shape is dynamic."""
+    count = 1
+    for size in tensor.sizes:
+        count *= max(0, size)
+    dtype: torch.dtype = get_scalar_type(tensor.scalar_type)
+    return count * int(dtype.itemsize)

@@ -1,0 +1,188 @@
+"""Describes the graph of a lowered method for people: its operators, the blocks that backends took, and its weights."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from executorch.exir.backend import utils
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from etbuild.exception_text import shortened
+from etbuild.inputs.source_lines import first_name
+from etbuild.lower import named_data
+from etbuild.lower.partition_counts import operator_name
+from etbuild.patching import replaced
+from etbuild.results import GraphNode, GraphWeight, MethodGraph
+
+_WHY_NOT = "etbuild_why_not"  # what partitioners say about a node, in its `meta`
+_SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
+
+
+@contextmanager
+def reasons_kept() -> Iterator[None]:
+    """Inside, what partitioners say about a node that they do not take stays with the node.
+
+    ExecuTorch has two classes that partitioners say it to. Both only log it.
+    """
+    say, report = utils.WhyNoPartition.__call__, utils.WhyNoPartitionReporter.report_reject
+
+    def kept_say(self: Any, node: Node, reason: str) -> None:
+        _keep(node, reason)
+        say(self, node, reason)
+
+    def kept_report(self: Any, node: Node, reason: str) -> None:
+        _keep(node, reason)
+        report(self, node, reason)
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(utils.WhyNoPartition, "__call__", kept_say))
+        stack.enter_context(replaced(utils.WhyNoPartitionReporter, "report_reject", kept_report))
+        yield
+
+
+def _keep(node: Any, reason: Any) -> None:
+    if isinstance(node, Node):
+        node.meta[_WHY_NOT] = list(dict.fromkeys([*node.meta.get(_WHY_NOT, ()), shortened(str(reason))]))
+
+
+def describe(program: ExportedProgram) -> MethodGraph:
+    """The graph of a lowered method. Graphs inside it, such as the branches of `torch.cond`, count as one operator.
+
+    Args:
+        program: The lowered method, before memory is planned.
+    """
+    described = _Described()
+    described.walk(program, {}, None)
+    return described.graph
+
+
+class _Described:
+    """The graph as far as it has been walked."""
+
+    def __init__(self) -> None:
+        self.graph: MethodGraph = {"nodes": [], "blocks": [], "weights": []}
+        self._weights: dict[str, int] = {}
+
+    def walk(self, program: ExportedProgram, given: dict[str, list[int]], block: int | None) -> list[list[int]]:
+        """Adds the nodes of a method, or of a delegate.
+
+        Args:
+            program: The method or the delegate.
+            given: For a delegate, the nodes that make its inputs, by the name of the input.
+            block: The number of the delegate; None for the method.
+
+        Returns:
+            The nodes that make each output.
+        """
+        made: dict[Node, list[int]] = {}
+        parts: dict[Node, list[list[int]]] = {}  # of a delegate's call
+        read = {node: self._weight(program, node, name) for node, name in named_data.weights(program)}
+        users = set(program.graph_signature.user_inputs)
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = given.get(node.name, [])
+                if block is None and node.name in users:
+                    made[node] = [self._add(node, "input", [], {}, None)]
+            elif node.op == "output":
+                outputs = [made.get(each, []) for each in _nodes(node.args[0])]
+                if block is None:
+                    self._add(node, "output", sorted({each for of_one in outputs for each in of_one}), {}, None)
+                return outputs
+            elif node.op != "call_function":
+                continue
+            elif node.target is executorch_call_delegate:
+                parts[node] = self._delegate(program, node, made)
+                made[node] = [each for of_one in parts[node] for each in of_one]
+            elif node.target is operator.getitem:
+                source, number = node.args
+                of_parts = dict(enumerate(parts.get(source, ())))
+                made[node] = of_parts.get(number, made.get(source, []))
+            else:
+                inputs = dict.fromkeys(
+                    each for source in _nodes((node.args, node.kwargs)) for each in made.get(source, ())
+                )
+                made[node] = [self._add(node, operator_name(node), list(inputs), read, block)]
+        return []
+
+    def _delegate(self, program: ExportedProgram, node: Node, made: dict[Node, list[int]]) -> list[list[int]]:
+        holder, *arguments = node.args
+        lowered = getattr(program.graph_module, holder.target)
+        assert isinstance(lowered, LoweredBackendModule)
+        output = lowered.named_data_store_output
+        blobs = sum(map(len, output.buffers)) if output is not None else 0
+        self.graph["blocks"].append({"backend": lowered.backend_id, "bytes": len(lowered.processed_bytes) + blobs})
+        inside = lowered.original_module
+        sources = [made.get(each, []) if isinstance(each, Node) else [] for each in arguments]
+        names = inside.graph_signature.user_inputs
+        return self.walk(inside, dict(zip(names, sources, strict=False)), len(self.graph["blocks"]) - 1)
+
+    def _add(self, node: Node, called: str, inputs: list[int], read: dict[Node, int | None], block: int | None) -> int:
+        weights = sorted(
+            {number for each in _nodes((node.args, node.kwargs)) if (number := read.get(each)) is not None}
+        )
+        described: GraphNode = {"operator": called, "inputs": inputs, "name": first_name(node)}
+        if layer := _layer(node):
+            described["layer"] = layer
+        if block is not None:
+            described["block"] = block
+        elif why_not := node.meta.get(_WHY_NOT):
+            described["why_not"] = why_not
+        if weights:
+            described["weights"] = weights
+        if "dequantize" in called:
+            described["quantization"] = _settings(node)
+            described["layer"] = next(filter(None, map(_layer, node.users)), described.get("layer", ""))
+        self.graph["nodes"].append(described)
+        return len(self.graph["nodes"]) - 1
+
+    def _weight(self, program: ExportedProgram, node: Node, name: str) -> int | None:
+        if name not in self._weights:
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                return None
+            self._weights[name] = len(self.graph["weights"])
+            shape = [int(size) for size in value.shape]
+            weight: GraphWeight = {"name": name, "dtype": _text(value.dtype), "shape": shape, "bytes": value.nbytes}
+            self.graph["weights"].append(weight)
+        return self._weights[name]
+
+
+def _nodes(arguments: Any) -> list[Node]:
+    return [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Node)]
+
+
+def _layer(node: Node) -> str:
+    """The name of the module that calls a node; empty for the root, and if it is not known."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    name = str(stack[-1][0]) if stack else ""
+    return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's mark for a missing stack
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _settings(node: Node) -> dict[str, Any]:
+    """The settings of an operator that dequantizes, by the names of its parameters."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {}
+    named = {parameter.name: value for parameter, value in zip(schema.arguments, node.args, strict=False)}
+    found = {name: value for name, value in {**named, **node.kwargs}.items() if name in _SETTINGS}
+    return {
+        name: _text(value) if isinstance(value, torch.dtype) else value
+        for name, value in sorted(found.items())
+        if isinstance(value, (int, torch.dtype)) or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+    }
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int

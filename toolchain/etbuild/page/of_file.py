@@ -1,0 +1,59 @@
+"""Makes the page of any `.pte`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etbuild.analysis import find_index
+from etbuild.errors import InputError
+from etbuild.files import instructions, program_file, regular_files
+from etbuild.page import content, render
+from etbuild.page.difference import difference
+from etbuild.results import Index, MemoryPlan, MethodGraph
+
+
+def page(path: Path, against: Path | None = None) -> bytes:
+    """The page of a `.pte`, which may come from any build. The index beside it adds what the file does not tell.
+
+    Args:
+        path: The `.pte`.
+        against: Another program, in the forms that `difference` takes.
+
+    Raises:
+        InputError: The file is no program, or a file is damaged.
+    """
+    facts = program_file.describe(path)
+    if facts["kind"] != "program":
+        raise InputError.of(f"{path}: only a program has a page", "name a .pte")
+    shown, memory = graphs(path)
+    index = _index(path, facts["sha256"])
+    differing = difference(against, path, index[0] if index else None) if against is not None else None
+    return render.render(content.of_program(facts, shown, memory, index[1] if index else None, differing))
+
+
+def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
+    """The graph and the planned memory of each method of a `.pte`.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    try:
+        with regular_files.opened(path) as file:
+            program = program_file.read_program(file.read()).program
+        plans = {plan.name: plan for plan in program.execution_plan}
+        compiled = [len(data.data) for data in program.backend_delegate_data]
+        return (
+            {name: instructions.graph(plan, compiled) for name, plan in plans.items()},
+            {name: instructions.memory_plan(plan) for name, plan in plans.items()},
+        )
+    except Exception as error:  # as in `program_file.describe`: values of a damaged file may be anything
+        raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
+
+
+def _index(path: Path, sha256: str) -> tuple[Path, Index] | None:
+    """The index beside a program, if there is one that lists these bytes."""
+    try:
+        found = find_index.read_index(path)
+    except InputError:
+        return None
+    return found if any(each["sha256"] == sha256 for each in found[1]["artifacts"]) else None
