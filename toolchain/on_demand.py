@@ -27,6 +27,7 @@ import struct
 import sys
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterable
 from functools import cached_property
 from importlib.machinery import (
@@ -129,28 +130,37 @@ class _Pex:
     """A PEX file: slower, since it is compressed and has no bytecode."""
 
     def __init__(self, path: str) -> None:
-        self._archive = zipfile.ZipFile(path)
+        # Mapped, because forks share the position in an open file.
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            self._entries = {entry.filename: entry for entry in archive.infolist()}
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     @cached_property
     def units(self) -> dict[str, list[str]]:
-        return units(self._archive.namelist())
+        return units(self._entries)
 
     def names(self, unit: str) -> Iterable[str]:
         return self.units[unit]
 
     def read(self, unit: str, name: str) -> tuple[bytes, bool]:
         del unit
-        return read_entry(self._archive, name)
+        entry = self._entries[name]
+        # The header of a file has 30 bytes, and then its name and other fields, with their lengths at 26.
+        lengths = struct.unpack_from("<HH", self._bytes, entry.header_offset + 26)
+        start = entry.header_offset + 30 + sum(lengths)
+        content = self._bytes[start : start + entry.compress_size]
+        if entry.compress_type != zipfile.ZIP_STORED:
+            content = zlib.decompress(content, -zlib.MAX_WBITS)
+        return content, is_executable(entry)
 
     def links(self, unit: str) -> dict[str, str]:
         del unit
         return {}
 
 
-def read_entry(archive: zipfile.ZipFile, name: str) -> tuple[bytes, bool]:
-    """The content of a file in a zip file, and whether it is executable."""
-    entry = archive.getinfo(name)
-    return archive.read(entry), bool(entry.external_attr >> 16 & 0o100)
+def is_executable(entry: zipfile.ZipInfo) -> bool:
+    """Whether a file in a zip file is executable."""
+    return bool(entry.external_attr >> 16 & 0o100)
 
 
 class Environment:

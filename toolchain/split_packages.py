@@ -23,7 +23,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 
-from on_demand import Unit, check_python, read_entry, units
+from on_demand import Unit, check_python, is_executable, units
 
 _LARGE = 1 << 20  # bytes
 _BINARIES = (b"\x7fELF", b"!<arch>\n", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -57,14 +57,15 @@ def _files(archive: zipfile.ZipFile, names: list[str], binaries: str) -> Iterato
     """Writes the large binaries to a directory, and returns the other files: for each its name, its content, and
     whether it is executable."""
     for name in sorted(names):
-        content, executable = read_entry(archive, name)
+        entry = archive.getinfo(name)
+        content = archive.read(entry)
         if len(content) >= _LARGE and content.startswith(_BINARIES):
             path = os.path.join(binaries, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755), "wb") as file:
                 file.write(content)
             continue
-        yield name, content, executable
+        yield name, content, is_executable(entry)
         if name.endswith(".py"):
             yield from _bytecode(name, content)
 
