@@ -223,6 +223,14 @@ class BuildBox(Server):
             *(f"--runner-arg=--bind-mount={mount}" for mount in mounts), str(self.store),
         ]  # fmt: skip
 
+    def kill(self) -> None:
+        super().kill()
+        for line in Path("/proc/mounts").read_text("utf-8").splitlines():  # file systems of actions that were running
+            place = Path(line.split()[1])
+            if place.is_relative_to(self.store):
+                unmount = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
+                subprocess.run([*unmount, place], check=False)
+
     def blob(self, digest: str) -> Path:
         """Returns the path of a blob in the store."""
         return self.store / "cas/objects" / digest[:2] / digest[2:]
