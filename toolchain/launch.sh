@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the driver, a Python package in the runfiles, with the packages of the PEX file. Its environment is the same on every
-# machine. The repository that builds the PEX file also holds its packages unpacked. A local action uses those. On a remote
-# executor they are not there, so the PEX file unpacks itself once, below PEX_ROOT.
+# Runs the driver, a Python package in the runfiles, with its packages. Its environment is the same on every machine. The
+# repository that builds the PEX file also holds its packages unpacked, and a local action uses those. Where they are not, such
+# as on a remote executor, each run makes an environment of its own, in which a package is written when it is imported.
 # The runfiles of this script come before those of a program that starts it.
 if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
   unset RUNFILES_DIR RUNFILES_MANIFEST_FILE
@@ -11,28 +11,24 @@ set -eu
 main=$(rlocation "%{main}")
 packages=$(rlocation "%{packages}")
 
+# torch makes a directory for its caches when it is imported. Each run gets its own.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export TORCHINDUCTOR_CACHE_DIR="$scratch/torch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
+
 real=$(readlink -f -- "$packages")
 python=${real%/*}/venv/bin/python
 if [ -x "$python" ]; then
   export PYTHONDONTWRITEBYTECODE=1
 else
-  if [ -z "${PEX_ROOT:-}" ]; then
-    # Files in this directory are executed, so it must belong to this user.
-    PEX_ROOT=/tmp/rules_executorch-pex-$(id -u)
-    mkdir -m 700 "$PEX_ROOT" 2>/dev/null || true
-    if [ -h "$PEX_ROOT" ] || [ ! -O "$PEX_ROOT" ]; then
-      echo "$PEX_ROOT belongs to another user: remove it, or set PEX_ROOT to another directory" >&2
-      exit 1
-    fi
+  python=$(command -v -- "%{python}") || { echo "There is no %{python} on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
+  if [ ! -d "$packages" ]; then
+    echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
+      "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2
   fi
-  export PEX_ROOT
-  python=$(PEX_INTERPRETER=1 python3.11 "$packages" -c 'import sys; print(sys.executable)')
+  "$python" -I -S "$(rlocation "%{on_demand}")" "$packages" "$scratch/packages"
+  python=$scratch/packages/bin/python
 fi
-
-# torch makes a directory for its caches when it is imported. Each run gets its own.
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-export TORCHINDUCTOR_CACHE_DIR="$scratch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
 case $main in
   /*) ;;

@@ -1,6 +1,8 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
+load(":configuration.bzl", "PythonInfo")
 load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load(":split_packages.bzl", "INTERPRETER_HINT")
 
 def _python_driver_impl(ctx):
     # The suffix is needed: a directory in the same runfiles may have the name of the target.
@@ -9,13 +11,16 @@ def _python_driver_impl(ctx):
         template = ctx.file._launcher,
         output = launcher,
         substitutions = {
+            "%{hint}": INTERPRETER_HINT,
             "%{main}": runfiles_path(ctx, ctx.file.main),
+            "%{on_demand}": runfiles_path(ctx, ctx.file._on_demand),
             "%{packages}": runfiles_path(ctx, ctx.file.packages),
+            "%{python}": ctx.attr._python[PythonInfo].path,
             "%{runfiles}": RUNFILES_INIT,
         },
         is_executable = True,
     )
-    runfiles = ctx.runfiles(ctx.files.srcs + [ctx.file.main, ctx.file.packages])
+    runfiles = ctx.runfiles(ctx.files.srcs + [ctx.file.main, ctx.file.packages, ctx.file._on_demand])
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]
 
@@ -26,7 +31,7 @@ _PYTHON_DRIVER_ATTRS = {
         mandatory = True,
     ),
     "packages": attr.label(
-        doc = "The PEX file that `packages_repository` builds.",
+        doc = "The PEX file that `packages_repository` builds, or the directory that `split_packages` makes from it.",
         allow_single_file = True,
         mandatory = True,
     ),
@@ -38,6 +43,13 @@ _PYTHON_DRIVER_ATTRS = {
         allow_single_file = True,
         default = Label("//toolchain:launch.sh"),
     ),
+    "_on_demand": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:on_demand.py"),
+    ),
+    "_python": attr.label(
+        default = Label("//toolchain:python"),
+    ),
     "_runfiles": attr.label(
         default = RUNFILES_LIBRARY,
     ),
@@ -45,7 +57,7 @@ _PYTHON_DRIVER_ATTRS = {
 
 python_driver = rule(
     implementation = _python_driver_impl,
-    doc = "Python sources that run with the packages of a PEX file. A change to the sources does not build a new PEX file.",
+    doc = "Python sources that run with packages. A change to the sources does not build a new PEX file.",
     attrs = _PYTHON_DRIVER_ATTRS,
     executable = True,
 )

