@@ -38,7 +38,7 @@ program_plan = rule(
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
-load("//rules/private:names.bzl", "check_names", "check_tags", "check_unique", "named_as", "named_beside", "repository_path")
+load("//rules/private:names.bzl", "check_import_paths", "check_names", "check_tags", "check_unique", "named_as", "named_beside", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
@@ -203,6 +203,7 @@ def program_inputs(
         weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
     )
     check_unique(named_beside(srcs, manifest), "srcs")
+    check_import_paths(named.sources.to_list())
     check_unique(named.data, "data_as" if data_as else "data")
     check_unique(named.data + named.weights, "weights_as" if weights_as else "weights")
     check_unique(named.data + named.weights + named.adapters, "adapters")
@@ -288,10 +289,24 @@ def check_export(export, plans, inputs):
         ("srcs", inputs.sources.to_list(), export.sources.to_list()),
         ("data", inputs.data, export.data),
     ):
-        if {entry.name: entry.file for entry in ours} != {entry.name: entry.file for entry in theirs}:
-            fail("the target of `export` has other files: write the same `{}`".format(
-                attribute + ("` and `deps" if attribute == "srcs" else ""),
-            ), attr = attribute)
+        ours, theirs = _by_name(ours), _by_name(theirs)
+        if ours == theirs:
+            continue
+        if _paths(ours) == _paths(theirs):  # made by the same targets
+            other = [file for name, file in ours.items() if file != theirs[name]][0]
+            fail("the target of `export` has another configuration, and so another {}: {}".format(
+                repository_path(other),
+                "write the same `configuration` in both targets",
+            ), attr = "export")
+        fail("the target of `export` has other files: write the same `{}`".format(
+            attribute + ("` and `deps" if attribute == "srcs" else ""),
+        ), attr = attribute)
+
+def _by_name(named):
+    return {entry.name: entry.file for entry in named}
+
+def _paths(files):
+    return {name: file.short_path for name, file in files.items()}
 
 def _lower_arguments(ctx, plan, export, methods, inputs):
     """Returns the arguments that every ExecutorchLower has; `methods` are the names of those whose `.pt2` it reads."""

@@ -70,7 +70,7 @@ def name_beside(file, manifest):
     beside = relative_to(file, repository_path(manifest).rpartition("/")[0]) if same_repository else None
     return beside or repository_path(file)
 
-# `NAME.export` and `NAME.pte` are other outputs.
+# `NAME.export` and `NAME.pte` are other outputs. The driver has the same list, and a test compares the two.
 _NOT_TAGS = ["export", "pte"]
 
 def check_tags(tags, attribute):
@@ -101,7 +101,8 @@ def named_as(targets, attribute):
     """Gives the files of each target the name that an attribute says.
 
     Args:
-      targets: dict of Target to string: the name of its file. If it has several files, the name of their folder.
+      targets: dict of Target to string: the name of its file. If it has several files, the name of the folder that they
+        have in common.
       attribute: string, the attribute, for messages.
 
     Returns:
@@ -114,25 +115,50 @@ def named_as(targets, attribute):
             fail("'{}' is not a name of a file: write a relative path without `..`".format(name), attr = attribute)
         if not files:
             fail("{} has no files".format(target.label), attr = attribute)
+        folder = _common_folder(files)
         for file in files:
-            named.append(struct(name = name if len(files) == 1 else name + "/" + file.basename, file = file))
+            named.append(struct(name = name if len(files) == 1 else name + "/" + relative_to(file, folder), file = file))
     return named
 
-def check_unique(named, attribute):
+def _common_folder(files):
+    """Returns the folder in the repository that holds all of these files, and the deepest one if several do."""
+    folders = [repository_path(file).split("/")[:-1] for file in files]
+    common = []
+    for position, part in enumerate(folders[0]):
+        if [folder for folder in folders if folder[position:position + 1] != [part]]:
+            break
+        common.append(part)
+    return "/".join(common)
+
+def check_unique(named, attribute, advice = "Keep one of them"):
     """Fails if two files have the same name, or if a name has a `=`, which ends a name in the driver's arguments.
 
     Args:
       named: list of struct(name, file).
       attribute: string, the attribute that holds the files, for the message.
+      advice: string, what to do about two files with the same name.
     """
     seen = {}
     for entry in named:
         if "=" in entry.name:
             fail("'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name), attr = attribute)
         if entry.name in seen:
-            fail("two files have the name '{}': {} and {}. Keep one of them".format(
+            fail("two files have the name '{}': {} and {}. {}".format(
                 entry.name,
                 _place(seen[entry.name]),
                 _place(entry.file),
+                advice,
             ), attr = attribute)
         seen[entry.name] = entry.file
+
+def check_import_paths(sources):
+    """Fails if two files have the same import path: Python would import one of them, and which one would be chance.
+
+    Args:
+      sources: list of struct(name, file), in which one file can stand twice.
+    """
+    once = {(entry.name, entry.file): entry for entry in sources}.values()
+    advice = "Keep one of the libraries in `deps`, or give one another import root (`import_root`, or `imports`)"
+
+    # `imports` of a py_library can name a package itself. Nothing imports a module by the name `__init__`.
+    check_unique([entry for entry in once if entry.name != "__init__.py"], "deps", advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -22,13 +23,19 @@ def _copied_impl(ctx):
 copied = rule(implementation = _copied_impl, attrs = {"srcs": attr.label_list(allow_files = True)})
 """
 BUILD = """\
-load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")
+load("//rules:defs.bzl", "executorch_library", "executorch_lock", "executorch_named_data", "executorch_program")
 load(":rules.bzl", "copied")
 
 py_library(
     name = "layers",
-    srcs = ["libs/layers.py"],
+    srcs = ["libs/__init__.py", "libs/layers.py"],
     imports = ["libs"],
+)
+
+py_library(
+    name = "other_layers",
+    srcs = ["other/__init__.py", "other/layers.py"],
+    imports = ["other"],
 )
 
 executorch_library(
@@ -47,6 +54,11 @@ py_test(
 sh_test(
     name = "script_test",
     srcs = ["script_test.sh"],
+)
+
+filegroup(
+    name = "folders",
+    srcs = ["one/model.safetensors", "two/model.safetensors"],
 )
 
 copied(
@@ -76,6 +88,12 @@ executorch_program(
     named_data = ["all"],
     weights_as = {"two/model.safetensors": "checkpoint/model.safetensors"},
     deps = [":blocks"],
+)
+
+executorch_lock(
+    name = "update",
+    lock = "the net's lock.json",
+    program = ":net",
 )
 
 executorch_named_data(
@@ -139,7 +157,10 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
         "model.py": MODEL,
         "blocks.py": BLOCKS,
         "blocks_test.py": IMPORTS,
+        "libs/__init__.py": "",
         "libs/layers.py": LAYERS,
+        "other/__init__.py": "",
+        "other/layers.py": LAYERS,
         "script_test.sh": "#!/bin/sh\n",
     }
     for name, text in texts.items():
@@ -187,6 +208,38 @@ def test_python_libraries_are_used_and_given(both: Workspace) -> None:
     for name in ("blocks.py", "libs/layers.py"):
         made = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE / name
         assert made.exists(), made
+
+
+def test_two_libraries_with_one_import_path_are_named(package: Workspace) -> None:
+    said = wrong(package, '    deps = [":layers"],', '    deps = [":layers", ":other_layers"],')
+    assert re.search(rf"'layers.py': {PACKAGE}/(libs|other)/layers.py and {PACKAGE}/(libs|other)/layers.py", said)
+    assert "deps" in said
+    assert "import root" in said
+
+
+def test_a_lockfile_has_a_space_in_its_name(both: Workspace) -> None:
+    lock = both.directory / PACKAGE / "the net's lock.json"
+    assert (
+        f"bazel run //{PACKAGE}:update"
+        in both.run("test", f"//{PACKAGE}:update_test", "--test_output=all", expect=3).out
+    )
+    both.run("run", f"//{PACKAGE}:update")
+    assert "net.pte" in lock.read_text("utf-8")
+    both.run("test", f"//{PACKAGE}:update_test")
+    lock.unlink()
+
+
+def test_a_target_with_folders_keeps_them_under_another_name(package: Workspace) -> None:
+    """The files of `:folders` have one name, in two folders. The manifest names the folder that holds both."""
+    package.edit(f"{PACKAGE}/BUILD", '{"two/model.safetensors": "checkpoint/model.safetensors"}', '{":folders": "all"}')
+    try:
+        made = package.run("aquery", f'mnemonic("ExecutorchPlan", //{PACKAGE}:tuned)', "--include_param_files").out
+    finally:
+        package.edit(
+            f"{PACKAGE}/BUILD", '{":folders": "all"}', '{"two/model.safetensors": "checkpoint/model.safetensors"}'
+        )
+    named = re.findall(r"--input=weights=([^\s']+)", made)
+    assert named == ["all/one/model.safetensors", "all/two/model.safetensors"]
 
 
 def test_a_test_of_the_consumer_runs(both: Workspace) -> None:
