@@ -48,6 +48,7 @@ load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
 load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
+load("//rules/private:size_report.bzl", _executorch_size_report = "executorch_size_report")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo
@@ -64,4 +65,5 @@ executorch_package = _executorch_package
 executorch_program = _executorch_program
 executorch_programs = _executorch_programs
 executorch_push = _executorch_push
+executorch_size_report = _executorch_size_report
 executorch_toolchain = _executorch_toolchain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ copied = rule(implementation = _copied_impl, attrs = {"srcs": attr.label_list(al
 """
 BUILD = """\
 load("//rules:defs.bzl", "executorch_library", "executorch_lock", "executorch_named_data", "executorch_program")
+load("//rules:defs.bzl", "executorch_size_report")
 load(":rules.bzl", "copied")
 
 py_library(
@@ -100,6 +102,11 @@ executorch_named_data(
     name = "all",
     program = ":net",
     tag = "all",
+)
+
+executorch_size_report(
+    name = "sizes",
+    deps = [":shipped"],
 )
 
 genrule(
@@ -227,6 +234,14 @@ def test_a_lockfile_has_a_space_in_its_name(both: Workspace) -> None:
     assert "net.pte" in lock.read_text("utf-8")
     both.run("test", f"//{PACKAGE}:update_test")
     lock.unlink()
+
+
+def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> None:
+    """Here the app is a genrule over one file of the program. The report counts the whole program."""
+    both.build(f"//{PACKAGE}:sizes", *WORKERS)
+    report = json.loads(both.output(f"{PACKAGE}/sizes.json").read_text("utf-8"))
+    shipped = sum(both.output(f"{PACKAGE}/net.{kind}").stat().st_size for kind in ("pte", "all.ptd"))
+    assert report["folders"] == {PACKAGE: {"programs": 1, "bytes": shipped, "shared_bytes": 0}}
 
 
 def test_a_target_with_folders_keeps_them_under_another_name(package: Workspace) -> None:

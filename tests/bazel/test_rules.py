@@ -68,6 +68,7 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
         "programs",
         "providers",
         "push",
+        "size_report",
         "toolchain",
     }
 

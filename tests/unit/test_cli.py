@@ -122,6 +122,7 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
     verbs = ["init", "validate", "plan", "build", "watch", "generate", "explain", "inspect", "diff", "lock", "cache"]
     verbs += ["package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected", "ci-summary"]
+    verbs += ["sizes"]
     assert listed == verbs
 
 

@@ -38,6 +38,7 @@ _VERBS = (
     "sbom",
     "affected",
     "ci-summary",
+    "sizes",
     "export",
     "lower",
     "report",

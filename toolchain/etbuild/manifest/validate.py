@@ -593,8 +593,8 @@ def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) 
 
 
 OTHER_OUTPUTS = ("export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to. The rules
-have the same list."""
+"""What follows the program's name in the names of the program and of the directory that build rules export to. The
+rules have the same list."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:
