@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -57,7 +58,7 @@ COUNTED = ("--extra_toolchains=//counting:toolchain", "--spawn_strategy=local")
 HEAP = "--host_jvm_args=-Xmx1g"
 """What Bazel's heap may grow to. If it does not suffice, the command fails."""
 
-Rows = dict[str, dict[str, object]]
+Rows = dict[str, Any]
 
 
 @dataclass
@@ -215,7 +216,7 @@ def rules_to_edit(directory: Path) -> Path:
     return directory
 
 
-def measured(scratch: Path, options: argparse.Namespace) -> Iterator[tuple[str, Rows]]:
+def measured(scratch: Path, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Makes the workspaces and measures in them. Gives each part of the results as soon as it is there."""
     rules, made = rules_to_edit(scratch / "rules"), packages()
     many, few = scratch / "many", scratch / "few"
@@ -230,7 +231,8 @@ def measured(scratch: Path, options: argparse.Namespace) -> Iterator[tuple[str, 
     for bazel in (*bazels.values(), real):
         bazel.output_root.mkdir()
     try:
-        yield "analysis", {name: bazel.analysis() for name, bazel in bazels.items()}
+        for name, bazel in bazels.items():
+            yield f"{name}, {options.programs} programs, analysis", bazel.analysis()
         yield f"bazel 4, {options.programs} programs, digests only", edits(bazels["bazel 4"], counting, *COUNTED)
         if options.real:
             driver = rules / "toolchain/etbuild/report/report.py"

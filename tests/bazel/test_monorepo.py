@@ -48,7 +48,8 @@ def test_the_queries_find_what_they_say(many: Workspace) -> None:
         of_team: programs(range(36, 37)),  # of team 6
     }
     for query, found in expected.items():
-        assert set(many.run("query", query).out.split()) == found, query
+        done = many.bazel("query", many.override, query)
+        assert set(done.stdout.split()) == found, (query, done.stderr)
 
 
 def test_all_programs_are_analysed(many: Workspace) -> None:
