@@ -125,7 +125,7 @@ bench: venv
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
 
-# Every example in each way that this machine has, without caches. It goes on where it was stopped.
+# Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv
 	bazel=$(BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
 	  $(VENV)/bin/python -m benchmarks.bytes.run --write docs/reproducibility.md

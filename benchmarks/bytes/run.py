@@ -5,7 +5,7 @@
 The ways are `command line`, `sandbox`, `worker`, `bazel 7` (with the variable BAZEL7) and `remote` (with the variable
 REMOTE_EXECUTOR, such as grpc://127.0.0.1:8980). Each way builds in a new copy of the repository, without any cache. The
 results of a way are kept in benchmarks/results/bytes.json, until a file that a build reads changes. So a command that
-was stopped goes on where it was. It fails if two ways made different bytes.
+was stopped continues where it was. It fails if two ways made different bytes.
 """
 
 from __future__ import annotations
