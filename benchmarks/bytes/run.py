@@ -56,7 +56,9 @@ def sources() -> str:
         check=True,
     )
     for name in sorted(filter(None, listed.stdout.split("\0"))):
-        found.update(f"{name}\0".encode() + hashlib.sha256((ROOT / name).read_bytes()).digest())
+        file = ROOT / name
+        content = str(file.readlink()).encode() if file.is_symlink() else file.read_bytes()
+        found.update(f"{name}\0".encode() + hashlib.sha256(content).digest())
     return found.hexdigest()
 
 
