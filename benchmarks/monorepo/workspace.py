@@ -82,7 +82,7 @@ executorch_program(
     srcs = ["head.py"],
     backends = ["{backend}"],
     manifest = "{name}.yaml",
-    named_data = ["backbone"],
+    named_data = {tags},
     weights = ["//backbones/{backbone}:weights.safetensors"],
     deps = ["//backbones/{backbone}"],
 )
@@ -111,7 +111,9 @@ model: {{factory: "head:create", weights: backbones/{backbone}/weights.safetenso
 defaults: {{partitioners: [{backend}]}}
 methods:
   forward: {{example_inputs: [{{shape: [1, {width}]}}]}}
-named_data: {{backbone: {{parameters: ["backbone.*"]}}}}
+"""
+NAMED_DATA = """\
+named_data: {backbone: {parameters: ["backbone.*"]}}
 """
 
 
@@ -128,6 +130,7 @@ def write(directory: Path, programs: int, backbones: int, teams: int, rules: Pat
     for name, text in (("WORKSPACE", WORKSPACE), ("MODULE.bazel", MODULE)):
         _write(directory / name, text.format(rules=rules))
     _write(directory / "BUILD", "")
+    _write(directory / ".bazelrc", "build --nosandbox_debug\n")  # which Debian's own turns on
     for number in range(backbones):
         name = f"b{number:02}"
         folder = directory / "backbones" / name
@@ -135,17 +138,19 @@ def write(directory: Path, programs: int, backbones: int, teams: int, rules: Pat
         _write(folder / f"{name}.py", BACKBONE.format(width=WIDTH))
         write_weights(folder / "weights.safetensors", number)
     for number in range(programs):
+        core_ml = number // backbones % 10 == 9  # its delegates hold the weights, so that none is left for named data
         names = {
             "name": f"p{number:04}",
             "backbone": f"b{number % backbones:02}",
-            "backend": "coreml" if number // backbones % 10 == 9 else "xnnpack",
+            "backend": "coreml" if core_ml else "xnnpack",
+            "tags": "[]" if core_ml else '["backbone"]',
             "number": number + 1,
             "width": WIDTH,
         }
         folder = directory / f"apps/team_{number % teams}/{names['name']}"
         _write(folder / "BUILD", PROGRAM_BUILD.format(**names))
         _write(folder / "head.py", HEAD.format(**names))
-        _write(folder / f"{names['name']}.yaml", MANIFEST.format(**names))
+        _write(folder / f"{names['name']}.yaml", MANIFEST.format(**names) + ("" if core_ml else NAMED_DATA))
 
 
 def write_weights(file: Path, seed: int) -> None:
