@@ -26,7 +26,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench clean wheel licenses reference docs audit changelog screenshots
+.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog screenshots
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -140,6 +140,12 @@ bench: venv
 	$(VENV)/bin/python benchmarks/llm/run.py --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
+	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
+
+# Every example in each way that this machine has, without caches. It continues where it was stopped.
+bytes: venv
+	bazel=$(BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
+	  $(VENV)/bin/python -m benchmarks.bytes.run --write docs/reproducibility.md
 
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist

@@ -41,6 +41,7 @@ load(
     "//rules/private:common.bzl",
     "export_arguments",
     "export_error",
+    "import_paths_error",
     "inputs_error",
     "lists_error",
     "lower_arguments",
@@ -229,6 +230,7 @@ def program_inputs(
         weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
     )
     _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, place))
+    _check(import_paths_error(named.sources.to_list(), place))
     return named
 
 def _files(named):
@@ -284,7 +286,7 @@ def check_export(export, plans, inputs):
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
     """
-    _check(export_error(plans, inputs, export, inputs.sources.to_list(), export.sources.to_list()))
+    _check(export_error(plans, inputs, export, inputs.sources.to_list(), export.sources.to_list(), place))
 
 def _lower_method(ctx, method, plans, export, inputs):
     """Declares ExecutorchLower of one method, and returns the directory that it writes."""

@@ -1,27 +1,42 @@
 """The module extension of the rules. Only MODULE.bazel files can use it."""
 
+load("//rules/private:compat.bzl", "reproducible")
 load("//rules/private:host_repository.bzl", "host_repository")
-load("//rules/private:packages_repository.bzl", "EXTRAS", "packages_repository")
+load("//rules/private:packages_repository.bzl", "EXTRAS", "check_extras", "packages_repository")
+
+def _extras(module_ctx):
+    """Returns the extras that any module asks for. They fit together: an extra adds packages and changes none."""
+    extras = {}
+    for module in module_ctx.modules:
+        for tag in module.tags.packages:
+            check_extras(tag.extras, module.name or "of the root")
+            extras.update({extra: True for extra in tag.extras})
+    return sorted(extras)
 
 def _executorch_impl(module_ctx):
     tags = [tag for module in module_ctx.modules if module.is_root for tag in module.tags.packages]
     if len(tags) > 1:
         fail("the root module calls executorch.packages(...) {} times: keep one call".format(len(tags)))
-    kwargs = {}
+    kwargs = {"extras": _extras(module_ctx)}
     py_info = None
     for tag in tags:
         py_info = tag.py_info
-        kwargs = {"extras": tag.extras, "pip_args": tag.pip_args, "python": tag.python}
+        kwargs.update({"packages": tag.packages, "pip_args": tag.pip_args, "python": tag.python})
         if tag.requirements:
             kwargs["requirements"] = tag.requirements
     host_repository(name = "rules_executorch_host", py_info = py_info)
     packages_repository(name = "rules_executorch_packages", **kwargs)
+    return reproducible(module_ctx)
 
 _PACKAGES_ATTRS = {
     "extras": attr.string_list(
         doc = "Extra packages that some backends and kinds of models need: {}.".format(
             ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
-        ),
+        ) + " The toolchain has the extras of all modules.",
+    ),
+    "packages": attr.string_dict(
+        doc = "A `packages.pex` that was built before, such as by CI: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then " +
+              "pip does not run.",
     ),
     "pip_args": attr.string_list(
         doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch.",
@@ -39,7 +54,8 @@ _PACKAGES_ATTRS = {
 }
 
 _packages = tag_class(
-    doc = "How the packages are built. Only the root module's call is read; it is optional.",
+    doc = "How the packages are built. The call is optional. The `extras` of every module count, and all else of the root " +
+          "module only.",
     attrs = _PACKAGES_ATTRS,
 )
 

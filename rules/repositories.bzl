@@ -13,7 +13,7 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     """Declares `@rules_executorch_packages` and registers the default toolchain.
 
     The repository holds torch, ExecuTorch and what they need. Bazel builds it when a program is built for the first time;
-    this takes a few minutes.
+    this takes a few minutes; with `packages`, half a minute and a download.
 
     ```starlark
     local_repository(
@@ -29,6 +29,7 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     These further arguments say how the packages are built:
 
     - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
+    - `packages`: dict, a `packages.pex` that was built before, such as by CI: `{"url": "https://...", "sha256": "..."}`.
     - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
     - `python`: string, the path of a Python 3.11. Default: `python3.11` on the PATH.
     - `requirements`: label, a lock in pip's format that replaces the lock of the rules.
@@ -38,7 +39,7 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
         (`executorch_toolchain`).
       py_info: label of a `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none:
         with rules_python, write `"@rules_python//python:py_info.bzl"`.
-      **kwargs: `extras`, `pip_args`, `python` and `requirements`, as above.
+      **kwargs: `extras`, `packages`, `pip_args`, `python` and `requirements`, as above.
     """
     host_repository(name = "rules_executorch_host", py_info = py_info)
     packages_repository(name = "rules_executorch_packages", **kwargs)

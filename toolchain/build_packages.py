@@ -2,13 +2,17 @@
 
     python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --cuda LOCK --build LOCK --out DIR
                                  [-- PIP_ARGUMENT...]
+    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --packages PEX --out DIR
 
-writes
+write
     DIR/packages.pex   the input of actions: its digest stands for every package. It is byte-reproducible: the same
                        locks give the same file on every machine, with any Python 3.11 and any paths. So it contains
                        no bytecode, which differs between patch versions of Python.
     DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
                        directory uses it, so that local actions do not unpack the PEX.
+
+The second form takes a packages.pex that another machine built, checks that it has the packages of the locks, and
+writes only DIR/venv. It needs no pip and no network.
 
 Uses only the standard library, since it runs before anything is installed. pip's configuration applies; PIP_ARGUMENT
 adds to it.
@@ -18,11 +22,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # The earliest time that a zip entry can have. setuptools uses it for the wheels that it builds.
@@ -30,19 +36,36 @@ SOURCE_DATE_EPOCH = "315532800"
 
 
 def main(arguments: list[str]) -> None:
-    """Builds both forms in a directory."""
+    """Builds both forms in a directory, or unpacks a PEX that is built already."""
     parser = argparse.ArgumentParser(description="Build the packages that the driver runs on.")
     parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
     parser.add_argument(
         "--extra", type=Path, dest="extras", action="append", default=[], help="lock of what an extra needs besides"
     )
-    parser.add_argument("--cuda", type=Path, required=True, help="lock of what a CUDA build of torch needs")
-    parser.add_argument("--build", type=Path, required=True, help="lock of pex and of what builds packages")
+    parser.add_argument(
+        "--covers", type=Path, action="append", default=[], help="lock whose packages --requirements must have"
+    )
+    parser.add_argument("--cuda", type=Path, help="lock of what a CUDA build of torch needs")
+    parser.add_argument("--build", type=Path, help="lock of pex and of what builds packages")
+    parser.add_argument("--packages", type=Path, help="packages.pex that is built already")
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
     parser.add_argument("pip_arguments", nargs="*", help="further arguments of pip")
     options = parser.parse_args(arguments)
 
+    pins = unique_pins([lock.read_text(encoding="utf-8") for lock in (options.requirements, *options.extras)])
+    check_covers(pins, options.covers)
     out = options.out.resolve()
+    if options.packages:
+        check_packages(options.packages, pins)
+        site = site_packages(make_venv(out / "venv", with_pip=False))
+        unpack(options.packages, site)
+        compile_bytecode(site).wait()
+    else:
+        build(options, pins, out)
+
+
+def build(options: argparse.Namespace, pins: list[str], out: Path) -> None:
+    """Installs the packages of locks, and packs them."""
     work = out / "work"
     work.mkdir(parents=True)
     tools = make_venv(work / "tools", with_pip=True)
@@ -52,8 +75,7 @@ def main(arguments: list[str]) -> None:
 
     site = site_packages(make_venv(out / "venv", with_pip=False))
     into_site = [*install, "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site)]
-    locks = [lock.read_text(encoding="utf-8") for lock in (options.requirements, *options.extras)]
-    torch, others = split_torch(unique_pins(locks))
+    torch, others = split_torch(pins)
     torch_lock, others_lock = work / "torch.lock", work / "others.lock"
     torch_lock.write_text(torch, encoding="utf-8")
     others_lock.write_text(others, encoding="utf-8")
@@ -80,6 +102,69 @@ def main(arguments: list[str]) -> None:
     shutil.rmtree(work)
 
 
+def check_covers(pins: list[str], locks: list[Path]) -> None:
+    """Exits if the user's own lock lacks a package of other locks. It may have another version of it."""
+    for lock in locks:
+        missing = pinned(unique_pins([lock.read_text(encoding="utf-8")])).keys() - pinned(pins).keys()
+        if missing:
+            extra = lock.stem.removeprefix("requirements-")
+            sys.exit(f"`requirements` lacks packages of the extra `{extra}`: {', '.join(sorted(missing))}")
+
+
+# What a PEX has beside the packages.
+PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__")
+
+
+def check_packages(packages: Path, pins: list[str]) -> None:
+    """Exits if a file is no PEX with the packages of the locks for this machine. It may have more packages."""
+    if not zipfile.is_zipfile(packages):
+        sys.exit("`packages` names a file that is no packages.pex")
+    with zipfile.ZipFile(packages) as archive:
+        if "PEX-INFO" not in archive.namelist():
+            sys.exit("`packages` names a file that is no packages.pex")
+        found = {name: (version, tags) for name, version, tags in distributions(archive)}
+    advice = "build the file again, with the same version of the rules and the same `extras` or `requirements`"
+    for name, version in pinned([pin for pin in pins if ";" not in pin]).items():  # `;` begins a condition
+        if name not in found:
+            sys.exit(f"the file of `packages` has no {name}, and the lock has {name} {version}: {advice}")
+        if found[name][0].split("+")[0] != version.split("+")[0]:  # 2.13.0+cpu is a build of 2.13.0
+            sys.exit(f"the file of `packages` has {name} {found[name][0]}, and the lock has {version}: {advice}")
+    for name, (version, tags) in sorted(found.items()):
+        if tags and not any(runs_here(tag) for tag in tags):
+            sys.exit(
+                f"the file of `packages` is not for this machine ({sys.platform}, {platform.machine()}): its {name} "
+                f"{version} is for {tags[0]}. Build a file on such a machine"
+            )
+
+
+def distributions(archive: zipfile.ZipFile) -> Iterator[tuple[str, str, list[str]]]:
+    """Gives the name, the version and the tags of each installed distribution in a PEX."""
+    for member in archive.namelist():
+        match = re.fullmatch(r"([^/]+)-([^/-]+)\.dist-info/WHEEL", member)
+        if match:
+            text = archive.read(member).decode()
+            yield normalized(match[1]), match[2], re.findall(r"^Tag: (\S+)", text, re.MULTILINE)
+
+
+def runs_here(tag: str) -> bool:
+    """Returns whether the files of a wheel with this tag, such as `py3-none-any`, run on this machine."""
+    target = tag.rpartition("-")[2]
+    systems = {"linux": ("linux", "manylinux", "musllinux"), "darwin": ("macosx",)}.get(sys.platform, ())
+    return target == "any" or (target.startswith(systems) and target.endswith((platform.machine(), "universal2")))
+
+
+def unpack(packages: Path, site: Path) -> None:
+    """Unpacks the packages of a PEX, which has them as they are installed."""
+    with zipfile.ZipFile(packages) as archive:
+        for member in archive.infolist():
+            if member.filename.split("/", 1)[0] not in PEX_PARTS:
+                file = Path(archive.extract(member, site))
+                if not member.is_dir():  # zipfile keeps neither modes nor times
+                    file.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
+                    # The driver reads a file again that is newer than the RECORD of its distribution.
+                    os.utime(file, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
+
+
 def make_venv(path: Path, *, with_pip: bool) -> Path:
     """Creates a virtual environment and returns its interpreter."""
     run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(path)])
@@ -97,6 +182,17 @@ def unique_pins(locks: list[str]) -> list[str]:
     conflict."""
     pins = [pin for lock in locks for pin in re.split(r"\n(?=\S)", lock.strip()) if not pin.startswith("#")]
     return list(dict.fromkeys(pins))
+
+
+def pinned(pins: list[str]) -> dict[str, str]:
+    """Returns the version of each package. Other lines of a lock, such as options of pip, are left out."""
+    matches = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)", pin) for pin in pins)
+    return {normalized(match[1]): match[2] for match in matches if match}
+
+
+def normalized(name: str) -> str:
+    """Returns the name of a distribution as indexes write it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def split_torch(pins: list[str]) -> tuple[str, str]:

@@ -10,6 +10,8 @@ _PLATFORMS = "//command_line_option:platforms"
 _SUFFIX = "//command_line_option:platform_suffix"  # of the directory of the outputs; tools have one
 
 def _one_configuration_impl(settings, attr):
+    if not hasattr(attr, "configuration"):  # Bazel 4 leaves out an attribute whose value it does not know yet
+        fail("this version of Bazel cannot read a select() for `configuration`: write one value")
     chosen = attr.configuration or ("one" if settings[_FLAG] else "target")
     if chosen == "target":
         return {setting: settings[setting] for setting in [_MODE, _PLATFORMS, _SUFFIX]}

@@ -1,4 +1,4 @@
-"""Paths of runfiles, and Bazel's library that finds them."""
+"""Paths of runfiles, Bazel's library that finds them, and quotes for scripts that hold such paths."""
 
 # The target of Bazel's runfiles library for bash. A script's runfiles have to contain it.
 RUNFILES_LIBRARY = "@bazel_tools//tools/bash/runfiles"
@@ -24,3 +24,14 @@ def runfiles_path(ctx, file):
     """
     path = file.short_path
     return path[len("../"):] if path.startswith("../") else ctx.workspace_name + "/" + path
+
+def quoted(text):
+    """Returns a text as one word of a shell.
+
+    Args:
+      text: string.
+
+    Returns:
+      string, with quotes around it.
+    """
+    return "'{}'".format(text.replace("'", "'\\''"))

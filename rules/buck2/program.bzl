@@ -201,7 +201,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     shared = ctx.attrs.export.get(ExecutorchExportInfo) if ctx.attrs.export else None
     plans = _plan(ctx, manifest, inputs, shared)
     if shared:
-        check(ctx, export_error(plans, inputs, shared, inputs.sources, shared.sources))
+        check(ctx, export_error(plans, inputs, shared, inputs.sources, shared.sources, place))
     export = shared or _export(ctx, plans, inputs)
     lowered = _lower(ctx, plans, inputs, export)
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []

@@ -22,7 +22,7 @@ ENVIRONMENT = {
 # These characters separate names in arguments of the driver, or are not allowed in file names.
 _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
 
-# `NAME.export` and `NAME.pte` are other outputs.
+# `NAME.export` and `NAME.pte` are other outputs. The driver has the same list, and a test compares the two.
 _NOT_TAGS = ["export", "pte"]
 
 def names_error(names):
@@ -107,12 +107,13 @@ def file_name_error(name):
         return "'{}' is not a name of a file: write a relative path without `..`".format(name)
     return None
 
-def unique_error(named, place):
+def unique_error(named, place, advice = "Keep one of them"):
     """Says whether two files have the same name, or a name has a `=`, which ends a name in the driver's arguments.
 
     Args:
       named: list of struct(name, file).
       place: function from a file to a string: where it is, for the message.
+      advice: string, what to do about two files with the same name.
 
     Returns:
       string, or None.
@@ -122,13 +123,31 @@ def unique_error(named, place):
         if "=" in entry.name:
             return "'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name)
         if entry.name in seen:
-            return "two files have the name '{}': {} and {}. Keep one of them".format(
+            return "two files have the name '{}': {} and {}. {}".format(
                 entry.name,
                 place(seen[entry.name]),
                 place(entry.file),
+                advice,
             )
         seen[entry.name] = entry.file
     return None
+
+def import_paths_error(sources, place):
+    """Says whether two files have the same import path: Python would import one of them, and which one would be chance.
+
+    Args:
+      sources: list of struct(name, file), in which one file can stand twice.
+      place: function from a file to a string: where it is, for the message.
+
+    Returns:
+      (string, string): the attribute and what is wrong; or None.
+    """
+    once = {(entry.name, entry.file): entry for entry in sources}.values()
+    advice = "Keep one of the libraries in `deps`, or give one another import root (`import_root`, or `imports`)"
+
+    # `imports` of a py_library can name a package itself. Nothing imports a module by the name `__init__`.
+    error = unique_error([entry for entry in once if entry.name != "__init__.py"], place, advice)
+    return ("deps", error) if error else None
 
 def inputs_error(sources, inputs, data_as, weights_as, place):
     """Says which attribute of a program gives two files the same name.
@@ -210,7 +229,7 @@ def name_with_variant(name, variant):
     """
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
-def export_error(plans, inputs, export, sources, export_sources):
+def export_error(plans, inputs, export, sources, export_sources, place):
     """Says why a program cannot use the exported methods of another target.
 
     Args:
@@ -219,6 +238,7 @@ def export_error(plans, inputs, export, sources, export_sources):
       export: struct with `data` and `exported_methods` of the other target.
       sources: list of struct(name, file), the sources of the program and of its libraries.
       export_sources: the same of the other target.
+      place: function from a file to a string: where it is, in any configuration.
 
     Returns:
       (string, string): the attribute and what is wrong; or None.
@@ -229,10 +249,20 @@ def export_error(plans, inputs, export, sources, export_sources):
         ("srcs", sources, export_sources),
         ("data", inputs.data, export.data),
     ):
-        if {entry.name: entry.file for entry in ours} != {entry.name: entry.file for entry in theirs}:
-            return attribute, "the target of `export` has other files: write the same `{}`".format(
-                attribute + ("` and `deps" if attribute == "srcs" else ""),
+        ours = {entry.name: entry.file for entry in ours}
+        theirs = {entry.name: entry.file for entry in theirs}
+        if ours == theirs:
+            continue
+        places = {name: place(file) for name, file in ours.items()}
+        if places == {name: place(file) for name, file in theirs.items()}:  # made by the same targets
+            other = [places[name] for name, file in ours.items() if file != theirs[name]][0]
+            return "export", "the target of `export` has another configuration, and so another {}: {}".format(
+                other,
+                "write the same `configuration` in both targets",
             )
+        return attribute, "the target of `export` has other files: write the same `{}`".format(
+            attribute + ("` and `deps" if attribute == "srcs" else ""),
+        )
     return None
 
 def _path(prefix, file, parent = False):

@@ -23,6 +23,17 @@ def watch(repository_ctx, label):
         repository_ctx.watch(path)
     return path
 
+def reproducible(module_ctx):
+    """Returns the result of a module extension that depends on nothing but its tags, so that no lockfile has to keep it.
+
+    Args:
+      module_ctx: the context of the extension.
+
+    Returns:
+      what the extension returns: metadata, or None before Bazel 7.1, which has no such metadata.
+    """
+    return module_ctx.extension_metadata(reproducible = True) if hasattr(module_ctx, "watch") else None
+
 def toolchain_kwargs(toolchain_type):
     """Returns the arguments of `ctx.actions.run` that name the toolchain of the tool.
 

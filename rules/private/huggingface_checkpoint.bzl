@@ -1,5 +1,7 @@
 """The repository rule huggingface_checkpoint: files of a model from a hub, each pinned by its sha256."""
 
+load(":downloads.bzl", "check_sha256")
+
 _BUILD = """\
 package(default_visibility = ["//visibility:public"])
 
@@ -32,11 +34,6 @@ def _check_path(path, what):
         if char in path:
             fail("{} `{}` has a character that is not allowed".format(what, path))
 
-def _check_sha256(name, sha256):
-    """Fails if a digest does not pin a file: without one, Bazel would take any content."""
-    if len(sha256) != 64 or [char for char in sha256.elems() if char not in "0123456789abcdef"]:
-        fail("the sha256 of `{}` has to have 64 hexadecimal digits in lower case, not `{}`".format(name, sha256))
-
 def _huggingface_checkpoint_impl(repository_ctx):
     attributes = repository_ctx.attr
     folder = attributes.folder or attributes.repo.split("/")[-1]
@@ -49,7 +46,7 @@ def _huggingface_checkpoint_impl(repository_ctx):
     paths = []
     for name, sha256 in sorted(attributes.files.items()):
         _check_path(name, "the file")
-        _check_sha256(name, sha256)
+        check_sha256(name, sha256)
         url = attributes.url.replace("{repo}", attributes.repo).replace("{revision}", attributes.revision)
         paths.append(folder + "/" + name)
         repository_ctx.download(url.replace("{file}", name), output = paths[-1], sha256 = sha256)

@@ -4,7 +4,7 @@ It makes two targets: one writes the lockfile, the other is a test that compares
 """
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
-load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
 
@@ -12,7 +12,7 @@ _SCRIPT = """\
 #!/usr/bin/env bash
 {init}
 runfiles_export_envvars
-exec "$(rlocation "{driver}")" lock "$(rlocation "{index}")" {arguments}
+exec "$(rlocation {driver})" lock "$(rlocation {index})" {arguments}
 """
 
 def _script(ctx, arguments, files):
@@ -22,8 +22,8 @@ def _script(ctx, arguments, files):
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(script, _SCRIPT.format(
         arguments = arguments,
-        driver = runfiles_path(ctx, toolchain.driver.executable),
-        index = runfiles_path(ctx, index),
+        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
+        index = quoted(runfiles_path(ctx, index)),
         init = RUNFILES_INIT,
     ), is_executable = True)
     return [DefaultInfo(
@@ -34,9 +34,17 @@ def _script(ctx, arguments, files):
     )]
 
 def _lock_test_impl(ctx):
-    lock = "$(rlocation {})".format(runfiles_path(ctx, ctx.file.lock)) if ctx.file.lock else ctx.attr.lock_name
-    hint = "bazel run " + label_text(ctx.attr.update.label)
-    return _script(ctx, "\"{}\" --hint='{}'".format(lock, hint), ctx.files.lock)
+    lock = quoted(ctx.attr.lock_name)
+    files = ctx.files.lock
+    if files:
+        if " " in files[0].basename:  # not allowed in the runfiles of Bazel 4
+            link = ctx.actions.declare_file(ctx.label.name + ".lock.json")
+            ctx.actions.symlink(output = link, target_file = files[0])
+            files = [link]
+        lock = "\"$(rlocation {})\"".format(quoted(runfiles_path(ctx, files[0])))
+    label = label_text(ctx.attr.update.label)
+    hint = "bazel run " + (quoted(label) if " " in label else label)
+    return _script(ctx, "{} --hint={}".format(lock, quoted(hint)), files)
 
 _UPDATE_ATTRS = {
     "lock_name": attr.string(
@@ -74,7 +82,7 @@ _lock_test = rule(
 
 def _lock_update_impl(ctx):
     directory = "/".join([part for part in [ctx.label.package, ctx.attr.lock_name] if part])
-    return _script(ctx, "\"$BUILD_WORKSPACE_DIRECTORY/{}\" --update".format(directory), [])
+    return _script(ctx, "\"$BUILD_WORKSPACE_DIRECTORY\"/{} --update".format(quoted(directory)), [])
 
 _lock_update = rule(
     implementation = _lock_update_impl,

@@ -70,7 +70,8 @@ def named_as(targets, attribute):
     """Gives the files of each target the name that an attribute says.
 
     Args:
-      targets: dict of Target to string: the name of its file. If it has several files, the name of their folder.
+      targets: dict of Target to string: the name of its file. If it has several files, the name of the folder that they
+        have in common.
       attribute: string, the attribute, for messages.
 
     Returns:
@@ -84,17 +85,29 @@ def named_as(targets, attribute):
             fail(error, attr = attribute)
         if not files:
             fail("{} has no files".format(target.label), attr = attribute)
+        folder = _common_folder(files)
         for file in files:
-            named.append(struct(name = name if len(files) == 1 else name + "/" + file.basename, file = file))
+            named.append(struct(name = name if len(files) == 1 else name + "/" + relative_to(file, folder), file = file))
     return named
 
-def check_unique(named, attribute):
+def _common_folder(files):
+    """Returns the folder in the repository that holds all of these files, and the deepest one if several do."""
+    folders = [repository_path(file).split("/")[:-1] for file in files]
+    common = []
+    for position, part in enumerate(folders[0]):
+        if [folder for folder in folders if folder[position:position + 1] != [part]]:
+            break
+        common.append(part)
+    return "/".join(common)
+
+def check_unique(named, attribute, advice = "Keep one of them"):
     """Fails if two files have the same name, or if a name has a `=`, which ends a name in the driver's arguments.
 
     Args:
       named: list of struct(name, file).
       attribute: string, the attribute that holds the files, for the message.
+      advice: string, what to do about two files with the same name.
     """
-    error = unique_error(named, place)
+    error = unique_error(named, place, advice)
     if error:
         fail(error, attr = attribute)

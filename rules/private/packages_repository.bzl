@@ -1,11 +1,12 @@
 """The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
 The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
-use. Both are built only from locks. The driver is not part of the repository: a change to the driver does not build it
-again.
+use. Both are built only from locks, or the first is downloaded and the second is made from it. The driver is not part of
+the repository: a change to the driver does not build it again.
 """
 
 load(":compat.bzl", "watch")
+load(":downloads.bzl", "check_sha256")
 
 # The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [
@@ -27,19 +28,53 @@ _BUILD = """\
 exports_files(["packages.pex"], visibility = ["//visibility:public"])
 """
 
+def check_extras(extras, module = ""):
+    """Fails if there is no such extra.
+
+    Args:
+      extras: list of string.
+      module: string, the module that asks for them, for the message; empty for the WORKSPACE file.
+    """
+    for extra in extras:
+        if extra not in EXTRAS:
+            fail("There is no extra `{}`. Known: {}.{}".format(
+                extra,
+                ", ".join(EXTRAS),
+                " The module `{}` asks for it.".format(module) if module else "",
+            ))
+
 def _extra_locks(repository_ctx):
     """Returns the arguments of the builder that name the locks of the extras."""
-    if repository_ctx.attr.extras and repository_ctx.attr.requirements != _LOCK:
-        fail("`extras` work only with the lock of the rules. With `requirements`, add their packages to your lock.")
+    own_lock = repository_ctx.attr.requirements != _LOCK
     arguments = []
     for extra in sorted(repository_ctx.attr.extras):
-        if extra not in EXTRAS:
-            fail("There is no extra `{}`. Known: {}.".format(extra, ", ".join(EXTRAS)))
-        arguments += ["--extra", watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])]
+        arguments += ["--covers" if own_lock else "--extra", watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])]
     return arguments
 
+def _download(repository_ctx):
+    """Downloads packages.pex, through Bazel's repository cache, and returns the arguments of the builder."""
+    packages = repository_ctx.attr.packages
+    if sorted(packages) != ["sha256", "url"]:
+        fail("`packages` has to have `url` and `sha256`, and nothing else. It has {}.".format(
+            ", ".join(["`{}`".format(key) for key in sorted(packages)]),
+        ))
+    if repository_ctx.attr.pip_args:
+        fail("`pip_args` do nothing with `packages`, because pip does not run: remove one of them.")
+    check_sha256(packages["url"], packages["sha256"])
+    repository_ctx.download(packages["url"], output = "packages.pex", sha256 = packages["sha256"], executable = True)
+    return ["--packages", repository_ctx.path("packages.pex")]
+
+def _build_arguments(repository_ctx):
+    """Returns the arguments of the builder that let it install the packages with pip."""
+    return [
+        "--cuda",
+        watch(repository_ctx, repository_ctx.attr._cuda_requirements),
+        "--build",
+        watch(repository_ctx, repository_ctx.attr._build_requirements),
+    ]
+
 def _packages_repository_impl(repository_ctx):
-    extras = _extra_locks(repository_ctx)
+    check_extras(repository_ctx.attr.extras)
     python = repository_ctx.attr.python
     if not python:
         # `which` returns None if it finds nothing.
@@ -54,22 +89,13 @@ def _packages_repository_impl(repository_ctx):
             version.stderr,
         ))
 
-    repository_ctx.report_progress("building packages.pex")
+    # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
+    builder = watch(repository_ctx, repository_ctx.attr._builder)
+    locks = ["--requirements", watch(repository_ctx, repository_ctx.attr.requirements)] + _extra_locks(repository_ctx)
+    source = _download(repository_ctx) if repository_ctx.attr.packages else _build_arguments(repository_ctx)
+    repository_ctx.report_progress("unpacking packages.pex" if repository_ctx.attr.packages else "building packages.pex")
     result = repository_ctx.execute(
-        [
-            python,
-            watch(repository_ctx, repository_ctx.attr._builder),
-            "--requirements",
-            watch(repository_ctx, repository_ctx.attr.requirements),
-        ] + extras + [
-            "--cuda",
-            watch(repository_ctx, repository_ctx.attr._cuda_requirements),
-            "--build",
-            watch(repository_ctx, repository_ctx.attr._build_requirements),
-            "--out",
-            repository_ctx.path("."),
-            "--",
-        ] + repository_ctx.attr.pip_args,
+        [python, builder] + locks + source + ["--out", repository_ctx.path("."), "--"] + repository_ctx.attr.pip_args,
         timeout = 3600,
         # Unset only the variables that would change what the locks mean. Everything else, such as pip's configuration, is
         # the user's choice.
@@ -91,6 +117,10 @@ _PACKAGES_ATTRS = {
             ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
         ),
     ),
+    "packages": attr.string_dict(
+        doc = "A `packages.pex` that was built before: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then pip does not " +
+              "run. The file has to have the packages of the lock and of the extras, for this kind of machine.",
+    ),
     "pip_args": attr.string_list(
         doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. pip " +
               "also reads its own configuration. Every file must match a hash in the lock.",
@@ -100,7 +130,7 @@ _PACKAGES_ATTRS = {
     ),
     "requirements": attr.label(
         doc = "A lock in pip's format: every requirement has `==` and the sha256 of each of its files. Use another lock " +
-              "to add packages of your own.",
+              "to add packages of your own. It has to have the packages of the `extras` too.",
         allow_single_file = True,
         default = _LOCK,
     ),
@@ -120,6 +150,7 @@ _PACKAGES_ATTRS = {
 
 packages_repository = repository_rule(
     implementation = _packages_repository_impl,
-    doc = "Builds `packages.pex` from locks with hashes. It needs Python 3.11. The first build needs a package index.",
+    doc = "Builds `packages.pex` from locks with hashes, or downloads it. It needs Python 3.11. To build it, it needs a " +
+          "package index.",
     attrs = _PACKAGES_ATTRS,
 )

@@ -1,6 +1,6 @@
 """The rule executorch_push: pushes a package to a registry."""
 
-load("//toolchain:runfiles.bzl", "runfiles_path")
+load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 
 _SCRIPT = """\
@@ -17,9 +17,9 @@ exec "$RUNFILES_DIR/{driver}" push {arguments} "$@"
 def _executorch_push_impl(ctx):
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     stamps = [ctx.info_file, ctx.version_file]  # what --workspace_status_command printed
-    arguments = [_runfile(ctx, ctx.file.package), _quoted(ctx.attr.repository)]
-    arguments += ["--tag=" + _quoted(tag) for tag in ctx.attr.remote_tags]
-    arguments += ["--mount-from=" + _quoted(repository) for repository in ctx.attr.mount_from]
+    arguments = [_runfile(ctx, ctx.file.package), quoted(ctx.attr.repository)]
+    arguments += ["--tag=" + quoted(tag) for tag in ctx.attr.remote_tags]
+    arguments += ["--mount-from=" + quoted(repository) for repository in ctx.attr.mount_from]
     arguments += ["--stamp-file=" + _runfile(ctx, stamp) for stamp in stamps]
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(script, _SCRIPT.format(
@@ -33,9 +33,6 @@ def _executorch_push_impl(ctx):
 
 def _runfile(ctx, file):
     return "\"$RUNFILES_DIR/{}\"".format(runfiles_path(ctx, file))
-
-def _quoted(text):
-    return "'{}'".format(text.replace("'", "'\\''"))
 
 _PUSH_ATTRS = {
     "mount_from": attr.string_list(

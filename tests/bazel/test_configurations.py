@@ -48,6 +48,34 @@ executorch_program(
     manifest = "net.yaml",
 )
 
+genrule(
+    name = "generated",
+    outs = ["batches.json"],
+    cmd = "echo {} > $@",
+)
+
+[executorch_program(
+    name = name,
+    srcs = ["model.py"],
+    configuration = configuration,
+    data = [":generated"],
+    export = export,
+    manifest = "net.yaml",
+    manifest_name = "net",
+) for name, configuration, export in [
+    ("first", "one", None),
+    ("same", "one", ":first"),
+    ("other", "target", ":first"),
+]]
+
+executorch_program(
+    name = "chosen",
+    srcs = ["model.py"],
+    configuration = select({"//conditions:default": "one"}),
+    manifest = "net.yaml",
+    manifest_name = "net",
+)
+
 apps(
     name = "apps",
     program = ":net",
@@ -162,6 +190,24 @@ def test_a_target_can_have_its_own_configuration(package: Workspace) -> None:
         assert counted(actions(package, f"//{PACKAGE}:apps", ONCE)) == dict.fromkeys(STEPS, 4)
     finally:
         package.write(f"{PACKAGE}/BUILD", BUILD)
+
+
+def test_a_program_uses_no_export_of_another_configuration(package: Workspace) -> None:
+    package.build(f"//{PACKAGE}:same", "--nobuild")
+    said = package.build(f"//{PACKAGE}:other", "--nobuild", expect=1).err
+    assert f"the target of `export` has another configuration, and so another {PACKAGE}/batches.json" in said
+    assert "write the same `configuration` in both targets" in said
+
+
+def test_bazel_4_says_that_select_cannot_choose_a_configuration(package: Workspace) -> None:
+    said = package.build(f"//{PACKAGE}:chosen", "--nobuild", expect=1).err
+    assert "this version of Bazel cannot read a select() for `configuration`: write one value" in said
+
+
+@pytest.mark.rotates(days=2)
+def test_bazel_7_reads_the_select_of_a_configuration(package: Workspace, bazel7: Callable[..., Path]) -> None:
+    """It resolves the `select()` before the target has its own configuration."""
+    bazel7(package.directory, "build", f"//{PACKAGE}:chosen", "--nobuild")
 
 
 def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace) -> None:

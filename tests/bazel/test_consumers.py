@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -22,13 +24,20 @@ def _copied_impl(ctx):
 copied = rule(implementation = _copied_impl, attrs = {"srcs": attr.label_list(allow_files = True)})
 """
 BUILD = """\
-load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")
+load("//rules:defs.bzl", "executorch_library", "executorch_lock", "executorch_named_data", "executorch_program")
+load("//rules:defs.bzl", "executorch_size_report")
 load(":rules.bzl", "copied")
 
 py_library(
     name = "layers",
-    srcs = ["libs/layers.py"],
+    srcs = ["libs/__init__.py", "libs/layers.py"],
     imports = ["libs"],
+)
+
+py_library(
+    name = "other_layers",
+    srcs = ["other/__init__.py", "other/layers.py"],
+    imports = ["other"],
 )
 
 executorch_library(
@@ -47,6 +56,11 @@ py_test(
 sh_test(
     name = "script_test",
     srcs = ["script_test.sh"],
+)
+
+filegroup(
+    name = "folders",
+    srcs = ["one/model.safetensors", "two/model.safetensors"],
 )
 
 copied(
@@ -78,10 +92,21 @@ executorch_program(
     deps = [":blocks"],
 )
 
+executorch_lock(
+    name = "update",
+    lock = "the net's lock.json",
+    program = ":net",
+)
+
 executorch_named_data(
     name = "all",
     program = ":net",
     tag = "all",
+)
+
+executorch_size_report(
+    name = "sizes",
+    deps = [":shipped"],
 )
 
 genrule(
@@ -139,7 +164,10 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
         "model.py": MODEL,
         "blocks.py": BLOCKS,
         "blocks_test.py": IMPORTS,
+        "libs/__init__.py": "",
         "libs/layers.py": LAYERS,
+        "other/__init__.py": "",
+        "other/layers.py": LAYERS,
         "script_test.sh": "#!/bin/sh\n",
     }
     for name, text in texts.items():
@@ -187,6 +215,46 @@ def test_python_libraries_are_used_and_given(both: Workspace) -> None:
     for name in ("blocks.py", "libs/layers.py"):
         made = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE / name
         assert made.exists(), made
+
+
+def test_two_libraries_with_one_import_path_are_named(package: Workspace) -> None:
+    said = wrong(package, '    deps = [":layers"],', '    deps = [":layers", ":other_layers"],')
+    assert re.search(rf"'layers.py': {PACKAGE}/(libs|other)/layers.py and {PACKAGE}/(libs|other)/layers.py", said)
+    assert "deps" in said
+    assert "import root" in said
+
+
+def test_a_lockfile_has_a_space_in_its_name(both: Workspace) -> None:
+    lock = both.directory / PACKAGE / "the net's lock.json"
+    assert (
+        f"bazel run //{PACKAGE}:update"
+        in both.run("test", f"//{PACKAGE}:update_test", "--test_output=all", expect=3).out
+    )
+    both.run("run", f"//{PACKAGE}:update")
+    assert "net.pte" in lock.read_text("utf-8")
+    both.run("test", f"//{PACKAGE}:update_test")
+    lock.unlink()
+
+
+def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> None:
+    """Here the app is a genrule over one file of the program. The report counts the whole program."""
+    both.build(f"//{PACKAGE}:sizes", *WORKERS)
+    report = json.loads(both.output(f"{PACKAGE}/sizes.json").read_text("utf-8"))
+    shipped = sum(both.output(f"{PACKAGE}/net.{kind}").stat().st_size for kind in ("pte", "all.ptd"))
+    assert report["folders"] == {PACKAGE: {"programs": 1, "bytes": shipped, "shared_bytes": 0}}
+
+
+def test_a_target_with_folders_keeps_them_under_another_name(package: Workspace) -> None:
+    """The files of `:folders` have one name, in two folders. The manifest names the folder that holds both."""
+    package.edit(f"{PACKAGE}/BUILD", '{"two/model.safetensors": "checkpoint/model.safetensors"}', '{":folders": "all"}')
+    try:
+        made = package.run("aquery", f'mnemonic("ExecutorchPlan", //{PACKAGE}:tuned)', "--include_param_files").out
+    finally:
+        package.edit(
+            f"{PACKAGE}/BUILD", '{":folders": "all"}', '{"two/model.safetensors": "checkpoint/model.safetensors"}'
+        )
+    named = re.findall(r"--input=weights=([^\s']+)", made)
+    assert named == ["all/one/model.safetensors", "all/two/model.safetensors"]
 
 
 def test_a_test_of_the_consumer_runs(both: Workspace) -> None:

@@ -70,6 +70,7 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
         "providers",
         "push",
         "selected_ops",
+        "size_report",
         "toolchain",
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,22 @@ def monorepo(checkout: Workspace, output_root: Path, packages: Path) -> Iterator
 def test_programs_of_a_monorepo_share_code_and_weights(monorepo: Workspace) -> None:
     fitness, gesture = (monorepo.output(f"{program}.encoder.ptd").read_bytes() for program in PROGRAMS)
     assert fitness == gesture
+
+
+def test_the_bytes_of_each_team_are_added_up(monorepo: Workspace) -> None:
+    """The encoder's weights count once in all."""
+    report = json.loads(monorepo.output("sizes.json").read_text("utf-8"))
+    own = [monorepo.output(f"{program}.pte").stat().st_size for program in PROGRAMS]
+    encoder = monorepo.output(f"{PROGRAMS[0]}.encoder.ptd").stat().st_size
+    assert report == {
+        "folders": {
+            f"apps/{name}": {"programs": 1, "bytes": size + encoder, "shared_bytes": encoder}
+            for name, size in zip(("fitness", "gesture"), own, strict=True)
+        },
+        "programs": 2,
+        "bytes": sum(own) + encoder,
+    }
+    assert monorepo.output("sizes.txt").read_text("utf-8").startswith("folder ")
 
 
 def test_the_flag_for_one_configuration_is_in_the_repository_of_the_rules(monorepo: Workspace) -> None:

@@ -113,7 +113,8 @@ def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) 
         done = bazel("mod", "dump_repo_mapping", module)
         if done.returncode:
             return apparent
-        module = json.loads(done.stdout)[name]
+        # Java may warn first, if other processes use the same /tmp.
+        module = json.loads(done.stdout[done.stdout.index("{") :])[name]
     return module
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +60,75 @@ def test_sources_are_copied_where_there_are_no_links(
     sources = builder.snapshot(site, tmp_path / "sources")
     assert files(sources) == files(site)
     assert (sources / "package/module.py").stat().st_nlink == 1
+
+
+PINS = [
+    "Tiny_Layers==1.0 \\\n    --hash=sha256:00\n",
+    "torch==2.13.0\n",
+    'winonly==3.0 ; sys_platform == "win32"\n',
+    "--pre\n",
+]
+
+
+def packages(file: Path, distributions: dict[str, str], parts: tuple[str, ...] = ("PEX-INFO", "__main__.py")) -> Path:
+    """Writes a PEX with distributions, each with the last part of its tag."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for part in parts:
+            archive.writestr(part, "{}")
+        for distribution, target in distributions.items():
+            archive.writestr(f"{distribution}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: cp311-cp311-{target}\n")
+        command = zipfile.ZipInfo("torch/bin/command")
+        command.external_attr = 0o100755 << 16
+        archive.writestr(command, "#!/bin/sh\n")
+        archive.writestr("torch/__init__.py", "VALUE = 1\n")
+    return file
+
+
+HERE = f"manylinux_2_28_{platform.machine()}"
+RIGHT = {"tiny_layers-1.0": "any", "torch-2.13.0+cpu": HERE, "more-4.0": "any"}
+
+
+def test_a_file_with_the_packages_of_the_lock_is_unpacked(builder: ModuleType, tmp_path: Path) -> None:
+    file = packages(tmp_path / "packages.pex", RIGHT)
+    builder.check_packages(file, PINS)
+    builder.unpack(file, tmp_path / "site")
+    unpacked = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    assert unpacked == {"torch/bin/command", "torch/__init__.py", *(f"{name}.dist-info/WHEEL" for name in RIGHT)}
+    modes = [(tmp_path / "site/torch" / name).stat().st_mode & 0o777 for name in ("bin/command", "__init__.py")]
+    assert modes == [0o755, 0o644]
+    assert len({path.stat().st_mtime for path in (tmp_path / "site").rglob("*") if path.is_file()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("distributions", "message"),
+    [
+        pytest.param({"torch-2.13.0": HERE}, "has no tiny-layers, and the lock has tiny-layers 1.0", id="missing"),
+        pytest.param({**RIGHT, "tiny_layers-1.1": "any"}, "has tiny-layers 1.1, and the lock has 1.0", id="version"),
+        pytest.param(
+            {**RIGHT, "torch-2.13.0+cpu": "macosx_11_0_vax"},
+            "is not for this machine .*: its torch 2.13.0\\+cpu is for cp311-cp311-macosx_11_0_vax",
+            id="machine",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    builder: ModuleType, tmp_path: Path, distributions: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        builder.check_packages(packages(tmp_path / "packages.pex", distributions), PINS)
+
+
+def test_a_file_that_is_no_pex_is_refused(builder: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("<html>Log in</html>")
+    for file in (tmp_path / "page", packages(tmp_path / "zip", RIGHT, parts=())):
+        with pytest.raises(SystemExit, match=r"no packages\.pex"):
+            builder.check_packages(file, PINS)
+
+
+def test_the_users_own_lock_has_the_packages_of_the_extras(builder: ModuleType, tmp_path: Path) -> None:
+    lock = tmp_path / "requirements-small.lock"
+    lock.write_text("# A remark.\ntiny-layers==0.9 --hash=sha256:00\n")
+    builder.check_covers(PINS, [lock])
+    lock.write_text("other==0.9 --hash=sha256:00\n")
+    with pytest.raises(SystemExit, match="lacks packages of the extra `small`: other"):
+        builder.check_covers(PINS, [lock])

@@ -122,7 +122,7 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
     verbs = ["init", "gen", "validate", "plan", "build", "watch", "generate", "test", "run", "explain", "inspect", "diff"]
     verbs += ["lock", "cache", "package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected"]
-    verbs += ["selected-ops", "cpp", "ci-summary"]
+    verbs += ["selected-ops", "cpp", "ci-summary", "sizes"]
     assert listed == verbs
 
 

@@ -8,6 +8,8 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
+from etbuild.manifest import validate
+
 from ..starlark_files import REPOSITORY, bzl_files, calls, examples
 
 
@@ -72,3 +74,9 @@ def test_each_public_rule_has_an_example_with_its_load_line() -> None:
         example = found[path.replace(":", "/")]
         assert re.search(rf'load\("@rules_executorch//rules:defs.bzl", .*"{name}"', example), name
         assert f"{name}(" in example
+
+
+def test_the_rules_and_the_driver_refuse_the_same_tags() -> None:
+    tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
+    assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    assert tuple(ast.literal_eval(assigned["_NOT_TAGS"])) == validate.OTHER_OUTPUTS

@@ -43,6 +43,7 @@ _VERBS = (
     "selected-ops",
     "cpp",
     "ci-summary",
+    "sizes",
     "export",
     "lower",
     "report",

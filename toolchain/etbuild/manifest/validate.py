@@ -604,12 +604,13 @@ def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) 
                 yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
 
 
-_OTHER_OUTPUTS = ("export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to."""
+OTHER_OUTPUTS = ("export", "pte")
+"""What follows the program's name in the names of the program and of the directory that build rules export to. The
+rules have the same list."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:
-    if tag in _OTHER_OUTPUTS:
+    if tag in OTHER_OUTPUTS:
         message = f"`{tag}` cannot be a tag: NAME.{tag} is another output"
         yield Problem(message, path, "choose another name for the tag", at_key=True)
 

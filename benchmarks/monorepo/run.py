@@ -1,0 +1,273 @@
+"""Measures Bazel over many programs: analysis, a build that has nothing to do, and what an edit runs again.
+
+    python -m benchmarks.monorepo.run [--programs 1000] [--backbones 50] [--real 40] [--write benchmarks/results]
+
+All programs are analysed with the real toolchain. They are built with a driver that writes digests in place of
+programs (`counting_driver.py`), since to lower them all takes an hour: that shows which actions an edit reaches and
+what Bazel needs for them. `--real` programs, over as many backbones as fit, are built with the real driver, in
+persistent workers. The variables BAZEL and BAZEL7 name the Bazels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure import usage  # noqa: E402
+from benchmarks.monorepo import workspace  # noqa: E402
+from tests.helpers.workspaces import NOT_COPIED, WORKERS, executed, packages_repository  # noqa: E402
+
+COUNTING = """\
+load("@rules_executorch//rules:defs.bzl", "executorch_toolchain")
+
+sh_binary(
+    name = "driver",
+    srcs = ["counting_driver.py"],
+)
+
+executorch_toolchain(
+    name = "executorch",
+    driver = ":driver",
+)
+
+toolchain(
+    name = "toolchain",
+    toolchain = ":executorch",
+    toolchain_type = "@rules_executorch//toolchain:toolchain_type",
+)
+"""
+COUNTED = ("--extra_toolchains=//counting:toolchain", "--spawn_strategy=local")
+HEAP = "--host_jvm_args=-Xmx1g"
+"""What Bazel's heap may grow to. If it does not suffice, the command fails."""
+
+Rows = dict[str, Any]
+
+
+@dataclass
+class Bazel:
+    """One version of Bazel in a workspace of its own, with the packages of the developer's."""
+
+    directory: Path
+    output_root: Path
+    packages: Path
+    modern: str = ""
+    overrides: list[str] = field(default_factory=list)
+
+    def command(self, *arguments: str) -> list[str]:
+        """Returns a command; a modern Bazel ends with it, and an old one keeps a server."""
+        if self.modern:
+            return [*shlex.split(self.modern), str(self.directory), HEAP, *arguments]
+        bazel = shlex.split(os.environ.get("BAZEL", "bazel"))
+        return [*bazel, f"--output_user_root={self.output_root}", HEAP, *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables of the commands."""
+        binds = f"{self.packages} {self.directory} {ROOT}"
+        return {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(self.output_root)}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs Bazel and returns what it said."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.directory,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def override(self) -> str:
+        """Returns the option that names the packages."""
+        if not self.overrides:
+            self.overrides.append(f"--override_repository={packages_repository(self.run)}={self.packages}")
+        return self.overrides[0]
+
+    def cpu(self) -> float:
+        """Returns the processor seconds of the server so far; 0 for a Bazel without a server."""
+        if self.modern:
+            return 0.0
+        pid = self.run("info", "server_pid").stdout.strip()
+        user, system = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def build(self, *arguments: str) -> dict[str, object]:
+        """Builds, and returns Bazel's own seconds, its processor seconds and how many actions of each kind ran."""
+        log = self.output_root / "execution.json"
+        log.unlink(missing_ok=True)
+        before = self.cpu()
+        done = self.run("build", self.override(), f"--execution_log_json_file={log}", "--curses=no", *arguments)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        row: dict[str, object] = {"seconds": round(float(re.findall(r"Elapsed time: ([\d.]+)s", done.stderr)[-1]), 1)}
+        if not self.modern:
+            row["processor_seconds"] = round(self.cpu() - before, 1)
+        return {**row, "actions": dict(Counter(name.removeprefix("Executorch") for name in executed(log)[0]))}
+
+    def analysis(self) -> dict[str, object]:
+        """Analyses all programs in a new process, and returns seconds and megabytes of the whole process."""
+        options = ("--nobuild", self.override(), "--curses=no", "//apps/...")
+        self.run("build", *options)  # repositories are made, and files are in the system's cache
+        self.run("shutdown")
+        command = self.command("build", *options) if self.modern else self.command("--batch", "build", *options)
+        here = Path.cwd()
+        os.chdir(self.directory)
+        try:
+            done = usage(*command, but=None, **self.environment())
+        finally:
+            os.chdir(here)
+        targets = re.findall(r"Analyzed (\d+) targets", done.output)
+        return {
+            "seconds": round(done.wall, 1),
+            "processor_seconds": round(done.cpu, 1),
+            "megabytes": round(done.peak),
+            "targets": int(targets[-1]),
+        }
+
+    def stop(self) -> None:
+        """Ends the server."""
+        self.run("shutdown")
+
+
+@contextmanager
+def edited(path: Path, change: Callable[[Path], object]) -> Iterator[None]:
+    """Makes an edit, and undoes it at the end."""
+    before = path.read_bytes()
+    change(path)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def appended(path: Path) -> object:
+    """Adds a line that changes no graph."""
+    return path.write_text(path.read_text("utf-8") + "\n# A remark.\n", "utf-8")
+
+
+def another_layer(path: Path) -> object:
+    """Changes the graphs of a backbone."""
+    return path.write_text(path.read_text("utf-8").replace(".relu()", ".sigmoid()"), "utf-8")
+
+
+def other_weights(path: Path) -> None:
+    """Changes the weights of a backbone."""
+    workspace.write_weights(path, 1000)
+
+
+def edits(bazel: Bazel, driver: Path, *more: str) -> Rows:
+    """Builds, builds again, and builds after each edit."""
+    rows: Rows = {}
+    options = ("//apps/...", f"--disk_cache={bazel.output_root / 'disk_cache'}", *more)
+
+    def row(name: str) -> None:
+        rows[name] = bazel.build(*options)
+        print(f"{name:24} {rows[name]}", flush=True)
+
+    backbone = bazel.directory / "backbones/b00"
+    row("first build")
+    row("nothing")
+    for name, path, change in (
+        ("one backbone's weights", backbone / "weights.safetensors", other_weights),
+        ("one backbone's graph", backbone / "b00.py", another_layer),
+    ):
+        with edited(path, change):
+            row(name)
+        bazel.build(*options)  # from the disk cache
+    with edited(driver, appended):
+        row("the driver")
+    return rows
+
+
+def packages() -> Path:
+    """Returns the packages of the developer's own output base."""
+
+    def developers(*arguments: str) -> subprocess.CompletedProcess[str]:
+        bazel = shlex.split(os.environ.get("BAZEL", "bazel"))
+        return subprocess.run([*bazel, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert developers("build", "//toolchain:etbuild").returncode == 0
+    return Path(developers("info", "output_base").stdout.strip()) / "external" / packages_repository(developers)
+
+
+def rules_to_edit(directory: Path) -> Path:
+    """Copies what a build needs of the rules, so that the driver can be edited. Returns the copy."""
+    for name in ("rules", "schemas", "toolchain", "tests/bazel/stubs"):
+        shutil.copytree(ROOT / name, directory / name, symlinks=True, ignore=NOT_COPIED)
+    for name in ("BUILD", "MODULE.bazel", "WORKSPACE"):
+        shutil.copy2(ROOT / name, directory / name)
+    return directory
+
+
+def measured(scratch: Path, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Makes the workspaces and measures in them. Gives each part of the results as soon as it is there."""
+    rules, made = rules_to_edit(scratch / "rules"), packages()
+    many, few = scratch / "many", scratch / "few"
+    workspace.write(many, options.programs, options.backbones, teams=10, rules=rules)
+    workspace.write(few, options.real, max(1, options.real * options.backbones // options.programs), 10, rules)
+    (many / "counting").mkdir()
+    (many / "counting/BUILD").write_text(COUNTING, "utf-8")
+    counting = Path(shutil.copy(ROOT / "benchmarks/monorepo/counting_driver.py", many / "counting"))
+    versions = {"bazel 4": "", **({"bazel 7": os.environ["BAZEL7"]} if os.environ.get("BAZEL7") else {})}
+    bazels = {name: Bazel(many, scratch / f"{name[-1]}many", made, command) for name, command in versions.items()}
+    real = Bazel(few, scratch / "4few", made)
+    for bazel in (*bazels.values(), real):
+        bazel.output_root.mkdir()
+    try:
+        for name, bazel in bazels.items():
+            yield f"{name}, {options.programs} programs, analysis", bazel.analysis()
+        yield f"bazel 4, {options.programs} programs, digests only", edits(bazels["bazel 4"], counting, *COUNTED)
+        if options.real:
+            driver = rules / "toolchain/etbuild/report/report.py"
+            yield f"bazel 4, {options.real} programs, real driver", edits(real, driver, *WORKERS)
+        if "bazel 7" in bazels:
+            yield f"bazel 7, {options.programs} programs, digests only", edits(bazels["bazel 7"], counting, *COUNTED)
+    finally:
+        for bazel in (*bazels.values(), real):
+            bazel.stop()
+
+
+def main() -> None:
+    """Measures, and writes the results if asked to."""
+    parser = argparse.ArgumentParser(description="Measure Bazel over many programs.")
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--backbones", type=int, default=50)
+    parser.add_argument("--real", type=int, default=40, help="how many programs to build with the real driver")
+    parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write monorepo.json there")
+    options = parser.parse_args()
+    found: dict[str, object] = {
+        "about": {
+            "date": time.strftime("%Y-%m-%d"),
+            "programs": options.programs,
+            "backbones": options.backbones,
+            "processors": os.cpu_count(),
+            "machine": platform.machine(),
+        }
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, rows in measured(Path(scratch), options):
+            found[name] = rows
+            print(name, json.dumps(rows), f"load of the machine: {os.getloadavg()[1]:.1f}", flush=True)
+            if options.write:
+                (options.write / "monorepo.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

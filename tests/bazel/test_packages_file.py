@@ -1,0 +1,168 @@
+"""`packages`: the Python packages as one file that another machine built, here a small one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.workspaces import SHORT_LIVED, Workspace, packages_repository
+
+WORKSPACE = """\
+workspace(name = "user")
+
+local_repository(
+    name = "rules_executorch",
+    path = "{rules}",
+)
+
+load("@rules_executorch//rules:repositories.bzl", "executorch_repositories")
+
+executorch_repositories({arguments})
+"""
+MODULE = """\
+module(name = "user")
+
+bazel_dep(name = "rules_executorch", version = "0.1.0")
+bazel_dep(name = "library", version = "0.1.0")
+
+local_path_override(
+    module_name = "rules_executorch",
+    path = "{rules}",
+)
+
+local_path_override(
+    module_name = "library",
+    path = "library",
+)
+
+executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
+executorch.packages({arguments})
+use_repo(executorch, "rules_executorch_packages")
+"""
+LIBRARY = """\
+module(name = "library", version = "0.1.0")
+
+bazel_dep(name = "rules_executorch", version = "0.1.0")
+
+executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
+executorch.packages({extras})
+"""
+FILE = "@rules_executorch_packages//:packages.pex"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class User:
+    """A workspace that takes its packages from a file."""
+
+    def __init__(self, directory: Path, rules: Path) -> None:
+        self.directory, self.rules = directory, rules
+        self.file = directory / "small.pex"
+        with zipfile.ZipFile(self.file, "w") as archive:
+            archive.writestr("PEX-INFO", "{}")
+            archive.writestr("tiny.py", "VALUE = 1\n")
+            archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        self.sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
+        (directory / "BUILD").touch()
+        (directory / "own.lock").write_text("tiny==1.0 --hash=sha256:00\n")
+        (directory / "library").mkdir()
+        (directory / "library/BUILD").touch()
+        self.write()
+
+    def write(self, more: str = "", extras: str = "", sha256: str = "") -> None:
+        """Writes WORKSPACE and MODULE.bazel: with more arguments of the root, and with those of another module."""
+        packages = {"url": self.file.as_uri(), "sha256": sha256 or self.sha256}
+        arguments = f'packages = {packages}, requirements = "//:own.lock", {more}'.replace("'", '"')
+        for name, text in (("WORKSPACE", WORKSPACE), ("MODULE.bazel", MODULE)):
+            (self.directory / name).write_text(text.format(rules=self.rules, arguments=arguments))
+        (self.directory / "library/MODULE.bazel").write_text(LIBRARY.format(extras=extras))
+
+
+@pytest.fixture(scope="module")
+def user(snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+    return User(tmp_path_factory.mktemp("user"), snapshot)
+
+
+@pytest.fixture(scope="module")
+def bazel4(user: User, output_root: Path) -> Iterator[Run]:
+    workspace = Workspace(user.directory, output_root, user.directory)
+    yield workspace.bazel
+    workspace.stop()
+
+
+@pytest.fixture(scope="module")
+def bazel7(user: User, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    command = os.environ.get("BAZEL7")
+    if not command:
+        pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
+    root = str(tmp_path_factory.mktemp("bazel7"))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        binds = f"{user.directory} {user.rules}"
+        environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": root}
+        full = [command, str(user.directory), *SHORT_LIVED, *arguments]
+        return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def unpacked(bazel: Run) -> Path:
+    """Builds the repository of the packages and returns its directory."""
+    done = bazel("build", FILE)
+    assert done.returncode == 0, done.stderr
+    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+
+
+def holds_the_packages(user: User, repository: Path) -> None:
+    assert (repository / "packages.pex").read_bytes() == user.file.read_bytes()
+    python = repository / "venv/bin/python"
+    done = subprocess.run([python, "-c", "import tiny; print(tiny.VALUE)"], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert list((repository / "venv").rglob("tiny.cpython-311.pyc"))
+
+
+def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
+    user.write()
+    holds_the_packages(user, unpacked(bazel4))
+
+
+@pytest.mark.parametrize(
+    ("more", "sha256", "message"),
+    [
+        pytest.param("", "0" * 64, "Checksum was", id="another file"),
+        pytest.param("", "0" * 63, "has to have 64 hexadecimal digits", id="no digest"),
+        pytest.param(
+            'extras = ["sbom"]', "", "`requirements` lacks packages of the extra `sbom`: boolean-py", id="extra"
+        ),
+        pytest.param('pip_args = ["-v"]', "", "`pip_args` do nothing with `packages`", id="arguments of pip"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(user: User, bazel4: Run, more: str, sha256: str, message: str) -> None:
+    user.write(more, sha256=sha256)
+    done = bazel4("build", FILE)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_a_file_without_its_digest_is_refused(user: User, bazel4: Run) -> None:
+    user.write()
+    text = (user.directory / "WORKSPACE").read_text()
+    (user.directory / "WORKSPACE").write_text(text.replace(f', "sha256": "{user.sha256}"', ""))
+    assert "`packages` has to have `url` and `sha256`, and nothing else. It has `url`." in bazel4("build", FILE).stderr
+
+
+@pytest.mark.rotates(days=3)
+def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, bazel7: Run) -> None:
+    user.write()
+    holds_the_packages(user, unpacked(bazel7))
+    user.write(extras='extras = ["sbom"]')
+    assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in bazel7("build", FILE).stderr
+    user.write(extras='extras = ["sbomb"]')
+    assert "There is no extra `sbomb`." in (said := bazel7("build", FILE).stderr)
+    assert "The module `library` asks for it." in said
