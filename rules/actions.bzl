@@ -144,8 +144,8 @@ def plan_program(
     arguments.add("--expect-sharded=" + ",".join(sharded_named_data))
     if inputs:
         arguments.add("--expect-inputs")
-        for attribute, named in (("data", inputs.data), ("weights", inputs.weights), ("tokenizer", inputs.tokenizer)):
-            for entry in named:
+        for attribute in ("data", "weights", "tokenizer", "adapters"):
+            for entry in getattr(inputs, attribute):
                 arguments.add("--input={}={}{}".format(attribute, entry.name, "/" if entry.file.is_directory else ""))
     arguments.add(plans.whole, format = "--plan=%s")
     arguments.add(plans.export, format = "--export-plan=%s")
@@ -172,7 +172,8 @@ def program_inputs(
         tokenizer = [],
         data_as = {},
         weights_as = {},
-        adapters = []):
+        adapters = [],
+        adapters_as = {}):
     """Gives each input file the name that the manifest and the sources use for it.
 
     Args:
@@ -186,6 +187,7 @@ def program_inputs(
       weights_as: dict of Target to string, more files that only lowering reads, with their names.
       adapters: list of File, the weights of adapters. Of the actions that lower, only the one that writes the program
         reads them.
+      adapters_as: dict of Target to string, more weights of adapters, with their names.
 
     Returns:
       struct with these fields. A named file is a struct(name, file).
@@ -195,7 +197,7 @@ def program_inputs(
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
     named = struct(
-        adapters = named_beside(adapters, manifest),
+        adapters = named_beside(adapters, manifest) + named_as(adapters_as, "adapters_as"),
         data = named_beside(data, manifest) + named_as(data_as, "data_as"),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
@@ -205,7 +207,7 @@ def program_inputs(
     check_unique(named_beside(srcs, manifest), "srcs")
     check_unique(named.data, "data_as" if data_as else "data")
     check_unique(named.data + named.weights, "weights_as" if weights_as else "weights")
-    check_unique(named.data + named.weights + named.adapters, "adapters")
+    check_unique(named.data + named.weights + named.adapters, "adapters_as" if adapters_as else "adapters")
     check_unique(named.tokenizer, "tokenizer")
     return named
 
