@@ -89,7 +89,8 @@ def _parts(weight: torch.Tensor, block_size: Any) -> tuple[torch.Tensor, ...]:
     if weight.dim() != 2 or block_size[0] != 1:
         return (weight,)
     rows = max(2, _AT_ONCE // weight.shape[1])
-    return weight.tensor_split(max(1, len(weight) // rows))
+    split: tuple[torch.Tensor, ...] = weight.tensor_split(max(1, len(weight) // rows))
+    return split
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -48,7 +48,7 @@ class Quantized:
         changes: list[Change],
         path: DocumentPath,
         finder: SourceFinder,
-        alone: bool = False,
+        free: bool = False,
     ) -> None:
         """Quantizes the weights once, for all methods that are exported with them. The module stays unquantized.
 
@@ -57,14 +57,14 @@ class Quantized:
             changes: The configurations of torchao, in the order in which they are applied.
             path: The document path of the quantization.
             finder: Finds the declared sources, for the lines that errors name.
-            alone: Whether no method needs the weights that are quantized. Their content is freed.
+            free: Whether to free the weights that are quantized, because no method needs them.
 
         Raises:
             BuildError: torchao refuses a layer.
         """
         self._module = module
         self._path = path
-        before, self._originals = _State(module), Originals(module, alone)
+        before, self._originals = _State(module), Originals(module, free)
         try:
             _quantize(module, changes, self._originals, finder)
             self._state = _State(module)
@@ -126,7 +126,7 @@ def quantize_weights(
     entries: Sequence[TorchaoEntry],
     path: DocumentPath,
     finder: SourceFinder,
-    alone: bool = False,
+    free: bool = False,
 ) -> Quantized:
     """Quantizes the weights of layers as the manifest says.
 
@@ -135,7 +135,7 @@ def quantize_weights(
         entries: The entries of `torchao` in the plan.
         path: The document path of `torchao`.
         finder: Finds declared sources, which may contain configurations.
-        alone: Whether no method needs the weights that are quantized.
+        free: Whether to free the weights that are quantized, because no method needs them.
 
     Raises:
         InputError: An entry matches no layer, or a layer that it cannot quantize.
@@ -148,7 +148,7 @@ def quantize_weights(
         for name, layer in layers[index].items():
             _check_layer(layer, name, entry, entry_path)
         changes.append((_config(entry, entry_path, finder), _once(layers[index].values()), (*entry_path, "config")))
-    return Quantized(module, changes, path, finder, alone)
+    return Quantized(module, changes, path, finder, free)
 
 
 def quantize_as_recipe(
@@ -156,7 +156,7 @@ def quantize_as_recipe(
     configs: list[AOQuantizationConfig],
     path: DocumentPath,
     finder: SourceFinder,
-    alone: bool = False,
+    free: bool = False,
 ) -> Quantized:
     """Quantizes the weights of layers as a recipe of ExecuTorch says.
 
@@ -165,13 +165,13 @@ def quantize_as_recipe(
         configs: The recipe's configurations of torchao.
         path: The document path of the recipe.
         finder: Finds the declared sources, for the lines that errors name.
-        alone: Whether no method needs the weights that are quantized.
+        free: Whether to free the weights that are quantized, because no method needs them.
 
     Raises:
         BuildError: torchao refuses a layer.
     """
     changes = [(config.ao_base_config, config.filter_fn, path) for config in configs]
-    return Quantized(module, changes, path, finder, alone)
+    return Quantized(module, changes, path, finder, free)
 
 
 def _quantize(module: torch.nn.Module, changes: list[Change], originals: Originals, finder: SourceFinder) -> None:

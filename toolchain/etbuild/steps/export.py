@@ -225,7 +225,7 @@ class Modules:
         self._finder = finder
         self._quantized: dict[str, Quantized] = {}
         of_module = [name for name, method in export_plan.methods.items() if method.program is None]
-        self._alone = len({self._how(name) for name in of_module}) == 1
+        self._alike = len({self._how(name) for name in of_module}) == 1
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
@@ -270,7 +270,7 @@ class Modules:
         quantize = self._export_plan.methods[name].quantize
         assert quantize is not None
         path = ("methods", name, "quantize", "torchao")
-        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._alone)
+        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._alike)
 
     def _quantize_by_recipe(self) -> Quantized | None:
         assert self._export_plan.recipe is not None
@@ -280,4 +280,4 @@ class Modules:
             return None
         from etbuild.quantize.torchao_weights import quantize_as_recipe
 
-        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._alone)
+        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._alike)
