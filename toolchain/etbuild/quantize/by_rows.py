@@ -62,10 +62,10 @@ def by_rows() -> Iterator[None]:
         return
     whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, _HQQ)
 
-    def from_hp(weight: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
-        parts = _parts(weight, block_size)
+    def from_hp(hp_tensor: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
+        parts = _parts(hp_tensor, block_size)
         if len(parts) == 1 or options.get("custom_scale") is not None:
-            return whole(weight, block_size, target_dtype, **options)
+            return whole(hp_tensor, block_size, target_dtype, **options)
         rounds = _Rounds()
 
         def converted(part: torch.Tensor, **how: int) -> Any:
@@ -86,7 +86,7 @@ def by_rows() -> Iterator[None]:
 
 def _parts(weight: torch.Tensor, block_size: Any) -> tuple[torch.Tensor, ...]:
     """A weight in parts of similar sizes, of two rows at least: PyTorch sums up a single row in another order."""
-    if weight.dim() != 2 or block_size[0] != 1:
+    if weight.dim() != 2 or block_size[0] != 1 or not weight.numel():
         return (weight,)
     rows = max(2, _AT_ONCE // weight.shape[1])
     split: tuple[torch.Tensor, ...] = weight.tensor_split(max(1, len(weight) // rows))
