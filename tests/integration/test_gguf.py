@@ -150,8 +150,8 @@ def test_a_mistral_without_a_window_is_read_as_a_llama(build: Build, tmp_path: P
     built = build(manifest(model_type="mistral", sliding_window=None), files=files)
     assert built.code == 2
     assert "transformers reads no weights of a `mistral` model from GGUF files" in built.err
-    assert "write `class: LlamaForCausalLM`" in built.err
+    assert "write `config: {file: ..., set: {model_type: llama}}`" in built.err
     data = json.loads(manifest())
-    data["model"]["huggingface"] = {"class": "LlamaForCausalLM", "config": "config.json"}
+    data["model"]["huggingface"]["config"] = {"file": "config.json", "set": {"model_type": "llama"}}
     built = build(json.dumps(data), files=files)
     assert built.code == 0, built.err

@@ -109,8 +109,8 @@ def _check_kind(name: str, place: DocumentPath, module: Any) -> None:
     except NotImplementedError:  # its message asks for another release of gguf, which would not help
         kind = module.config.get_text_config(decoder=True).model_type
         hint = "take the same weights as safetensors"
-        if kind == "mistral":  # llama.cpp calls it so; only the sliding window is different
-            hint += ", or, for a model without a sliding window, write `class: LlamaForCausalLM`"
+        if kind == "mistral":  # llama.cpp calls it llama, because only the sliding window is different
+            hint += ", or, without a sliding window, write `config: {file: ..., set: {model_type: llama}}`"
         message = f"`{name}`: transformers reads no weights of a `{kind}` model from GGUF files"
         raise InputError.at(place, message, hint) from None
 
