@@ -57,10 +57,10 @@ class _Rounds:
 @contextlib.contextmanager
 def by_rows() -> Iterator[None]:
     """Returns a context manager in which torchao quantizes large weights in parts."""
-    if not releases.fitting():
+    whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, _HQQ, None)
+    if hqq is None or not releases.fitting():
         yield
         return
-    whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, _HQQ)
 
     def from_hp(hp_tensor: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
         parts = _parts(hp_tensor, block_size)
