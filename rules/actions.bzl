@@ -176,7 +176,12 @@ def plan_program(
         export_plan = export.plan if export else None,
         inputs = [
             (attribute, [entry.name + ("/" if entry.file.is_directory else "") for entry in named])
-            for attribute, named in (("data", inputs.data), ("weights", inputs.weights), ("tokenizer", inputs.tokenizer))
+            for attribute, named in (
+                ("data", inputs.data),
+                ("weights", inputs.weights),
+                ("tokenizer", inputs.tokenizer),
+                ("adapters", inputs.adapters),
+            )
         ] if inputs else None,
         manifest_name = manifest_name,
     ))
@@ -199,7 +204,8 @@ def program_inputs(
         tokenizer = [],
         data_as = {},
         weights_as = {},
-        adapters = []):
+        adapters = [],
+        adapters_as = {}):
     """Gives each input file the name that the manifest and the sources use for it.
 
     Args:
@@ -213,6 +219,7 @@ def program_inputs(
       weights_as: dict of Target to string, more files that only lowering reads, with their names.
       adapters: list of File, the weights of adapters. Of the actions that lower, only the one that writes the program
         reads them.
+      adapters_as: dict of Target to string, more weights of adapters, with their names.
 
     Returns:
       struct with these fields. A named file is a struct(name, file).
@@ -222,14 +229,14 @@ def program_inputs(
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
     named = struct(
-        adapters = named_beside(adapters, manifest),
+        adapters = named_beside(adapters, manifest) + named_as(adapters_as, "adapters_as"),
         data = named_beside(data, manifest) + named_as(data_as, "data_as"),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
         tokenizer = named_beside(tokenizer, manifest),
         weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
     )
-    _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, place))
+    _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, adapters_as, place))
     _check(import_paths_error(named.sources.to_list(), place))
     return named
 

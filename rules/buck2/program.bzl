@@ -30,13 +30,14 @@ def _inputs(ctx: AnalysisContext, manifest):
         value = own,
     )
     inputs = struct(
-        adapters = named_beside(ctx, ctx.attrs.adapters, manifest),
+        adapters = named_beside(ctx, ctx.attrs.adapters, manifest) + named_as(ctx, ctx.attrs.adapters_as, "adapters_as"),
         data = named_beside(ctx, ctx.attrs.data, manifest) + named_as(ctx, ctx.attrs.data_as, "data_as"),
         sources = [source for group in sources.traverse(ordering = "postorder") for source in group],
         tokenizer = named_beside(ctx, ctx.attrs.tokenizer, manifest),
         weights = named_beside(ctx, ctx.attrs.weights, manifest) + named_as(ctx, ctx.attrs.weights_as, "weights_as"),
     )
-    check(ctx, inputs_error(own, inputs, bool(ctx.attrs.data_as), bool(ctx.attrs.weights_as), place))
+    renamed = [bool(names) for names in (ctx.attrs.data_as, ctx.attrs.weights_as, ctx.attrs.adapters_as)]
+    check(ctx, inputs_error(own, inputs, renamed[0], renamed[1], renamed[2], place))
     return inputs
 
 def _plan(ctx: AnalysisContext, manifest, inputs, shared):
@@ -83,6 +84,7 @@ def _plan(ctx: AnalysisContext, manifest, inputs, shared):
                     ("data", inputs.data),
                     ("weights", inputs.weights),
                     ("tokenizer", inputs.tokenizer),
+                    ("adapters", inputs.adapters),
                 )
             ],
             manifest_name = name_with_variant(other_name, attributes.variant) if other_name else "",
@@ -236,11 +238,13 @@ executorch_program = rule(
     doc = """Builds an ExecuTorch program from a manifest.
 
 Sub-targets: `:NAME[pte]`, `:NAME[ptd]`, `:NAME[ptd][TAG]`, `:NAME[index]`, `:NAME[report]`, `:NAME[tokenizer]`,
-`:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as` and `weights_as` map names to files.
+`:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as`, `weights_as` and
+`adapters_as` map names to files.
 """,
     attrs = dict(
         {
             "adapters": _FILES,
+            "adapters_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
             "backends": attrs.list(attrs.string(), default = []),
             "data": _FILES,
             "data_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),

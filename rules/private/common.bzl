@@ -149,7 +149,7 @@ def import_paths_error(sources, place):
     error = unique_error([entry for entry in once if entry.name != "__init__.py"], place, advice)
     return ("deps", error) if error else None
 
-def inputs_error(sources, inputs, data_as, weights_as, place):
+def inputs_error(sources, inputs, data_as, weights_as, adapters_as, place):
     """Says which attribute of a program gives two files the same name.
 
     Args:
@@ -157,6 +157,7 @@ def inputs_error(sources, inputs, data_as, weights_as, place):
       inputs: struct with the lists of struct(name, file) `data`, `weights`, `adapters`, `tokenizer`.
       data_as: bool, whether the target has that attribute.
       weights_as: bool, whether the target has that attribute.
+      adapters_as: bool, whether the target has that attribute.
       place: function from a file to a string: where it is, for the message.
 
     Returns:
@@ -166,7 +167,7 @@ def inputs_error(sources, inputs, data_as, weights_as, place):
         ("srcs", sources),
         ("data_as" if data_as else "data", inputs.data),
         ("weights_as" if weights_as else "weights", inputs.data + inputs.weights),
-        ("adapters", inputs.data + inputs.weights + inputs.adapters),
+        ("adapters_as" if adapters_as else "adapters", inputs.data + inputs.weights + inputs.adapters),
         ("tokenizer", inputs.tokenizer),
     ):
         error = unique_error(named, place)

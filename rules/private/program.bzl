@@ -35,6 +35,7 @@ def _executorch_program_impl(ctx):
         weights = ctx.files.weights,
         tokenizer = ctx.files.tokenizer,
         adapters = ctx.files.adapters,
+        adapters_as = ctx.attr.adapters_as,
         data_as = ctx.attr.data_as,
         weights_as = ctx.attr.weights_as,
     )
@@ -107,6 +108,12 @@ PROGRAM_ATTRS = {
         doc = "The files with the weights of the manifest's `model.adapters`, named as those of `data`. Only the action " +
               "that writes the program reads them, so new weights of an adapter lower no method. Their configurations " +
               "belong to `data`.",
+        allow_files = True,
+    ),
+    "adapters_as": attr.label_keyed_string_dict(
+        doc = "More `adapters`, each with the name that the manifest uses: " +
+              "`{\"@math//:weights\": \"math/adapter_model.safetensors\"}`. For a target with several files, the name is " +
+              "that of their folder.",
         allow_files = True,
     ),
     "backends": attr.string_list(

@@ -28,8 +28,8 @@ executorch_program(
 executorch_program(
     name = "adapted",
     srcs = ["model.py"],
-    adapters = ["adapter_model.safetensors"],
-    data = ["adapter_config.json"],
+    adapters_as = {"adapter_model.safetensors": "lora/math/adapter_model.safetensors"},
+    data_as = {"adapter_config.json": "lora/math/adapter_config.json"},
     manifest = "adapted.yaml",
     methods = ["forward", "forward_math"],
     named_data = ["math"],
@@ -60,7 +60,7 @@ name: adapted
 model:
   factory: "model:create"
   weights: net.safetensors
-  adapters: {math: {config: adapter_config.json, weights: adapter_model.safetensors}}
+  adapters: {math: lora/math}
 defaults: {partitioners: [xnnpack]}
 methods:
   forward: {example_inputs: [{shape: [1, 8]}]}
@@ -177,6 +177,26 @@ def test_new_weights_of_an_adapter_lower_no_method(net: Workspace, options: list
     assert net.build("//edits:adapted", *options).mnemonics == [LOWER, REPORT]
     after = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lora/maths", "the target does not list `lora/math/adapter_model.safetensors`"),
+        ("lora/../math", "write a relative path without `..`"),
+    ],
+)
+def test_an_adapter_under_another_name_is_an_error(net: Workspace, options: list[str], name: str, message: str) -> None:
+    net.write("edits/adapted.yaml", ADAPTED)
+    net.write("edits/adapter_config.json", "{}")
+    net.write("edits/adapter_model.safetensors", "")
+    net.edit("edits/BUILD", '"lora/math/adapter_model', f'"{name}/adapter_model')
+    try:
+        said = net.build("//edits:adapted", *options, expect=1)
+    finally:
+        net.edit("edits/BUILD", f'"{name}/adapter_model', '"lora/math/adapter_model')
+    assert message in said.err
+    assert EXPORT not in said.mnemonics
 
 
 def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from etbuild.model import adapter_config
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build, Outcome
@@ -239,6 +240,77 @@ def test_what_an_adapter_cannot_do_is_an_error(
     built = build(json.dumps(data), files=given, model=MODEL)
     assert built.code in (1, 2)
     assert message in built.err, built.err
+
+
+def test_a_regular_expression_that_never_ends_is_an_error(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_config, "_MATCHING", 0.5)
+    endless = f"({'.*' * 30})*x"
+    tensors = weights(["block.query"], 2, 1)
+    for config in ({"target_modules": endless}, {"target_modules": ["query"], "rank_pattern": {endless: 4}}):
+        built = build(manifest({"math": "math"}), files=files("math", config, tensors), model=MODEL)
+        assert built.code == 2
+        assert "cannot find the layers of its regular expressions: it takes more than 0.5 seconds" in built.err
+
+
+SCALED = """
+import torch
+
+class Scaled(torch.nn.Linear):
+    def forward(self, input, scale, shift=0.0):
+        return super().forward(input) * scale + shift
+
+class Both(torch.nn.Linear):
+    def forward(self, input):
+        return super().forward(input), input
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = {"scaled": Scaled, "both": Both}.get(kind, torch.nn.Linear)(8, 8)
+        self.kind = kind
+        if kind == "twice":
+            self.again = self.layer
+
+    def forward(self, x):
+        if self.kind == "scaled":
+            return self.layer(x, 2.0) + self.layer(scale=3.0, input=x, shift=1.0)
+        return self.again(self.layer(x)) if self.kind == "twice" else self.layer(x)[0]
+
+def create(kind):
+    torch.manual_seed(0)
+    return Net(kind)
+"""
+
+
+def scaled(build: Build, kind: str, target: str) -> tuple[Outcome, Tensors]:
+    """Builds a model with a layer of one kind, and an adapter for a layer. Returns the weights of the adapter too."""
+    tensors = {f"base_model.model.layer.lora_{name}.weight": torch.randn(8, 8) for name in "AB"}
+    data = json.loads(manifest({"math": "math"}))
+    data["model"]["kwargs"] = {"kind": kind}
+    given = files("math", {"target_modules": [target], "r": 8, "lora_alpha": 4}, tensors)
+    return build(json.dumps(data), files=given, model=SCALED), tensors
+
+
+def test_an_adapter_takes_the_first_input_of_its_layer(build: Build, tmp_path: Path) -> None:
+    built, tensors = scaled(build, "scaled", "layer")
+    assert built.code == 0, built.err
+    [actual] = outputs(built, tmp_path, "forward_math")
+    namespace: dict[str, Any] = {}
+    exec(SCALED, namespace)
+    first, second = tensors.values()
+    added = 2 * 0.5 * (INPUT @ first.T @ second.T)
+    with torch.no_grad():
+        wanted = namespace["create"]("scaled")(INPUT) + added
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_an_adapter_cannot_change_as_peft_does_are_errors(build: Build) -> None:
+    built, _ = scaled(build, "twice", "layer")
+    assert built.code == 2
+    assert "the adapter changes the layer `layer`, which is also called `again`" in built.err
+    built, _ = scaled(build, "both", "layer")
+    assert built.code == 1
+    assert "the adapter `math` changes the layer `layer`, which returns a tuple" in built.err
 
 
 @pytest.mark.rotates(days=3)

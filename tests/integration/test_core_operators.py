@@ -31,6 +31,27 @@ def create():
 """
 
 
+BRANCHES = """
+import torch
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ends", torch.tensor([-1.0, 0.0, 2.0]))
+
+    def forward(self, x):
+        def counted(x):
+            return torch.bucketize(x, self.ends)
+
+        def other(x):
+            return torch.bucketize(x, self.ends, right=True) + 7
+
+        chosen = torch.cond(x.sum() > 0, counted, other, (x,))
+        return torch.bucketize(x, self.ends), chosen
+
+def create():
+    return Branches()
+"""
 POOL = """
 import torch
 
@@ -68,6 +89,19 @@ def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
     torch.testing.assert_close(later, expected)
     torch.testing.assert_close(small, torch.bucketize(values, ends, out_int32=True))
     torch.testing.assert_close(hot, torch.nn.functional.one_hot(expected, 5).sum(1))
+
+
+def test_an_operator_in_a_branch_has_a_name_of_the_branch(build: Build) -> None:
+    """The operators of the method and of its branches may have one name."""
+    made = build(POOLED.replace("[3, 8, 8]", "[2, 3]").replace("[xnnpack]", "[portable]"), model=BRANCHES)
+    assert made.code == 0, made.err
+    method = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    ends = torch.tensor([-1.0, 0.0, 2.0])
+    for x in (torch.tensor([[-1.0, 0.5, 2.0], [3.0, 0.0, 1.0]]), torch.tensor([[-1.0, -5.0, 2.0], [-3.0, 0.0, 1.0]])):
+        always, chosen = method.execute([x])
+        torch.testing.assert_close(always, torch.bucketize(x, ends))
+        above = torch.bucketize(x, ends) if x.sum() > 0 else torch.bucketize(x, ends, right=True) + 7
+        torch.testing.assert_close(chosen, above)
 
 
 def test_poolings_of_an_image_without_a_batch_are_lowered_for_xnnpack(build: Build) -> None:

@@ -57,12 +57,13 @@ def paired(rows: Any, heads: int) -> Any:
     return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def write(path: Path, module: Any, leave_out: str = "") -> Any:
+def write(path: Path, module: Any, leave_out: str = "", title: str = "Llama 3") -> Any:
     """Writes a model of transformers as llama.cpp does, its matrices in blocks of 8 bits.
 
     Returns the model with the weights that are in the file.
     """
     writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name(title)
     writer.add_block_count(1)
     writer.add_context_length(32)
     writer.add_embedding_length(32)
@@ -92,9 +93,9 @@ def write(path: Path, module: Any, leave_out: str = "") -> Any:
     return module
 
 
-def manifest(**config: Any) -> str:
+def manifest(kind: str = "AutoModelForCausalLM", **config: Any) -> str:
     inputs = [{"shape": [1, 8], "dtype": "int64", "fill": "zeros"}]
-    huggingface = {"class": "AutoModelForCausalLM", "config": {**CONFIG, **config}}
+    huggingface = {"class": kind, "config": {**CONFIG, **config}}
     return json.dumps(
         {
             "schema": "executorch-model/v1",
@@ -137,3 +138,20 @@ def test_a_file_that_does_not_fit_is_an_error(build: Build, tmp_path: Path) -> N
     built = build(manifest(), files={"net.gguf": content[:-100]})
     assert built.code == 2
     assert "cannot read `net.gguf`: it has" in built.err
+
+
+def test_a_mistral_without_a_window_is_read_as_a_llama(build: Build, tmp_path: Path) -> None:
+    """llama.cpp calls it so, and transformers has no names for it."""
+    write(tmp_path / "net.gguf", model(), title="Mistral 7B")
+    files = {
+        "net.gguf": (tmp_path / "net.gguf").read_bytes(),
+        "config.json": json.dumps({**CONFIG, "model_type": "mistral", "sliding_window": None}).encode(),
+    }
+    built = build(manifest(model_type="mistral", sliding_window=None), files=files)
+    assert built.code == 2
+    assert "transformers reads no weights of a `mistral` model from GGUF files" in built.err
+    assert "write `config: {file: ..., set: {model_type: llama}}`" in built.err
+    data = json.loads(manifest())
+    data["model"]["huggingface"]["config"] = {"file": "config.json", "set": {"model_type": "llama"}}
+    built = build(json.dumps(data), files=files)
+    assert built.code == 0, built.err

@@ -13,6 +13,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.manifest import validate
+from etbuild.plan.plan import from_manifest
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
 
@@ -235,6 +236,71 @@ def test_a_name_that_is_no_file_name_is_an_error(tmp_path: Path, capsys: pytest.
     source = folder(tmp_path / "llama", LLAMA)
     said = failure(capsys, "--huggingface", source, "--name", "../x", "-o", tmp_path)
     assert "--name ../x: a name has letters, digits, `_` and `-`" in said
+
+
+def adapter(path: Path, *files: str, kind: str = "LORA") -> Path:
+    path.mkdir(parents=True)
+    (path / "adapter_config.json").write_text(json.dumps({"peft_type": kind, "base_model_name_or_path": "some/llama"}))
+    for name in files or ("adapter_model.safetensors",):
+        (path / name).write_text("not read")
+    return path
+
+
+def test_a_language_model_has_a_method_for_each_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", LLAMA, "model.safetensors")
+    inside = adapter(source / "2-math", "adapter_model.bin")
+    beside = adapter(tmp_path / "out/adapters/code")
+    arguments = ("--huggingface", source, "--adapter", inside, "--adapter", beside)
+    manifest, _ = written(capsys, tmp_path / "out", *arguments)
+    assert manifest["model"]["adapters"] == {
+        "_2_math": {"config": "2-math/adapter_config.json", "weights": "2-math/adapter_model.bin"},
+        "code": {"config": "adapters/code/adapter_config.json", "weights": "adapters/code/adapter_model.safetensors"},
+    }
+    assert "forward_code" in from_manifest(manifest).methods
+    target = (tmp_path / "out/BUILD").read_text()
+    assert '    named_data = [\n        "_2_math",\n        "code",\n    ],\n' in target
+    assert '        "adapters/code/adapter_model.safetensors",\n    ],\n    data = [\n' in target
+
+
+def test_an_encoder_has_a_method_for_its_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "bert", {"architectures": ["BertModel"], "vocab_size": 9}, "model.safetensors")
+    manifest, _ = written(capsys, tmp_path, "--huggingface", source, "--adapter", adapter(tmp_path / "math"))
+    plain, adapted = manifest["methods"]["forward"], manifest["methods"]["forward_math"]
+    assert adapted == {**plain, "entry": "forward", "adapter": "math"}
+
+
+def test_the_weights_of_a_gguf_file_are_read_by_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "dtype": "bfloat16"}, "q8.gguf")
+    manifest, said = written(capsys, tmp_path / "one", "--huggingface", source)
+    assert (manifest["model"]["weights"], manifest["model"]["dtype"]) == ("q8.gguf", "float32")
+    assert 'data = [\n        "config.json",\n        "q8.gguf",\n    ]' in (tmp_path / "one/BUILD").read_text()
+    (source / "q4.gguf").write_text("not read")
+    assert "has several GGUF files: q4.gguf, q8.gguf" in failure(capsys, "--huggingface", source, "-o", tmp_path)
+    manifest, said = written(capsys, tmp_path / "two", "--huggingface", source / "q4.gguf")
+    assert manifest["model"]["weights"] == "q4.gguf"
+    assert f"--root {source} " in said
+
+
+def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, math = folder(tmp_path / "in/llama", LLAMA), adapter(tmp_path / "else/math")
+    into = ("-o", tmp_path / "out")
+    said = failure(capsys, "--huggingface", math, *into)
+    assert "this is a LoRA adapter of `some/llama`, and not a model" in said
+    assert f"`--adapter {math}`" in said
+    said = failure(capsys, "--huggingface", source, "--adapter", math, *into)
+    assert f"{math} is neither below {tmp_path}/out nor below {source}" in said
+    other = adapter(source / "other", kind="IA3")
+    said = failure(capsys, "--huggingface", source, "--adapter", other, *into)
+    assert "adapter_config.json: not the configuration of a LoRA adapter" in said
+    empty = adapter(source / "empty", "readme")
+    assert "there is no adapter_model.safetensors" in failure(
+        capsys, "--huggingface", source, "--adapter", empty, *into
+    )
+    (tmp_path / "single").mkdir()
+    (tmp_path / "single/q8.gguf").write_text("not read")
+    said = failure(capsys, "--huggingface", tmp_path / "single/q8.gguf", *into)
+    assert "a GGUF file needs the configuration of its model" in said
+    assert "`--adapter` goes with `--huggingface`" in failure(capsys, "--factory", "m:c", "--adapter", math, *into)
 
 
 def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:

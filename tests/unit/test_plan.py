@@ -147,17 +147,20 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
 
 
 FILES = (
-    MANIFEST.replace('"model:create"}', '"model:create", weights: w/model.safetensors.index.json}')
+    MANIFEST.replace(
+        '"model:create"}', '"model:create", weights: w/model.safetensors.index.json, adapters: {math: lora/math}}'
+    ).replace("  prefill:\n", "  prefill:\n    adapter: math\n")
     + "tokenizer: tok/tokenizer.json\ncustom_ops: {libraries: [libs/ops.so]}\n"
 )
 LISTED = {
-    "data": ["libs/ops.so"],
+    "data": ["libs/ops.so", "lora/math/adapter_config.json"],
+    "adapters": ["lora/math/adapter_model.safetensors"],
     "weights": ["w/model.safetensors.index.json", "w/model-1.safetensors"],
     "tokenizer": ["tok/tokenizer.json"],
 }
 
 
-@pytest.mark.parametrize("other", [{}, {"weights": ["w/"]}, {"weights": [], "data": ["libs/", "w/"]}])
+@pytest.mark.parametrize("other", [{}, {"weights": ["w/"]}, {"weights": [], "data": ["libs/", "w/", "lora/"]}])
 def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, other: dict[str, list[str]]) -> None:
     check_inputs(planned(tmp_path, FILES), {**LISTED, **other})
 
@@ -167,9 +170,26 @@ def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, othe
     [
         ({"data": []}, "`libs/ops.so`"),
         ({"data": [], "weights": [*LISTED["weights"], "libs/ops.so"]}, "under `weights`, but the export reads it"),
-        ({"data": ["libs/ops.os"]}, "did you mean `libs/ops.os`?"),
+        ({"data": ["libs/ops.os", "lora/"]}, "did you mean `libs/ops.os`?"),
         ({"weights": []}, "list it under `weights` of the target"),
         ({"weights": [*LISTED["weights"], "v/more.safetensors"]}, "the target lists the weights `v/more.safetensors`"),
+        ({"adapters": []}, "list it under `adapters` of the target"),
+        (
+            {"adapters": ["lora/maths/adapter_model.safetensors"]},
+            "did you mean `lora/maths/adapter_model",
+        ),
+        (
+            {"adapters": [*LISTED["adapters"], "lora/code/adapter_model.safetensors"]},
+            "the target lists the weights of an adapter `lora/code/adapter_model.safetensors`",
+        ),
+        (
+            {"adapters": [], "weights": [*LISTED["weights"], *LISTED["adapters"]]},
+            "under `weights`, but the step that writes the program reads it",
+        ),
+        (
+            {"data": ["libs/ops.so"], "adapters": [*LISTED["adapters"], "lora/math/adapter_config.json"]},
+            "under `adapters`, but the export reads it",
+        ),
         ({"tokenizer": [], "data": ["libs/", "tok/tokenizer.json"]}, "under `data`, but the last step copies it"),
     ],
 )

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS
+from etbuild.manifest.validate import GGUF_SUFFIX
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,8 @@ _CONFIG_BYTES, _INDEX_BYTES = 1 << 20, json_file.MAX_BYTES
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
 _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
+_SHOWN = 100  # characters of a name in a file
+_FILES_SHOWN = 3
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
@@ -41,6 +44,9 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # as PEFT writes them
+_GGUF_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 _TRIES = 60  # this many combinations of inputs are tried on a module
 
 _QUANTIZE = """\
@@ -71,6 +77,7 @@ class First:
         checkpoint: What `model.weights` names; None if the weights are random.
         weights: The files that only lowering reads.
         tokenizer: The files of the tokenizer.
+        adapters: The files with the weights of LoRA adapters, by the adapter's name.
     """
 
     name: str
@@ -84,6 +91,7 @@ class First:
     checkpoint: str | None = None
     weights: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
+    adapters: dict[str, str] = field(default_factory=dict)
 
     @property
     def manifest(self) -> str:
@@ -117,6 +125,7 @@ class First:
     def target(self) -> str:
         """The text of the BUILD target, with its `load` line."""
         lists = {"srcs": self.srcs, "data": self.data, "tokenizer": self.tokenizer, "weights": self.weights}
+        lists |= {"adapters": [*self.adapters.values()], "named_data": [*self.adapters]}
         shown = {name: [f"    {name} = {_starlark(files)},"] if files else [] for name, files in lists.items()}
         lines = [
             'load("@rules_executorch//rules:defs.bzl", "executorch_program")',
@@ -124,8 +133,10 @@ class First:
             "executorch_program(",
             f'    name = "{self.name}",',
             *shown["srcs"],
+            *shown["adapters"],
             *shown["data"],
             f'    manifest = "{self.name}.yaml",',
+            *shown["named_data"],
             *shown["tokenizer"],
             *shown["weights"],
             ")",
@@ -141,16 +152,24 @@ def _starlark(files: list[str]) -> str:
     return "[\n" + "".join(f'        "{name}",\n' for name in files) + "    ]"
 
 
-def of_huggingface(folder: Path, beside: Path) -> First:
+def folder_of(place: Path) -> Path:
+    """The folder that `--huggingface` names: itself, or that of a GGUF file."""
+    return place.parent if place.name.endswith(GGUF_SUFFIX) and is_file(place) else place
+
+
+def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> First:
     """What the first manifest says about a folder that `save_pretrained` wrote, or a snapshot of a hub.
 
     Args:
-        folder: The folder.
+        place: The folder, or a GGUF file in it.
         beside: The directory of the manifest. If the folder is not below it, names of files are relative to the folder.
+        adapters: Folders of LoRA adapters of the model.
 
     Raises:
         InputError: The folder has no configuration of a model, or its kind of model is not known here.
     """
+    folder = folder_of(place)
+    _check_is_model(folder)
     config = _read_json(folder / "config.json", _CONFIG_BYTES, "the configuration of a model")
     listed = config.get("architectures")
     kind = listed[0] if isinstance(listed, list) and listed else None
@@ -163,11 +182,15 @@ def of_huggingface(folder: Path, beside: Path) -> First:
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
     files = _Files(folder, beside)
     methods = task.methods(config, files)
-    checkpoint = _checkpoint(folder)
+    checkpoint = [place.name] if place != folder else _checkpoint(folder)
+    quantized = [name for name in checkpoint if name.endswith(GGUF_SUFFIX)]  # the export reads these
     remark = "" if checkpoint else "The folder has no weights: those of the program are random."
+    if files.has(_ADAPTER_CONFIG) and folder not in adapters:
+        remark = f"The folder has a LoRA adapter too, which `--adapter {folder}` adds."
     if "auto_map" in config:
         remark = "The folder has code of its own. It does not run: the class is that of transformers."
     config_file = files.named("config.json")
+    found = _adapters(adapters, files)
     return First(
         name=_program_name(_folder_name(folder)),
         model=[
@@ -175,23 +198,91 @@ def of_huggingface(folder: Path, beside: Path) -> First:
             f"  class: {kind}",
             f"  config: {json.dumps(config_file)}",
             *methods.model,
-            *_dtype(config),
+            *_dtype(config, bool(quantized)),
+            *(["adapters:"] if found else []),
+            *(
+                f"  {name}: {{config: {json.dumps(one)}, weights: {json.dumps(two)}}}"
+                for name, (one, two) in found.items()
+            ),
         ],
-        methods=methods.lines,
+        methods=_with_adapters(methods, found, kind),
         hint=methods.hint,
         remark=remark,
         runner=methods.runner,
-        data=[config_file, *methods.data],
+        data=[config_file, *methods.data, *map(files.named, quantized), *(one for one, _ in found.values())],
         checkpoint=files.named(checkpoint[0]) if checkpoint else None,
-        weights=[files.named(name) for name in checkpoint],
+        weights=[files.named(name) for name in checkpoint if name not in quantized],
         tokenizer=methods.tokenizer,
+        adapters={name: two for name, (_, two) in found.items()},
     )
 
 
-def _dtype(config: dict[str, Any]) -> list[str]:
-    """The line of `model` that converts a checkpoint in 16 bits, in a list."""
+def _check_is_model(folder: Path) -> None:
+    """Checks that a folder is not that of a LoRA adapter, and a GGUF file not without its configuration.
+
+    Raises:
+        InputError: It is.
+    """
+    if is_file(folder / "config.json"):
+        return
+    if is_file(folder / _ADAPTER_CONFIG):
+        of = _read_json(folder / _ADAPTER_CONFIG, _CONFIG_BYTES, "the configuration of an adapter")
+        base = of.get("base_model_name_or_path")
+        which = f"of `{base}`" if isinstance(base, str) and len(base) < _SHOWN else "of a model"
+        message = f"{folder}: this is a LoRA adapter {which}, and not a model"
+        raise InputError.of(message, f"write `--huggingface` with the folder of the model, and `--adapter {folder}`")
+    if any(folder.glob(f"*{GGUF_SUFFIX}")):
+        hint = "put the `config.json` and the tokenizer of the same model beside it"
+        raise InputError.of(f"{folder}: a GGUF file needs the configuration of its model", hint)
+
+
+def _adapters(folders: Sequence[Path], files: _Files) -> dict[str, tuple[str, str]]:
+    """The files with the configuration and the weights of each adapter, by the adapter's name.
+
+    Raises:
+        InputError: A folder is not that of a LoRA adapter, or a manifest cannot name it.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for folder in folders:
+        config = _read_json(folder / _ADAPTER_CONFIG, _CONFIG_BYTES, "the configuration of an adapter")
+        if config.get("peft_type") != "LORA":
+            raise InputError.of(f"{folder / _ADAPTER_CONFIG}: not the configuration of a LoRA adapter")
+        weights = next((name for name in _ADAPTER_WEIGHTS if is_file(folder / name)), None)
+        if weights is None:
+            raise InputError.of(f"{folder}: there is no {_ADAPTER_WEIGHTS[0]}", "PEFT's `save_pretrained` writes it")
+        roots = [root for root in (files.beside, files.folder) if folder.resolve().is_relative_to(root.resolve())]
+        if not roots:
+            hint = "copy it to one of them"
+            raise InputError.of(f"{folder} is neither below {files.beside} nor below {files.folder}", hint)
+        own = replace(files, folder=folder, beside=roots[0])
+        name = _program_name(folder.resolve().name)
+        name = f"_{name}" if name[0].isdigit() else name
+        if name in found:
+            raise InputError.of(f"two adapters would be called `{name}`", "rename the folder of one")
+        found[name] = own.named(_ADAPTER_CONFIG), own.named(weights)
+    return found
+
+
+def _with_adapters(methods: _Methods, adapters: Collection[str], kind: str) -> list[str]:
+    """The lines of `methods`, with a method for each adapter. A language model gets its methods without lines.
+
+    Raises:
+        InputError: The model has several methods, and it is not known which of them an adapter changes.
+    """
+    if not adapters or any("task: text-generation" in line for line in methods.model):
+        return methods.lines
+    if methods.lines[:1] != ["forward:"]:
+        hint = "write `adapter` in the methods that the adapter changes (docs/huggingface.md)"
+        raise InputError.of(f"no first manifest with adapters is known for `{kind}`", hint)
+    own = [[f"forward_{name}:", "  entry: forward", f"  adapter: {name}", *methods.lines[1:]] for name in adapters]
+    return [*methods.lines, *itertools.chain(*own)]
+
+
+def _dtype(config: dict[str, Any], quantized: bool) -> list[str]:
+    """The line of `model` that converts a checkpoint in 16 bits, in a list. Quantized files are read in float32."""
     dtype = config.get("dtype", config.get("torch_dtype"))
-    return [f"dtype: float32   # the checkpoint has {dtype}"] if dtype in ("bfloat16", "float16") else []
+    why = "GGUF files are read in it" if quantized else f"the checkpoint has {dtype}"
+    return [f"dtype: float32   # {why}"] if dtype in ("bfloat16", "float16") else []
 
 
 def _read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
@@ -218,7 +309,13 @@ def _checkpoint(folder: Path) -> list[str]:
             if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
                 raise InputError.of(f"{index}: not an index of weights: `weight_map` does not name files")
             return [index.name, *sorted(set(shards.values()))]
-    return []
+    quantized = sorted(path.name for path in folder.glob(f"*{GGUF_SUFFIX}") if is_file(path))
+    if len(quantized) > 1:
+        parts = [name for name in quantized if _GGUF_PART.search(name)]
+        hint = "merge its parts with llama.cpp's `llama-gguf-split --merge`" if parts else "name one: "
+        hint += "" if parts else f"`--huggingface {folder / quantized[0]}`"
+        raise InputError.of(f"{folder} has several GGUF files: {', '.join(quantized[:_FILES_SHOWN])}", hint)
+    return quantized
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,22 @@ def add(verbs: Any) -> None:
         "--huggingface",
         type=Path,
         metavar="DIR",
-        help="a folder with config.json and weights, such as `save_pretrained` writes; only JSON files of it are read",
+        help="a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
+        "config.json; only JSON files of it are read",
     )
     origin.add_argument(
         "--factory", metavar="MODULE:CALLABLE", help="a callable of a source in the output directory; it is called"
     )
     parser.add_argument(
         "--kwargs", default="{}", metavar="JSON", help="keyword arguments of the factory, such as '{\"layers\": 2}'"
+    )
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it (repeatable)",
     )
     parser.add_argument("--name", metavar="NAME", help="name of the program (default: from the folder or the module)")
     parser.add_argument(
@@ -54,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
 
     directory: Path = options.directory
     if options.huggingface is not None:
-        first = first_manifest.of_huggingface(options.huggingface, directory)
+        first = first_manifest.of_huggingface(options.huggingface, directory, options.adapter)
+    elif options.adapter:
+        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
     else:
         options.restart()
         first = first_manifest.of_factory(options.factory, options.kwargs, directory)
@@ -65,9 +76,10 @@ def run(options: argparse.Namespace) -> int:
     _write_target(directory, first)
     if first.remark:
         print(f"note: {first.remark}", file=sys.stderr)
-    print(f"next: {_command('build', manifest, options.huggingface)}")
+    folder = options.huggingface and first_manifest.folder_of(options.huggingface)
+    print(f"next: {_command('build', manifest, folder)}")
     if first.runner == "executorch-llm/v1" and first.tokenizer:
-        print(f"then: {_command('generate', manifest, options.huggingface, 'Once upon a time')}")
+        print(f"then: {_command('generate', manifest, folder, 'Once upon a time')}")
     return 0
 
 

@@ -46,7 +46,7 @@ def add(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="ATTRIBUTE=NAME",
-        help="a file of the target's `data`, `weights` or `tokenizer`; a directory's name ends with / (repeatable)",
+        help="a file that the target lists under ATTRIBUTE; a directory's name ends with / (repeatable)",
     )
     rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
     rule.add_argument(
@@ -159,7 +159,7 @@ def _inputs_of_target(given: list[str]) -> dict[str, list[str]]:
     for value in given:
         attribute, separator, name = value.partition("=")
         if attribute not in listed or not separator or not name:
-            raise InputError.of(f"--input {value}: expected data=NAME, weights=NAME or tokenizer=NAME")
+            raise InputError.of(f"--input {value}: expected data=NAME, weights=NAME, tokenizer=NAME or adapters=NAME")
         listed[attribute].append(name)
     return listed
 

@@ -80,5 +80,6 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
     with graph.inserting_before(node):
         result = writer(add, *node.args, **node.kwargs)
     node.replace_all_uses_with(result)
-    program.graph_signature.replace_all_uses(node.name, result.name)
+    if graph is program.graph:  # a node of a subgraph may have the name of a result of the method
+        program.graph_signature.replace_all_uses(node.name, result.name)
     graph.erase_node(node)

@@ -10,6 +10,7 @@ The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter compu
 from __future__ import annotations
 
 import hashlib
+import inspect
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -109,7 +110,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
             problems.append(Problem(message, ("model", "adapters", name), "choose another name", at_key=True))
             continue
         config = adapter_config.read(file, path, inputs)
-        wanted = {layer: child for layer, child in layers.items() if layer and config.wants(layer)}
+        wanted = {layer: layers[layer] for layer in config.wanted(layers, file, path)}
         if config.targets == ALL_LINEAR:
             wanted = {layer: child for layer, child in wanted.items() if _in_all_linear(module, child)}
         unlike = [layer for layer, child in wanted.items() if _sizes(child) is None]
@@ -123,7 +124,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
             message = f"no layer of the module is one of the `target_modules` of `{file}`: {', '.join(targets)}"
             problems.append(Problem(message, path, did_you_mean(targets[0], ends) or "is it an adapter of this model?"))
         else:
-            problems += _too_large(wanted, config, file, path)
+            problems += [*_too_large(wanted, config, file, path), *_reached_twice(wanted, module, path)]
             adapters[name] = wanted, config
     if problems:
         raise InputError(problems)
@@ -144,6 +145,22 @@ def _too_large(
                 f"`{file}` gives `{layer}` the rank {rank}, and the layer has {inputs} inputs and {outputs} outputs"
             )
             yield Problem(message, path, "is it an adapter of this model?")
+
+
+def _reached_twice(
+    layers: Mapping[str, torch.nn.Module], module: torch.nn.Module, path: DocumentPath
+) -> Iterator[Problem]:
+    """The layers that have several names. PEFT replaces a layer only where it meets it first, so that the module would
+    compute with the adapter in one place and without it in another."""
+    names: dict[int, list[str]] = {}
+    for name, child in module.named_modules(remove_duplicate=False):
+        names.setdefault(id(child), []).append(name)
+    for layer, child in layers.items():
+        others = [f"`{name}`" for name in names[id(child)] if name != layer]
+        if others:
+            message = f"the adapter changes the layer `{layer}`, which is also called {' and '.join(others)}"
+            hint = "merge such an adapter into the model with PEFT's `merge_and_unload`, or exclude the layer"
+            yield Problem(message, path, hint)
 
 
 def _attach(layer: str, child: torch.nn.Module, name: str, config: AdapterConfig) -> None:
@@ -184,7 +201,10 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
         name: The adapter; None for none.
     """
     layers = {} if name is None else _layers(module, name)
-    hooks = [layer.register_forward_hook(_hook(str(name)), with_kwargs=True) for layer in layers.values()]
+    hooks = [
+        layer.register_forward_hook(_hook(str(name), called, layer), with_kwargs=True)
+        for called, layer in layers.items()
+    ]
     try:
         yield
     finally:
@@ -192,9 +212,21 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
             hook.remove()
 
 
-def _hook(name: str) -> Callable[..., torch.Tensor]:
-    def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: torch.Tensor) -> torch.Tensor:
-        (inputs,) = (*arguments, *keywords.values())
+def _hook(name: str, called: str, layer: torch.nn.Module) -> Callable[..., torch.Tensor]:
+    """What computes with an adapter after each call of a layer.
+
+    Args:
+        name: The name of the adapter.
+        called: The name of the layer.
+        layer: The layer. It may have more inputs than one, such as a scale: PEFT, too, takes the first.
+    """
+    first = next(iter(inspect.signature(layer.forward).parameters))
+
+    def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: Any) -> torch.Tensor:
+        if not isinstance(outputs, torch.Tensor):
+            message = f"the adapter `{name}` changes the layer `{called}`, which returns a {type(outputs).__name__}"
+            raise BuildError.at(("model", "adapters", name), message, "an adapter can only change one tensor")
+        inputs = arguments[0] if arguments else keywords[first]
         found: torch.Tensor = layer.adapters[name](inputs, outputs)
         return found
 

@@ -18,6 +18,7 @@ from etbuild.model.tensor_names import names_in_module
 from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.plan import weights_names, weights_place
+from etbuild.processes.memory import give_back
 
 _PATH: DocumentPath = ("model", "weights")
 _FEW = 3  # an error with at most this many unknown names suggests a known name for each
@@ -173,6 +174,9 @@ class Checkpoint:
     def load_into(self, module: torch.nn.Module) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs."""
         tensors = named_tensors(module)
+        for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
+            tensors[name].data = tensors[name].data.new_empty(0)
+        give_back()
         for name, tensor in self._read():
             tensors[name].data = tensor
 

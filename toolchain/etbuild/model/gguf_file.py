@@ -41,6 +41,7 @@ class GgufFile:
             BuildError: The package `gguf` is missing.
         """
         _check_header(name, file, place)
+        _check_kind(name, place, module)
         # transformers shows progress on standard error
         with wrap_library_errors(InputError, place, f"cannot read `{name}`"), contextlib.redirect_stderr(io.StringIO()):
             from gguf import GGUFReader
@@ -93,6 +94,25 @@ def _check_header(name: str, file: Path, place: DocumentPath) -> None:
             gguf_header.check(opened, file.stat().st_size, blocks)
     except (OSError, ValueError) as error:
         raise InputError.at(place, f"cannot read `{name}`: {error}") from None
+
+
+def _check_kind(name: str, place: DocumentPath, module: Any) -> None:
+    """Checks that transformers knows which names the weights of such a model have in a GGUF file.
+
+    Raises:
+        InputError: It does not.
+    """
+    from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
+
+    try:
+        get_gguf_hf_weights_map(module, TensorProcessor())
+    except NotImplementedError:  # its message asks for another release of gguf, which would not help
+        kind = module.config.get_text_config(decoder=True).model_type
+        hint = "take the same weights as safetensors"
+        if kind == "mistral":  # llama.cpp calls it llama, because only the sliding window is different
+            hint += ", or, without a sliding window, write `config: {file: ..., set: {model_type: llama}}`"
+        message = f"`{name}`: transformers reads no weights of a `{kind}` model from GGUF files"
+        raise InputError.at(place, message, hint) from None
 
 
 def _is_left_out(tensor: str, known: Collection[str]) -> bool:

@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
 from etbuild.model import decoder_cache, encoder_decoder, image_text
+from etbuild.model.empty_parameters import parameters_left_empty
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.plan.parts import HuggingFace
@@ -28,7 +30,9 @@ from etbuild.processes.random_seeds import seed
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: str | None = None) -> torch.nn.Module:
+def create(
+    wanted: HuggingFace, first_seed: int, context: StepContext, dtype: str | None = None, loaded: bool = False
+) -> torch.nn.Module:
     """Makes the module with random weights. Parameters have the names that `save_pretrained` writes.
 
     Args:
@@ -36,6 +40,7 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
         first_seed: The seed for the random weights.
         context: The declared inputs of the step, which may contain the configuration.
         dtype: PyTorch's name of the dtype of the weights; None for that of the configuration.
+        loaded: Whether all parameters are loaded afterwards. Their content is then arbitrary.
 
     Raises:
         InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
@@ -48,7 +53,8 @@ def create(wanted: HuggingFace, first_seed: int, context: StepContext, dtype: st
         config = make_config(transformers, cls, wanted.config, context.inputs)
         if wanted.task == "image-text-to-text":
             image_text.check(config)
-        model = _model(cls, config, wanted.attention, dtype)
+        with parameters_left_empty() if loaded else nullcontext():
+            model = _model(cls, config, wanted.attention, dtype)
         if wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):

@@ -54,8 +54,10 @@ def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[st
         _check_keys(config, wanted, path)
         return config
     values = _read(wanted.file, inputs)  # files may have keys of other versions, which `from_pretrained` ignores
+    changed = dict(wanted.set)
+    values |= {"model_type": changed.pop("model_type")} if "model_type" in changed else {}
     config_class = _config_class(transformers, cls, values, path)
-    _set(values, wanted.set, config_class, (*path, "set"))
+    _set(values, changed, config_class, (*path, "set"))
     return config_class(**values)
 
 

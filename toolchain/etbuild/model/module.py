@@ -20,7 +20,7 @@ FLOATING = ("float64", "float32", "bfloat16", "float16")
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
-def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
+def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
     """Makes the module from its factory or Hugging Face configuration, in `eval()` mode.
 
     If all methods come from exported programs, there is neither, and the module is empty.
@@ -28,6 +28,7 @@ def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
     Args:
         source: The factory or configuration, with its arguments and seed.
         context: The declared inputs of the step, which contain the factory.
+        loaded: Whether the content of all parameters comes from checkpoints, so that it does not matter here.
 
     Raises:
         InputError: The configuration is wrong.
@@ -36,7 +37,7 @@ def create(source: ModuleSource, context: StepContext) -> torch.nn.Module:
     if source.huggingface is not None:
         from etbuild.model import huggingface
 
-        return huggingface.create(source.huggingface, source.seed, context, source.dtype).eval()
+        return huggingface.create(source.huggingface, source.seed, context, source.dtype, loaded).eval()
     if source.factory is None:
         return torch.nn.Module()
     module = _call_factory(source, source.factory, context.finder)

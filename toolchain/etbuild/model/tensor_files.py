@@ -15,6 +15,8 @@ from etbuild.inputs.checkpoints import check_content
 from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
 
 _ENTRIES_SHOWN = 5
+_MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
+_SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
 
 class TensorFile(Protocol):
@@ -39,16 +41,26 @@ class TensorFile(Protocol):
 
 
 class _Safetensors:
-    """A safetensors file. Its tensors are views of the mapped file."""
+    """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.
 
-    def __init__(self, file: Path) -> None:
-        from safetensors import safe_open
+    What was read of a mapped file counts as memory of the process until nothing has a view of it. So the file is mapped
+    again from time to time: then the caller can convert a checkpoint that does not fit into memory twice.
+    """
+
+    def __init__(self, name: str, file: Path, place: DocumentPath) -> None:
         from safetensors.torch import _TYPES
 
-        opened: Any = safe_open(file, framework="pt")
-        self._opened = opened
+        self._name, self._file, self._place = name, file, place
         self._dtypes: dict[str, torch.dtype] = _TYPES
-        self.names: list[str] = opened.keys()
+        self._open()
+        self.names: list[str] = self._opened.keys()
+
+    def _open(self) -> None:
+        from safetensors import safe_open
+
+        with wrap_library_errors(InputError, self._place, f"cannot read `{self._name}`"):
+            self._opened: Any = safe_open(self._file, framework="pt")
+        self._taken = 0  # bytes since the file was mapped
 
     def check(self, names: Iterable[str]) -> None:
         """A safetensors file has nothing else."""
@@ -59,8 +71,11 @@ class _Safetensors:
         return str(self._dtypes.get(code, code)).removeprefix("torch."), described.get_shape()
 
     def take(self, name: str) -> torch.Tensor:
+        if self._taken > _MAPPED:
+            self._open()
         tensor: torch.Tensor = self._opened.get_tensor(name)
-        return tensor
+        self._taken += tensor.nbytes
+        return tensor if tensor.nbytes > _SMALL else tensor.clone()
 
 
 class _Loaded:
@@ -114,8 +129,7 @@ def open_checkpoint(
         assert module is not None
         return GgufFile(name, file, place, module)
     if name.endswith(".safetensors"):
-        with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
-            return _Safetensors(file)
+        return _Safetensors(name, file, place)
     return _Loaded(_state_dict(_load(name, file, place), name, place, key), name, place)
 
 

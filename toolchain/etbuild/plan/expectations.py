@@ -8,10 +8,16 @@ from pathlib import PurePosixPath
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.manifest.validate import INDEX_SUFFIXES
-from etbuild.plan.plan import Plan, weights_names
+from etbuild.plan.plan import Plan, adapter_files, weights_names
 
-INPUT_ATTRIBUTES = ("data", "weights", "tokenizer")
+INPUT_ATTRIBUTES = ("data", "weights", "tokenizer", "adapters")
 """The attributes of the rule that hold files, besides sources."""
+_READS = {
+    "data": "the export reads",
+    "weights": "lowering reads",
+    "adapters": "the step that writes the program reads",
+    "tokenizer": "the last step copies",
+}
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
@@ -61,7 +67,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
         InputError: A file that a step reads is not listed, or not where that step finds it; or the target lists weights
             that nothing reads. Each error says which attribute to change.
     """
-    problems = [*_not_listed(plan, listed), *_not_read(plan, listed["weights"])]
+    problems = [*_not_listed(plan, listed), *_not_read(plan, listed)]
     if problems:
         raise InputError(problems)
 
@@ -87,10 +93,11 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
 
 def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """The files that a step reads, and that the attributes of this step do not list."""
-    lowering = weights_names(plan.lower_plan.weights)
+    lowering, adapters = weights_names(plan.lower_plan.weights), adapter_files(plan.lower_plan.adapters, "weights")
     for names, places in (
         (plan.export_plan.data_names, ("data",)),
         (lowering, ("weights", "data")),
+        (adapters, ("adapters", "data")),
         (plan.tokenizer_names, ("tokenizer",)),
     ):
         for name, path in names.items():
@@ -102,23 +109,26 @@ def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[P
                 hint = f"list it under `{places[0]}` of the target" + (f"; {near}" if near else "")
                 yield Problem(f"the target does not list `{name}`", path, hint)
             else:
-                reads = {"data": "the export reads", "weights": "lowering reads"}.get(places[0], "the last step copies")
-                message = f"the target lists `{name}` under `{where}`, but {reads} it"
+                message = f"the target lists `{name}` under `{where}`, but {_READS[places[0]]} it"
                 yield Problem(message, path, f"list it under `{places[0]}` of the target")
 
 
-def _not_read(plan: Plan, weights: Collection[str]) -> Iterator[Problem]:
-    """The listed weights that the manifest names nowhere: the program would have those that the factory makes."""
-    read = weights_names(plan.model.weights)
+def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
+    """The listed weights that the manifest names nowhere: the program would not have them."""
+    of_model, of_adapters = weights_names(plan.model.weights), adapter_files(plan.lower_plan.adapters, "weights")
     elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` tells where these belong
-    for entry in weights:
-        if any(_holds(entry, name) or _is_shard(entry, name) for name in (*read, *elsewhere)):
-            continue
-        path: DocumentPath = ("model", "weights") if read else ("model",)
-        hint = "name it in `model.weights`, or remove it from the target"
-        near = did_you_mean(entry, read)
-        yield Problem(f"the target lists the weights `{entry}`, and the manifest does not name them", path,
-                      f"{hint}; {near}" if near else hint)  # fmt: skip
+    for key, what, read, others in (
+        ("weights", "weights", of_model, of_adapters),
+        ("adapters", "weights of an adapter", of_adapters, of_model),
+    ):
+        for entry in listed[key]:
+            if any(_holds(entry, name) or _is_shard(entry, name) for name in (*read, *others, *elsewhere)):
+                continue
+            path: DocumentPath = ("model", key) if read else ("model",)
+            hint = f"name it in `model.{key}`, or remove it from the target"
+            near = did_you_mean(entry, read)
+            message = f"the target lists the {what} `{entry}`, and the manifest does not name them"
+            yield Problem(message, path, f"{hint}; {near}" if near else hint)
 
 
 def _holds(entry: str, name: str) -> bool:

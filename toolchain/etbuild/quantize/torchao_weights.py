@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.model.module import named_tensors
 from etbuild.plan.parts import TorchaoEntry
+from etbuild.quantize.by_rows import by_rows
+from etbuild.quantize.originals import Filter, Originals
 
 if TYPE_CHECKING:
     from executorch.export import AOQuantizationConfig
     from torch.export import ExportedProgram
 
-Filter = Callable[[torch.nn.Module, str], bool]
 Change = tuple[AOBaseConfig, Filter | None, DocumentPath]
 _LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
 _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
@@ -43,7 +43,12 @@ class Quantized:
     """
 
     def __init__(
-        self, module: torch.nn.Module, changes: list[Change], path: DocumentPath, finder: SourceFinder
+        self,
+        module: torch.nn.Module,
+        changes: list[Change],
+        path: DocumentPath,
+        finder: SourceFinder,
+        free: bool = False,
     ) -> None:
         """Quantizes the weights once, for all methods that are exported with them. The module stays unquantized.
 
@@ -52,20 +57,20 @@ class Quantized:
             changes: The configurations of torchao, in the order in which they are applied.
             path: The document path of the quantization.
             finder: Finds the declared sources, for the lines that errors name.
+            free: Whether to free the weights that are quantized, because no method needs them.
 
         Raises:
             BuildError: torchao refuses a layer.
         """
         self._module = module
         self._path = path
-        before, weights = _State(module), _by_memory(named_tensors(module))
+        before, self._originals = _State(module), Originals(module, free)
         try:
-            _quantize(module, changes, finder)
+            _quantize(module, changes, self._originals, finder)
             self._state = _State(module)
-            kept = _by_memory(named_tensors(module))
+            self._originals.leave()
         finally:
             before.restore()
-        self._replaced = {memory: name for memory, name in weights.items() if memory not in kept}
 
     @contextmanager
     def __call__(self) -> Iterator[torch.nn.Module]:
@@ -86,29 +91,13 @@ class Quantized:
         Raises:
             BuildError: It reads one, which would silently stay in fp32.
         """
-        read = _by_memory({**program.state_dict, **program.constants})
         hint = "read it from its layer on every call: some code keeps a reference to the old tensor"
         problems = [
             Problem(f"`{name}` is quantized, but the method reads the tensor from before", self._path, hint)
-            for memory, name in self._replaced.items()
-            if any(_overlap(memory, other) for other in read)
+            for name in self._originals.read_by(program)
         ]
         if problems:
             raise BuildError(problems)
-
-
-def _by_memory(tensors: dict[str, Any]) -> dict[range, str]:
-    """The names of tensors by the addresses of their content. Empty tensors are left out."""
-    return {_addresses(x): name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.numel()}
-
-
-def _addresses(tensor: torch.Tensor) -> range:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())
-
-
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop
 
 
 class _State:
@@ -133,7 +122,11 @@ class _State:
 
 
 def quantize_weights(
-    module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath, finder: SourceFinder
+    module: torch.nn.Module,
+    entries: Sequence[TorchaoEntry],
+    path: DocumentPath,
+    finder: SourceFinder,
+    free: bool = False,
 ) -> Quantized:
     """Quantizes the weights of layers as the manifest says.
 
@@ -142,6 +135,7 @@ def quantize_weights(
         entries: The entries of `torchao` in the plan.
         path: The document path of `torchao`.
         finder: Finds declared sources, which may contain configurations.
+        free: Whether to free the weights that are quantized, because no method needs them.
 
     Raises:
         InputError: An entry matches no layer, or a layer that it cannot quantize.
@@ -154,11 +148,15 @@ def quantize_weights(
         for name, layer in layers[index].items():
             _check_layer(layer, name, entry, entry_path)
         changes.append((_config(entry, entry_path, finder), _once(layers[index].values()), (*entry_path, "config")))
-    return Quantized(module, changes, path, finder)
+    return Quantized(module, changes, path, finder, free)
 
 
 def quantize_as_recipe(
-    module: torch.nn.Module, configs: list[AOQuantizationConfig], path: DocumentPath, finder: SourceFinder
+    module: torch.nn.Module,
+    configs: list[AOQuantizationConfig],
+    path: DocumentPath,
+    finder: SourceFinder,
+    free: bool = False,
 ) -> Quantized:
     """Quantizes the weights of layers as a recipe of ExecuTorch says.
 
@@ -167,19 +165,22 @@ def quantize_as_recipe(
         configs: The recipe's configurations of torchao.
         path: The document path of the recipe.
         finder: Finds the declared sources, for the lines that errors name.
+        free: Whether to free the weights that are quantized, because no method needs them.
 
     Raises:
         BuildError: torchao refuses a layer.
     """
     changes = [(config.ao_base_config, config.filter_fn, path) for config in configs]
-    return Quantized(module, changes, path, finder)
+    return Quantized(module, changes, path, finder, free)
 
 
-def _quantize(module: torch.nn.Module, changes: list[Change], finder: SourceFinder) -> None:
+def _quantize(module: torch.nn.Module, changes: list[Change], originals: Originals, finder: SourceFinder) -> None:
     for config, filter_fn, path in changes:
-        chosen = () if filter_fn is None else (filter_fn,)  # without one, torchao quantizes linear layers
-        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder):
+        # Without a filter, torchao quantizes linear layers.
+        chosen = () if filter_fn is None else (originals.watched(filter_fn),)
+        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder), by_rows():
             quantize_(module, config, *chosen)
+        originals.free()
     # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and the
     # program would silently compute wrong results.
     unwrap_tensor_subclass(module)

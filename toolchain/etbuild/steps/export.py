@@ -141,8 +141,9 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
     from etbuild.model.checkpoint import Checkpoint
     from etbuild.model.weights_files import describe_state
 
-    root = module.create(export_plan.model, context)
     read = (*export_plan.read_weights, *weights)
+    loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
+    root = module.create(export_plan.model, context, loaded)
     if read:
         checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None, root)
         if module.loading_code(root) is None:
@@ -223,6 +224,8 @@ class Modules:
         self._export_plan = export_plan
         self._finder = finder
         self._quantized: dict[str, Quantized] = {}
+        of_module = [name for name, method in export_plan.methods.items() if method.program is None]
+        self._alike = len({self._how(name) for name in of_module}) == 1
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
@@ -241,23 +244,35 @@ class Modules:
         with adapters.applied(self._module, adapter), nullcontext() if quantized is None else quantized():
             yield self._module, check
 
-    def _find(self, name: str) -> Quantized | None:
+    def _how(self, name: str) -> str | None:
+        """What methods have in common whose weights are quantized in the same way; None: they are not quantized."""
         method = self._export_plan.methods[name]
         torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
         # A `pt2e` without quantizers lets the recipe decide what is quantized.
         if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):
-            return self._quantized_by_recipe()
-        if not torchao:
+            return "recipe"
+        return digest([entry.to_json() for entry in torchao]) if torchao else None
+
+    def _find(self, name: str) -> Quantized | None:
+        how = self._how(name)
+        if how is None:
             return None
+        if how not in self._quantized:
+            made = self._quantize_by_recipe() if how == "recipe" else self._quantize(name)
+            if made is None:
+                return None
+            self._quantized[how] = made
+        return self._quantized[how]
+
+    def _quantize(self, name: str) -> Quantized:
         from etbuild.quantize.torchao_weights import quantize_weights
 
-        key = digest([entry.to_json() for entry in torchao])
-        if key not in self._quantized:
-            path = ("methods", name, "quantize", "torchao")
-            self._quantized[key] = quantize_weights(self._module, torchao, path, self._finder)
-        return self._quantized[key]
+        quantize = self._export_plan.methods[name].quantize
+        assert quantize is not None
+        path = ("methods", name, "quantize", "torchao")
+        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._alike)
 
-    def _quantized_by_recipe(self) -> Quantized | None:
+    def _quantize_by_recipe(self) -> Quantized | None:
         assert self._export_plan.recipe is not None
         wanted = load_recipe(self._export_plan.recipe, self._finder).quantization_recipe
         configs = wanted and wanted.ao_quantization_configs
@@ -265,6 +280,4 @@ class Modules:
             return None
         from etbuild.quantize.torchao_weights import quantize_as_recipe
 
-        if "recipe" not in self._quantized:
-            self._quantized["recipe"] = quantize_as_recipe(self._module, configs, ("recipe",), self._finder)
-        return self._quantized["recipe"]
+        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._alike)

@@ -1,0 +1,105 @@
+"""The weights of a module from before they are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from etbuild.model.module import named_tensors
+from etbuild.processes.memory import give_back
+
+_WORTH = 64 << 20  # bytes: to look for less costs more time than it saves memory
+
+Filter = Callable[[torch.nn.Module, str], bool]
+
+
+@dataclass(frozen=True)
+class _Original:
+    """A tensor that may be quantized. It does not keep the content in memory.
+
+    Attributes:
+        name: Its name in the module.
+        addresses: Where its content was.
+        storage: Tells whether something still has this content.
+    """
+
+    name: str
+    addresses: range
+    storage: StorageWeakRef
+
+
+class Originals:
+    """Frees original weights while their layers are quantized, and finds methods that still read them."""
+
+    def __init__(self, module: torch.nn.Module, free: bool) -> None:
+        """Remembers the weights.
+
+        Args:
+            module: The module before it is quantized.
+            free: Whether to free the weights that no layer has any more. All tensors keep their names and shapes.
+        """
+        self._module = module
+        self._originals = [
+            _Original(name, addresses, StorageWeakRef(tensor.untyped_storage()))
+            for name, tensor in named_tensors(module).items()
+            if (addresses := _addresses(tensor))
+        ]
+        # Tied weights have one entry.
+        self._parameters = {id(x): (name, x) for name, x in module.named_parameters()} if free else {}
+        self._pending = 0  # bytes of the layers that were chosen since the last look
+        self._freed: list[_Original] = []
+
+    def watched(self, chosen: Filter) -> Filter:
+        """The same filter for torchao, which frees weights on the way: torchao quantizes a layer before it asks for the
+        next one."""
+
+        def watching(layer: torch.nn.Module, name: str) -> bool:
+            wanted = chosen(layer, name)
+            if wanted:
+                if self._pending > _WORTH:
+                    self.free()
+                self._pending += sum(tensor.nbytes for tensor in layer.parameters(recurse=False))
+            return wanted
+
+        return watching
+
+    def free(self) -> None:
+        """Frees the weights that no layer has any more, if this is wanted."""
+        self._pending = 0
+        held = {id(x) for layer in self._module.modules() for x in layer._parameters.values()}
+        for key in self._parameters.keys() - held:
+            name, parameter = self._parameters.pop(key)
+            # The module gets its parameters back, in their shapes. All elements are one number.
+            parameter.data = parameter.data.new_zeros(1).expand(parameter.shape)
+            self._freed.append(_Original(name, _addresses(parameter), StorageWeakRef(parameter.untyped_storage())))
+        give_back()
+
+    def leave(self) -> None:
+        """Forgets the weights that the quantized module still has. Call this while it is quantized."""
+        kept = {_addresses(tensor) for tensor in named_tensors(self._module).values()}
+        self._originals = [each for each in self._originals if each.addresses not in kept] + self._freed
+
+    def read_by(self, program: ExportedProgram) -> list[str]:
+        """The names of the weights that an exported method still reads."""
+        held = {**program.state_dict, **program.constants}.values()
+        read = [_addresses(tensor) for tensor in held if isinstance(tensor, torch.Tensor)]
+        # Freed memory may have been used again.
+        there = [each for each in self._originals if not each.storage.expired()]
+        return [each.name for each in there if any(_overlap(each.addresses, other) for other in read)]
+
+
+def _addresses(tensor: Any) -> range:
+    """The addresses of the content of a tensor; an empty range if it has none."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+        return range(0)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
