@@ -120,7 +120,20 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main.main(["--help"])
     listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
-    verbs = ["init", "gen", "validate", "plan", "build", "watch", "generate", "test", "run", "explain", "inspect", "diff"]
+    verbs = [
+        "init",
+        "gen",
+        "validate",
+        "plan",
+        "build",
+        "watch",
+        "generate",
+        "test",
+        "run",
+        "explain",
+        "inspect",
+        "diff",
+    ]
     verbs += ["lock", "cache", "package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected"]
     verbs += ["selected-ops", "cpp", "ci-summary", "sizes"]
     assert listed == verbs
