@@ -142,6 +142,7 @@ JSON = [
     ["apply", "{delta}", "{build}"],
     ["ci-summary", "{net}"],
     ["sbom", "{net}"],
+    ["selected-ops", str(DIRECTORY / "pte-net")],
     ["diff", "{net}", "{net}"],
     ["explain", "{net}"],
     ["cache", "info"],
@@ -153,6 +154,9 @@ JSON_ELSEWHERE = {
     "inspect": "integration/test_inspect.py",
     "pull": "registry/test_registry.py",
     "push": "registry/test_registry.py",
+    "run": "integration/test_program_tests.py",
+    "sizes": "unit/test_sizes.py",
+    "test": "integration/test_program_tests.py",
     "validate": "unit/test_cli.py",
 }
 

@@ -29,7 +29,8 @@ def on_terminal(columns: int, *arguments: object, **environment: str) -> str:
     """Returns what `etbuild` writes to a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    variables = {**os.environ, "TERM": "xterm-256color", **environment}
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    variables |= {"TERM": "xterm-256color", **environment}
     command = [sys.executable, "-m", "etbuild", *map(str, arguments)]
     with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL, env=variables) as process:
         os.close(theirs)
