@@ -38,7 +38,7 @@ def by_buck2(directory: Path) -> Actions:
         package = str(file.parent.relative_to(directory))
         if (
             not any(file.is_relative_to(each) for each in other)
-            and package not in (".", "rules", "rules/private", "toolchain")
+            and package not in (".", "examples/cpp", "rules", "rules/private", "toolchain")  # C++ is for Bazel only
             and not package.startswith("tests")
         ):
             buck.build_file(file, package)
