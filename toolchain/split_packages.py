@@ -13,9 +13,9 @@ Everything else depends only on the PEX file. Uses only the standard library.
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
 import marshal
-import multiprocessing
 import os
 import struct
 import sys
@@ -40,9 +40,16 @@ def main(pex: str, directory: str) -> None:
     # The largest first, so that no processor waits for it at the end.
     work = [(pex, directory, unit, names) for unit, names in sorted(by_unit.items(), key=lambda item: -len(item[1]))]
     os.makedirs(directory, exist_ok=True)
-    with multiprocessing.Pool() as pool:
-        for _ in pool.imap_unordered(_write, work):
+    # Unlike a pool of `multiprocessing`, this one fails if a process is killed, for example because memory is scarce.
+    with concurrent.futures.ProcessPoolExecutor(_processors()) as pool:
+        for _ in pool.map(_write, work):
             pass
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):  # a container may have less than the machine
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _write(work: tuple[str, str, str, list[str]]) -> None:

@@ -84,8 +84,8 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
         copts = ["-std=c++17"] + kwargs.pop("copts", []),
         srcs = [":{}_sources".format(files)] if embed else [],
         hdrs = [":{}_headers".format(files)],
-        data = data,
-        deps = [runtime],
+        data = data + kwargs.pop("data", []),
+        deps = [runtime] + kwargs.pop("deps", []),
         **kwargs
     )
 

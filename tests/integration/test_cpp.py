@@ -133,15 +133,27 @@ def test_cpp_computes_what_python_computes(name: str, cli_built: Callable[[str],
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("program.forward(std::array<float, 8>{})", None),
-        ("program.forward(std::array<float, 7>{})", "another number of elements than the method's tensor"),
-        ("program.forward(std::array<double, 8>{})", "no matching function|could not convert|cannot convert"),
-        ("program.forward()", "too few arguments|no matching function"),
-        ("program.forwards(std::array<float, 8>{})", "has no member named"),
-        ("std::get<1>(*program.forward(std::array<float, 8>{}))", "static assertion failed|no matching function"),
+        pytest.param("program.forward(std::array<float, 8>{})", None, id="right"),
+        pytest.param(
+            "program.forward(std::array<float, 7>{})",
+            "another number of elements than the method's tensor",
+            id="elements",
+        ),
+        pytest.param(
+            "program.forward(std::array<double, 8>{})",
+            "no matching function|could not convert|cannot convert",
+            id="dtype",
+        ),
+        pytest.param("program.forward()", "too few arguments|no matching function", id="missing"),
+        pytest.param("program.forwards(std::array<float, 8>{})", "has no member named", id="name"),
+        pytest.param(
+            "std::get<1>(*program.forward(std::array<float, 8>{}))",
+            "static assertion failed|no matching function",
+            id="result",
+        ),
     ],
 )
-@pytest.mark.rotates(days=3, always=[0, 1])
+@pytest.mark.rotates(days=3, always=["right", "elements"])
 def test_the_compiler_checks_a_call(call: str, error: str | None, tmp_path: Path) -> None:
     from tests.unit.test_cpp import TENSOR, header
 

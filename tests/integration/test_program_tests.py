@@ -392,3 +392,23 @@ def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_pat
     for name in ("objects", "texts", "short", "large", "archive"):
         with pytest.raises(InputError, match=f"cannot read `{name}.npy`"):
             read_tensors(f"{name}.npy", tmp_path / f"{name}.npy", ())
+
+
+TORCHAO = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack], quantize: {torchao: [{config: 8da4w, group_size: 32}]}}
+methods: {forward: {example_inputs: [{shape: [1, 64], fill: ones}]}}
+checks: {min_sqnr: 15}
+tests: {random: 2}
+"""
+
+
+def test_the_model_without_quantization_has_its_weights(tmp_path: Path) -> None:
+    """Its layers are quantized in place, and the memory of their weights is freed in a build."""
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\ndef create():\n    return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))\n"
+    )
+    (tmp_path / "net.yaml").write_text(TORCHAO)
+    assert main.main(["test", str(tmp_path / "net.yaml"), "--no-cache"]) == 0

@@ -180,10 +180,12 @@ class Model:
         from etbuild.inputs.import_graph import used_sources
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
+        from etbuild.processes.random_seeds import seed
         from etbuild.testing.reference import Reference
 
         inputs = Inputs({}, dict(self._data), [*self._roots])
         used = used_sources(inputs, self._plan.export_plan)
+        seed(self._plan.export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder:
             yield Reference.of_plan(self._plan, StepContext(inputs, finder))
 
@@ -206,7 +208,8 @@ class Built:
     @cached_property
     def program(self) -> Program:
         """The program, ready to run in this process."""
-        return open_program(next(path for path in self.artifacts if path.suffix == ".pte"))
+        path = next(path for path in self.artifacts if path.suffix == ".pte")
+        return Program(path, (), self._kept)
 
     @cached_property
     def report(self) -> dict[str, Any]:
@@ -226,12 +229,13 @@ class Built:
 class Program:
     """A program in ExecuTorch's runtime, in this process. It keeps its state from one call to the next."""
 
-    def __init__(self, path: Path, named_data: Sequence[Path]) -> None:
+    def __init__(self, path: Path, named_data: Sequence[Path], kept: object = None) -> None:
         """Use `open_program` or `Built.program`."""
         from etbuild.runtime import program_files
 
         self._files = program_files.read(path, named_data)
         self._scratch = _Scratch()
+        self._kept = kept  # the directory of its files lives as long as the program, which opens them late
         self._session: Any = None
 
     def __repr__(self) -> str:

@@ -38,13 +38,20 @@ def indexes(place: Path) -> list[tuple[str, Path]]:
         raise InputError.of(f"{place}: no such directory")
     found = sorted(
         (os.path.relpath(folder, place), Path(folder, name))
-        for folder, _, names in os.walk(place)
+        for folder, folders, names in os.walk(place)
+        if _leave_out_copies(folders)
         for name in names
         if name.endswith(".index.json")
     )
     if not found:
         raise InputError.of(f"{place}: no *.index.json is below it", "build the programs first")
     return found
+
+
+def _leave_out_copies(folders: list[str]) -> bool:
+    """Removes the runfiles of executables, which hold programs a second time. `os.walk` does not enter them then."""
+    folders[:] = [name for name in folders if not name.endswith(".runfiles")]
+    return True
 
 
 def by_folder(programs: Iterable[tuple[str, Path]], depth: int) -> dict[str, Folder]:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         if options.check:
             print(_diff(each), end="")
         else:
-            replace(each.path, each.after)
+            replace(each.path.resolve(), each.after)
             print(f"{'wrote' if each.before is None else 'updated'} {printable(str(_short(each.path)))}")
     if not changed:
         print("the targets agree with their manifests")

@@ -90,6 +90,8 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
+    if options.key_file is None and (options.depfile is not None or options.depfile_target is not None):
+        raise InputError.of("--depfile and --depfile-target go with --key-file")
     loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
     try:
         plan = from_manifest(loaded.data)
@@ -123,7 +125,9 @@ def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
     if not options.key_file.is_file() or options.key_file.read_bytes() != content:
         artifacts.replace(options.key_file, content)
     if options.depfile is not None:
-        text = dependencies.depfile(options.depfile_target or options.key_file, [options.manifest, *files])
+        # Writing the key changes the time of its own directory.
+        others = [file for file in files if file.resolve() != options.key_file.parent.resolve()]
+        text = dependencies.depfile(options.depfile_target or options.key_file, [options.manifest, *others])
         artifacts.replace(options.depfile, text.encode())
     return 0
 

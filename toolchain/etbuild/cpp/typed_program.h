@@ -44,6 +44,17 @@ constexpr ScalarType type_of() {
   return executorch::runtime::CppTypeToScalarType<T>::value;
 }
 
+// Whether the elements of a tensor are in memory in the order of its dimensions.
+template <class Order>
+bool is_row_major(const Order& order) {
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != i) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // An argument of a static shape. It does not copy the elements, which must live until the call returns.
 template <class T, int64_t... kSizes>
 class Input {
@@ -105,7 +116,8 @@ class Output {
  public:
   static Result<Output> from(const EValue& value) {
     if (!value.isTensor() || value.toTensor().scalar_type() != type_of<T>() ||
-        value.toTensor().dim() != static_cast<ssize_t>(kRank)) {
+        value.toTensor().dim() != static_cast<ssize_t>(kRank) ||
+        !is_row_major(value.toTensor().dim_order())) {
       return Error::InvalidType;
     }
     return Output(value.toTensor());
@@ -166,6 +178,19 @@ Result<std::tuple<Outputs...>> call(
   (add(inputs), ...);
   if (error != Error::Ok) {
     return error;
+  }
+  // A method that takes channels_last images would read the elements in another order.
+  auto meta = module.method_meta(method);
+  if (!meta.ok()) {
+    return meta.error();
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].isTensor()) {
+      auto input = meta->input_tensor_meta(i);
+      if (!input.ok() || !is_row_major(input->dim_order())) {
+        return Error::NotSupported;
+      }
+    }
   }
   auto results = module.execute(method, values);
   if (!results.ok()) {

@@ -39,6 +39,8 @@ _KEYWORDS = """
     true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 """
 _RESERVED = frozenset({*_KEYWORDS.split(), "kName", "load", "module", "program_"})
+_NO_NAMESPACES = _RESERVED | {"etbuild", "executorch", "linux", "main", "std", "torch", "unix"}
+"""Some compilers define `linux` and `unix` as numbers."""
 
 
 def class_name(program: str) -> str:
@@ -51,7 +53,7 @@ def class_name(program: str) -> str:
 def file_stem(program: str) -> str:
     """The name of a program as that of a header and of a namespace: `net.ios` as `net_ios`."""
     stem = re.sub(r"[^A-Za-z0-9]+", "_", program).strip("_")
-    return f"program_{stem}".rstrip("_") if not stem or stem[0].isdigit() or stem in _RESERVED else stem
+    return f"program_{stem}".rstrip("_") if not stem or stem[0].isdigit() or stem in _NO_NAMESPACES else stem
 
 
 def header(index: Index, report: Report, namespace: str | None = None) -> str:
@@ -69,6 +71,7 @@ def header(index: Index, report: Report, namespace: str | None = None) -> str:
     files = [each for kind in ("program", "named_data") for each in index["artifacts"] if each["kind"] == kind]
     listed = ", ".join(f"{{{literal(each['file'])}, {each['size']}u}}" for each in files)
     methods = report["methods"]
+    _check_members(name, [*methods, *report["constant_methods"]])
     bodies = [_method(method, methods[method]) for method in sorted(methods)]
     constants = [text for key, value in sorted(report["constant_methods"].items()) for text in _constant(key, value)]
     place = namespace_of(name, namespace)
@@ -116,7 +119,7 @@ def namespace_of(program: str, given: str | None) -> str:
     """
     place = file_stem(program) if given is None else given
     words = place.split("::")
-    if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", word) and word not in _RESERVED for word in words):
+    if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", word) and word not in _NO_NAMESPACES for word in words):
         raise InputError.of(f"--namespace {place}: not a namespace of C++")
     return place
 
@@ -125,6 +128,16 @@ def _member(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError.of(f"C++ cannot name the method `{name}`", "give it a name of ASCII letters, digits and `_`")
     return f"{name}_" if name in _RESERVED else name
+
+
+def _check_members(program: str, names: Sequence[str]) -> None:
+    members: dict[str, str] = {class_name(program): "the class"}
+    for name in names:
+        member = _member(name)
+        if member in members:
+            hint = "give one of them another name in the manifest"
+            raise InputError.of(f"C++ would have one name, `{member}`, for `{name}` and {members[member]}", hint)
+        members[member] = f"`{name}`"
 
 
 def _method(name: str, method: ReportedMethod) -> str:
@@ -187,7 +200,9 @@ def _shown(value: Mapping[str, Any]) -> str:
 def _constant(name: str, value: object) -> Sequence[str]:
     """The member of a constant method that returns a number."""
     kind = {bool: "bool", int: "int64_t", float: "double"}.get(type(value))
-    return [f"  static constexpr {kind} {_member(name)} = {json.dumps(value)};", ""] if kind else []
+    # C++ has no literal for the smallest number: the sign does not belong to it.
+    text = "-9223372036854775807 - 1" if value == -(2**63) else json.dumps(value)
+    return [f"  static constexpr {kind} {_member(name)} = {text};", ""] if kind else []
 
 
 def literal(text: str) -> str:

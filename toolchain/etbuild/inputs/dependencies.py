@@ -18,7 +18,8 @@ from etbuild.plan.plan import Plan
 
 
 def of_plan(plan: Plan, inputs: Inputs, used: UsedSources) -> list[Path]:
-    """The sources, the data, and a file of each package of the toolchain that a new installation writes.
+    """The sources, the data, the directories that they were searched in, and a file of each package of the toolchain
+    that a new installation writes. A new file in a directory can take the place of another one.
 
     Raises:
         InputError: A data file is not declared.
@@ -26,7 +27,9 @@ def of_plan(plan: Plan, inputs: Inputs, used: UsedSources) -> list[Path]:
     data = [inputs.find_data(name, place) for name, place in data_in_key(inputs, plan).items()]
     described = toolchain(used.packages, backends.distributions(plan.used_backends))
     records = [distributions.record(name) for name in described["distributions"]]
+    searched = {*inputs.roots, *(file.parent for file in (*used.sources.values(), *data))}
     return [
+        *sorted(each for each in searched if each.is_dir()),
         *used.sources.values(),
         *sorted(data),
         Path(etbuild.__file__),

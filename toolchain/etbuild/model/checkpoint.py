@@ -175,7 +175,8 @@ class Checkpoint:
         """Replaces the content of a module's parameters and buffers. No code of the module runs."""
         tensors = named_tensors(module)
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
-            tensors[name].data = tensors[name].data.new_empty(0)
+            if type(tensors[name].data) is torch.Tensor:  # `_read` refuses the others
+                tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
         for name, tensor in self._read():
             tensors[name].data = tensor

@@ -41,8 +41,8 @@ except ImportError:
         "pip install 'etbuild[registry]'; in Bazel: the extra `registry`",
     ) from None
 
-ERRORS = (requests.RequestException, HTTPError, OSError)
-"""What the libraries raise if a request fails."""
+ERRORS = (requests.RequestException, HTTPError, OSError, ValueError, OverflowError)
+"""What the libraries raise if a request fails; the last two for a damaged address or date."""
 
 PASSING = (429, 500, 502, 503, 504)
 """The statuses of errors that pass."""

@@ -26,6 +26,10 @@ _SLOWEST = 1000  # bytes in a second
 _BLOCK = 1 << 20
 
 
+class NoAccess(InputError):
+    """The registry wants a login, or does not allow this one to do something."""
+
+
 @dataclass(frozen=True)
 class Whole:
     """The answer to a request for a small document.
@@ -111,10 +115,10 @@ class Exchange:
                 if streamed:
                     raise Broken("the login is no longer valid")  # the next request renews it
                 hint = f"log in with `docker login {self.reference.registry}`, or check the name and the password"
-                raise InputError.of(f"{self}: the registry wants a login", hint)
+                raise NoAccess.of(f"{self}: the registry wants a login", hint)
             if response.status_code == HTTPStatus.FORBIDDEN:
                 message = f"{self}: the registry does not allow this: {answer(response)}"
-                raise InputError.of(message, "does this login have the right to do it?")
+                raise NoAccess.of(message, "does this login have the right to do it?")
             yield response
 
     def whole(self, place: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Whole:
@@ -134,7 +138,7 @@ class Exchange:
                 self.expect(response, HTTPStatus.OK, *also)
                 data = b"".join(self.body(response, limit))
         link = response.links.get("next", {}).get("url")
-        return Whole(response.status_code, response.headers, data, urljoin(response.url, link) if link else None)
+        return Whole(response.status_code, response.headers, data, self._joined(response.url, link) if link else None)
 
     def body(self, response: requests.Response, limit: int) -> Iterator[bytes]:
         """The blocks of a body.
@@ -182,8 +186,11 @@ class Exchange:
         """
         if not location:
             raise BuildError.of(f"{self}: the registry does not say where to send the blob")
+        return self._joined(self.root, location)
+
+    def _joined(self, base: str, location: str) -> str:
         try:
-            return urljoin(self.root, location)
+            return urljoin(base, location)
         except ValueError as error:
             raise BuildError.of(f"{self}: {location[:100]!r} is no address: {error}") from None
 

@@ -15,6 +15,7 @@ from etbuild.analysis.tables import size
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.oci import facts, transfer
+from etbuild.oci.exchange import NoAccess
 from etbuild.oci.facts import Facts
 from etbuild.oci.registry import Repository
 
@@ -74,6 +75,8 @@ def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
 def _version(repository: Repository, tag: str) -> Version | None:
     try:
         content = transfer.read(repository, tag)
+    except NoAccess:
+        raise
     except InputError:  # an image, a signature, or a package of another release
         return None
     root = json_file.parse(content.documents[content.root.sha256])

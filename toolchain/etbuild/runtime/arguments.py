@@ -50,7 +50,7 @@ def _read(text: str, fact: Value) -> Any:
     try:
         value = json.loads(text)
         return torch.tensor(value, dtype=getattr(torch, fact["dtype"])) if "dtype" in fact else value
-    except (ValueError, TypeError, RuntimeError, RecursionError) as error:
+    except (ValueError, TypeError, RuntimeError, RecursionError, OverflowError) as error:
         hint = "write JSON such as '[[1, 2]]', FILE.npy, FILE.pt or FILE.safetensors:KEY"
         raise InputError.of(f"{text}: not an input: {error}", hint) from None
 

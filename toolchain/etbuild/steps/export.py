@@ -219,13 +219,22 @@ class Modules:
     """The module with the weights that each method needs. Weights are quantized once for all methods that quantize them
     in the same way, so that these methods still share them."""
 
-    def __init__(self, module: torch.nn.Module, export_plan: ExportPlan, finder: SourceFinder) -> None:
+    def __init__(
+        self, module: torch.nn.Module, export_plan: ExportPlan, finder: SourceFinder, *, free: bool = True
+    ) -> None:
+        """Args:
+        module: The module with its weights.
+        export_plan: How its methods are quantized.
+        finder: The sources.
+        free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
+            used without quantization afterwards.
+        """
         self._module = module
         self._export_plan = export_plan
         self._finder = finder
         self._quantized: dict[str, Quantized] = {}
         of_module = [name for name, method in export_plan.methods.items() if method.program is None]
-        self._alike = len({self._how(name) for name in of_module}) == 1
+        self._free = free and len({self._how(name) for name in of_module}) == 1
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
@@ -270,7 +279,7 @@ class Modules:
         quantize = self._export_plan.methods[name].quantize
         assert quantize is not None
         path = ("methods", name, "quantize", "torchao")
-        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._alike)
+        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._free)
 
     def _quantize_by_recipe(self) -> Quantized | None:
         assert self._export_plan.recipe is not None
@@ -280,4 +289,4 @@ class Modules:
             return None
         from etbuild.quantize.torchao_weights import quantize_as_recipe
 
-        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._alike)
+        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._free)

@@ -181,6 +181,11 @@ class Starlark:
                 symbols.update({each.arg: text(each.value) or "" for each in call.keywords if each.arg})
                 yield call, text(call.args[0]) or "", symbols
 
+    def target_names(self) -> set[str]:
+        """The names that targets of the file have, as far as they are written out."""
+        named = (argument(node, "name") for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return {value for each in named if each is not None and (value := text(each.value)) is not None}
+
     def calls(self) -> list[ast.Call]:
         """All calls with the argument `manifest`, wherever they are, in the order of the file."""
         found = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and argument(node, "manifest")]

@@ -230,7 +230,7 @@ class _Package:
                 or any(map(_is_directory(manifest), base.files[attribute]))
             ):
                 continue
-            if any(_is_label(each) and each not in labels for each in has):
+            if any(self._is_label(each) and each not in labels for each in has):
                 continue  # a target whose files only the build system knows
             missing = [
                 each for each in labels if _plain(each) not in map(_plain, has) and _plain(each) not in elsewhere
@@ -353,6 +353,12 @@ class _Package:
                 return f"//{package}:{path.relative_to(directory).as_posix()}"
         return name
 
+    def _is_label(self, name: str) -> bool:
+        """Whether an item of a list of files may be a target of a rule, or is in another package."""
+        if name.startswith((":", "//", "@")) or not PurePosixPath(name).suffix:
+            return True
+        return PurePosixPath(name).name in self.file.target_names()
+
     # --- a new target
 
     def _add(self, manifest: Path, name: str) -> None:
@@ -374,6 +380,11 @@ class _Package:
         local = next((local for local, known in self._rules().items() if known == rule), None)
         written_lines = [f"name = {written(base.name)}", *(f"{key} = {written(attributes[key])}" for key in ordered)]
         body = "".join(f"{INDENT}{line},\n".replace("\n", f"\n{INDENT}").removesuffix(INDENT) for line in written_lines)
+        if base.name in self.file.target_names():
+            self.notes.append(
+                f"{self.path}: `{base.name}` of {manifest.name} has no target: another target has the name"
+            )
+            return
         self._append(f"{local or rule}(\n{body})\n")
         if local is None:
             self._load(rule)
@@ -403,7 +414,7 @@ class _Package:
     def _load(self, rule: str) -> None:
         """Loads a rule."""
         for call, label, symbols in self.file.loads():
-            if label == self.system.label or any(each.startswith("executorch_") for each in symbols.values()):
+            if label == self.system.label or _PROGRAMS & set(symbols.values()):
                 there = call.args
                 after = 1 + sum((text(each) or "") < rule for each in there[1:])
                 self.file.insert(there, after, call, written(rule))
@@ -454,9 +465,7 @@ def manifests_in(directory: Path) -> list[Path]:
     return found
 
 
-def _is_label(name: str) -> bool:
-    """Whether an item of a list of files is a target of a rule, or in another package."""
-    return name.startswith((":", "//", "@")) or not PurePosixPath(name).suffix
+_PROGRAMS = {"executorch_program", "executorch_programs"}
 
 
 def _resolved(manifest: Path) -> Path:

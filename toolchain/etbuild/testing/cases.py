@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,11 @@ class Tester:
             if reference.keeps_state(name):
                 yield Case(f"{name}/example-twice", [Call(name, examples), Call(name, examples)])
             method = self._plan.export_plan.methods[name]
+            of_method = self._tests.methods[name]
+            if of_method.random and random_inputs.all_alike(of_method, method, examples):
+                place = f"tests.methods.{name}.ranges"
+                said = f"note: all random integers for `{name}` are that of its example: write `{place}`"
+                print(said, file=sys.stderr)
             for label, inputs in random_inputs.cases(
                 name, method, self._tests.methods[name], self._tests.seed, examples
             ):

@@ -70,7 +70,16 @@ def differences(
         wrong = _difference(one, other, tolerance, quantized)
         if wrong is not None:
             found.append(f"{name} {index}: {wrong}" if len(expected) > 1 else f"the {name}: {wrong}")
+    if expected and all(map(_nothing, expected)):
+        found.append(f"each expected {name} has only NaN, so there is nothing to compare")
     return found
+
+
+def _nothing(expected: Any) -> bool:
+    """Whether an output says nothing about the program."""
+    if not isinstance(expected, torch.Tensor) or not expected.is_floating_point() or not expected.numel():
+        return False
+    return bool(expected.isnan().all())
 
 
 def measure(actual: Sequence[Any], expected: Sequence[Any]) -> Measured:
@@ -91,7 +100,7 @@ def sqnr(actual: torch.Tensor, expected: torch.Tensor) -> float:
     got, want = actual.to(torch.float64), expected.to(torch.float64)
     same = _same(got, want)
     noise = float(torch.where(same, 0.0, got - want).square().sum().nan_to_num(nan=math.inf))
-    signal = float(torch.where(want.isfinite(), want, 0.0).square().sum())
+    signal = float(_signal(torch.where(want.isfinite(), want.abs(), 0.0), same).square().sum())
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if 0 < signal < math.inf and noise < math.inf else -math.inf
@@ -99,6 +108,21 @@ def sqnr(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _same(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (actual == expected) | (actual.isnan() & expected.isnan())
+
+
+_SENTINEL = 100
+"""A right number that is so much larger than all others stands for something: a mask is `finfo.min`, or -1e9."""
+
+
+def _signal(magnitudes: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
+    """The magnitudes without sentinels, which would hide the errors of all other elements."""
+    sizes = magnitudes.unique()  # sorted
+    while sizes.numel() > 1 and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
+        largest = magnitudes == sizes[-1]
+        if not bool(same[largest].all()):
+            break
+        magnitudes, sizes = torch.where(largest, 0.0, magnitudes), sizes[:-1]
+    return magnitudes
 
 
 def _difference(actual: Any, expected: Any, tolerance: Tolerance | None, quantized: bool) -> str | None:
@@ -122,9 +146,11 @@ def _kind(value: Any) -> str:
 
 def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> str | None:
     """The worst elements; None if all are near enough."""
+    if not expected.is_floating_point():  # a float64 cannot hold each integer, nor a complex number
+        return _others(actual, expected)
     got, want = actual.to(torch.float64), expected.to(torch.float64)
     finite = torch.where(want.isfinite(), want.abs(), 0.0)
-    largest = float(finite.max()) if finite.numel() else 0.0
+    largest = float(_signal(finite, _same(actual, expected)).max()) if finite.numel() else 0.0
     allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest
     error = (got - want).abs()
     right = _same(actual, expected) | ((error <= allowed) & want.isfinite())
@@ -138,6 +164,19 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
         at = [int(index) for index in torch.unravel_index(torch.tensor(place), right.shape)]
         one, other, limit = actual.flatten()[place], expected.flatten()[place], allowed.flatten()[place]
         lines.append(f"  {at}: {_number(one)} instead of {_number(other)} (allowed: {float(limit):.3g})")
+    return "\n".join(lines)
+
+
+def _others(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """The first elements that differ, of a dtype without a tolerance; None if all are equal."""
+    wrong = (actual != expected).flatten()
+    count = int(wrong.sum())
+    if not count:
+        return None
+    lines = [f"{count} of {wrong.numel()} elements are wrong; the first:"]
+    for place in wrong.nonzero().flatten()[:_WORST].tolist():
+        at = [int(index) for index in torch.unravel_index(torch.tensor(place), expected.shape)]
+        lines.append(f"  {at}: {_number(actual.flatten()[place])} instead of {_number(expected.flatten()[place])}")
     return "\n".join(lines)
 
 

@@ -57,6 +57,8 @@ class Search:
         if self._differs(self._in_eager(program), expected):
             return self._of_export(name, expected)
         whole = self._try(self._module(program))
+        if whole is None:
+            return f"`{name}` could not be lowered again, so the operator is not known"
         if not whole:
             return (
                 f"`{name}`, lowered again from this manifest, is right. So the tested program was built from something "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,6 +44,20 @@ def cases(
         drawn = random.Random(int.from_bytes(hashlib.sha256(text).digest()[:8], "big"))
         sizes = {dim: choose(drawn, limits) for dim, limits in sorted(ranges.items())}
         yield label, _Maker(sizes, tests, drawn).inputs(method, examples)
+
+
+def all_alike(tests: MethodTests, method: ExportMethod, examples: Inputs) -> bool:
+    """Whether an input of integers has one number in all cases: that of the example, if no range is given."""
+    leaves = [value for value, _ in _leaves(method, examples)]
+    return any(
+        isinstance(value, torch.Tensor)
+        and limits is None
+        and not value.is_floating_point()
+        and value.dtype != torch.bool
+        and value.numel() > 0
+        and bool((value == value.flatten()[0]).all())
+        for value, limits in itertools.zip_longest(leaves, tests.ranges[: len(leaves)])
+    )
 
 
 def _between(drawn: random.Random, size: Range) -> int:

@@ -54,7 +54,7 @@ class Reference:
             BuildError: Preparing or quantizing a method failed.
         """
         self._plan, self._root, self.context = plan.export_plan, root, context
-        self._modules = Modules(root, self._plan, context.finder)
+        self._modules = Modules(root, self._plan, context.finder, free=False)
         self._prepared = prepare_methods(self._plan, self._modules, context)
         for one in self._prepared.values():
             if one.quantized is not None:
@@ -145,7 +145,7 @@ class Reference:
 
     @cached_property
     def _float(self) -> tuple[Mapping[str, PreparedMethod], Modules]:
-        modules = Modules(self._root, self._float_plan, self.context.finder)
+        modules = Modules(self._root, self._float_plan, self.context.finder, free=False)
         return prepare_methods(self._float_plan, modules, self.context), modules
 
     @cached_property

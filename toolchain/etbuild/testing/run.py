@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import releases
 from etbuild.errors import EtbuildError, InputError
+from etbuild.files import json_file
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
@@ -82,11 +82,13 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
         with options.stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
             import torch
 
+            from etbuild.processes.random_seeds import seed
             from etbuild.testing.cases import Tester
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # a pool of threads would not exist in the processes of the cases
         try:
+            seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
             with importable(used, kept.data.values()) as finder:
                 tester = Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
                 return _run(tester, files, options)
@@ -132,7 +134,7 @@ def _checks(files: ProgramFiles) -> Iterator[tuple[str, Callable[[], Result]]]:
     report = files.program.with_name(f"{files.program.name.removesuffix('.pte')}.report.json")
     if not report.is_file():
         return
-    for check in json.loads(report.read_bytes()).get("checks", []):
+    for check in json_file.read(report, json_file.Format("a report", "report"))["checks"]:
         name = "/".join(["checks", check["check"], *([check["of"]] if "of" in check else [])])
         yield name, partial(_of_check, name, check["actual"], check["limit"])
 

@@ -1,0 +1,50 @@
+"""How `etbuild test` compares outputs: nothing in them may switch the comparison off."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from etbuild.testing import compare
+
+
+@pytest.mark.parametrize("sentinel", [torch.finfo(torch.float32).min, -1e9, -1e5])
+def test_a_sentinel_does_not_hide_wrong_elements(sentinel: float) -> None:
+    right = torch.linspace(-3, 3, 63)
+    wrong = compare.differences(
+        [torch.cat((right * -7, torch.tensor([sentinel])))],
+        [torch.cat((right, torch.tensor([sentinel])))],
+        None,
+        quantized=True,
+    )
+    assert wrong
+    assert (
+        compare.sqnr(torch.cat((right * 2, torch.tensor([sentinel]))), torch.cat((right, torch.tensor([sentinel])))) < 1
+    )
+
+
+def test_a_large_element_that_differs_is_no_sentinel() -> None:
+    expected = torch.tensor([1.0, 2.0, -1e9])
+    assert compare.differences([torch.tensor([1.0, 2.0, -2e9])], [expected], None, quantized=True)
+    assert math.isinf(compare.sqnr(expected, expected))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (torch.tensor([2**53 + 1]), torch.tensor([2**53])),
+        (torch.tensor([1 + 5j]), torch.tensor([1 + 0j])),
+        (torch.tensor([True]), torch.tensor([False])),
+    ],
+)
+def test_integers_and_complex_numbers_are_exact(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert compare.differences([actual], [expected], None, quantized=False)
+    assert not compare.differences([expected], [expected], None, quantized=False)
+
+
+def test_outputs_of_only_nan_compare_nothing() -> None:
+    nan = torch.full((3,), math.nan)
+    assert compare.differences([nan], [nan], None, quantized=False)
+    assert not compare.differences([nan, torch.ones(1)], [nan, torch.ones(1)], None, quantized=False)
