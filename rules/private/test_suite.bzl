@@ -6,7 +6,17 @@ def executorch_program_test_suite(name, programs, **kwargs):
     """Tests several programs, such as the variants of a manifest. Skips those for backends that cannot run here.
 
     ```starlark
-    load("@rules_executorch//rules:defs.bzl", "executorch_program_test_suite")
+    load("@rules_executorch//rules:defs.bzl", "executorch_program_test_suite", "executorch_programs")
+
+    executorch_programs(
+        name = "net",
+        srcs = ["model.py"],
+        manifest = "net.yaml",
+        variants = {
+            "int8": {"export": None},
+            "ios": {},
+        },
+    )
 
     executorch_program_test_suite(
         name = "net_tests",

@@ -71,6 +71,8 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
         "push",
         "selected_ops",
         "size_report",
+        "test",
+        "test_suite",
         "toolchain",
     }
 
