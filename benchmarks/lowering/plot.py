@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.patches import Rectangle
 
 COLOURS = {"plain": "#8d99ae", "cold": "#2a9d8f", "warm": "#e76f51", "hit": "#264653", "cached": "#264653"}
 NAMES = {
@@ -37,7 +38,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
     used = [build for build in COLOURS if any(build in row for row in rows)]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[build]) for build in used]
+    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[build]) for build in used]
     axes.legend(handles, [NAMES[build] for build in used], loc="lower right", fontsize=8)
     machine = results["machine"]
     axes.set_title(

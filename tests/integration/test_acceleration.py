@@ -113,6 +113,7 @@ PLACES = [
     (torch._export.utils, "_collect_all_valid_cia_ops"),
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
+    (torch.fx.config, "do_not_emit_stack_traces"),
     (typing, "get_type_hints"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
 ]

@@ -173,6 +173,23 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
         distributions.check_unedited.__wrapped__("edited")
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["and works", "and fails"])
+def test_a_build_with_a_package_that_was_edited_in_place(fails: bool, manifest: Path, tmp_path: Path) -> None:
+    """Packages are checked while another process exports. The edit is the error, whichever of them ends first."""
+    packages = tmp_path / "packages"
+    install(packages).write_text("raise RuntimeError('broken')\n" if fails else "x = 10\n")
+    manifest.with_name("model.py").write_text("import edited, torch\ndef create(): return torch.nn.Linear(8, 8)\n")
+    surroundings = {**os.environ, "PYTHONPATH": str(packages)}
+    command: list[str | Path] = [sys.executable, "-m", "etbuild", "build", manifest, "--no-cache"]
+    done = subprocess.run(
+        [*command, "-o", tmp_path / "out"], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "`edited.py` of the installed package `edited` was changed after its installation" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "out").glob("*")) == []
+
+
 @pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("below", ["", "/lib"])
 def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path: Path) -> None:

@@ -270,13 +270,12 @@ class _Steps:
         beside = parallel and not self.request.plan.export_backends and "executorch.exir" not in sys.modules
 
         def run() -> None:
-            export(plan, inputs, used, directory, self.stage)
+            if beside:  # while this process imports what lowering needs
+                export_beside(plan, inputs, used, directory, self.stage, imports_of_executorch(self.effort))
+            else:
+                export(plan, inputs, used, directory, self.stage)
 
-        def run_beside() -> None:
-            """Exports in a child process, while this one imports what lowering needs."""
-            export_beside(run, used, imports_of_executorch(self.effort), self.stage)
-
-        return self._step("export", _export_key(self.request), directory, run_beside if beside else run)
+        return self._step("export", _export_key(self.request), directory, run)
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str], kept: Path | None) -> str:
         """Lowers into a new directory. Returns `run` or `cached`.

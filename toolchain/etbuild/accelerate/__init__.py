@@ -27,6 +27,7 @@ SWITCHES = (
     "decompose_if_needed",
     "evaluate_hints_once",
     "merge_by_sets",
+    "no_stack_traces",
 )
 
 

@@ -146,11 +146,11 @@ def _rows(record: str) -> list[str]:
     Leaves out what differs between two installations of one release: bytecode, commands outside the package, and the
     metadata, into which installers write too. The version is in the key next to the digest.
     """
-    return [
-        row
-        for row in record.splitlines()
-        if "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
-    ]
+    return [row for row in record.splitlines() if _is_importable(row)]
+
+
+def _is_importable(row: str) -> bool:
+    return "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
 
 
 def _is_editable(distribution: Distribution, record: str) -> bool:
@@ -158,10 +158,14 @@ def _is_editable(distribution: Distribution, record: str) -> bool:
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable", False):
         return True
-    names = [row.partition(",")[0] for row in _rows(record)]
-    return all(name.endswith(".pth") for name in names) and any(
-        _names_directory(Path(str(distribution.locate_file(name)))) for name in names
-    )
+    names = []
+    for row in record.splitlines():  # a RECORD may have thousands of rows, and almost all end this loop at once
+        if not _is_importable(row):
+            continue
+        names.append(row.partition(",")[0])
+        if not names[-1].endswith(".pth"):
+            return False
+    return any(_names_directory(Path(str(distribution.locate_file(name)))) for name in names)
 
 
 def _names_directory(path: Path) -> bool:

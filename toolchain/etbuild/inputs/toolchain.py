@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     """
     names = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
     others = [name for name in sorted(packages) if name not in names]
-    owners = importlib.metadata.packages_distributions() if others else {}
+    owners = _owners() if others else {}
     for name in others:
         if name in owners:
             names.update(_requirements(*owners[name]))
@@ -86,6 +86,12 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
                 "declare it as a source, or install it as a distribution",
             )
     return names
+
+
+@functools.cache
+def _owners() -> Mapping[str, list[str]]:
+    """The distributions of each top-level name. This reads the files of all distributions, so it is done once."""
+    return importlib.metadata.packages_distributions()
 
 
 @functools.cache

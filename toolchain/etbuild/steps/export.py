@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +50,10 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
         BuildError: The module cannot be made or exported.
     """
     check_installed(used.packages)
+    _export(export_plan, inputs, used, directory, stage)
+
+
+def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
     with library_messages_off(used.sources), stdout_for_results():
         _import_torch(stage)
         from etbuild.export import archive, constant_methods, custom_ops, runner_contract
@@ -79,23 +84,32 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
 
 
 def export_beside(
-    run: Callable[[], None], used: UsedSources, meanwhile: Sequence[Callable[[], None]], stage: Stage
+    export_plan: ExportPlan,
+    inputs: Inputs,
+    used: UsedSources,
+    directory: Path,
+    stage: Stage,
+    meanwhile: Sequence[Callable[[], None]],
 ) -> None:
-    """Exports in a child process, so that this process can prepare for what follows. It never runs the user's code.
+    """Does what `export` does in a child process, so that this process can prepare for what follows.
+
+    This process never runs the user's code. It checks the installed packages while the child exports.
 
     Args:
-        run: Exports.
+        export_plan: What to export.
+        inputs: The declared inputs.
         used: The sources that the plan uses.
-        meanwhile: What this process does until the export ends.
+        directory: The directory for the export. It exists and is empty.
         stage: Is called for each stage, to show progress.
+        meanwhile: What this process does until the export ends.
 
     Raises:
         InputError, BuildError: The export failed.
     """
-    check_installed(used.packages)
     stdin = None
     with suppress(OSError):
         stdin = high_copy(0)
+    check = functools.partial(check_installed, used.packages)
 
     def task() -> set[str]:
         if stdin is not None:  # for a debugger: a forked process has lost it
@@ -103,13 +117,18 @@ def export_beside(
             with suppress(OSError):  # a process that began without standard input may have a directory in its place
                 sys.stdin = os.fdopen(0, closefd=False)
         with unkeyed() as reasons:
-            run()
+            _export(export_plan, inputs, used, directory, stage)
         return reasons
 
-    with library_messages_off(), stdout_for_results():
-        _import_torch(stage)
     try:
-        add_unkeyed(forked.run({"the build": task}, 1, meanwhile)["the build"])
+        with library_messages_off(), stdout_for_results():
+            _import_torch(stage)
+        add_unkeyed(forked.run({"the build": task}, 1, [check, *meanwhile])["the build"])
+    except Exception:
+        check()  # a package that was edited may be why the export failed
+        raise
+    else:
+        check()  # the export may have ended before this process looked
     finally:
         if stdin is not None:
             os.close(stdin)
