@@ -18,6 +18,8 @@ from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPas
 from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer import xnnpack_quantizer_utils
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge, to_edge_transform_and_lower
 from executorch.exir.backend import backend_api
@@ -32,9 +34,11 @@ from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import create_op_support
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.traceback import NodeSource
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from etbuild import accelerate
-from etbuild.accelerate import match_where_possible, merge_by_sets, replay_once, sort_in_place
+from etbuild.accelerate import annotate_where_possible, match_where_possible, merge_by_sets, replay_once, sort_in_place
 
 from .conftest import Build
 
@@ -501,3 +505,48 @@ def test_the_module_replaces_its_stand_in() -> None:
     looks = "from torch._inductor.fx_passes.post_grad import post_grad_passes"
     code = f"from etbuild.accelerate import importing\nwith importing():\n    {looks}\n{looks}\n"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+class Normal(torch.nn.Module):
+    """`alone` adds a batch norm that no convolution precedes, so that nothing can fold it."""
+
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        self.before = torch.nn.BatchNorm2d(2) if alone else torch.nn.Identity()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.before(x)) + x.mean()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "alone", "exported"),
+    [(prepare_pt2e, False, 0), (prepare_pt2e, True, 12), (prepare_qat_pt2e, False, 12)],
+    ids=["batch norm is folded", "a batch norm is left", "training"],
+)
+def test_patterns_with_a_batch_norm_are_searched_where_there_is_one(
+    prepare: Any, alone: bool, exported: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Normal(alone).train(prepare is prepare_qat_pt2e)
+    program = torch.export.export(module, (torch.randn(1, 2, 8, 8),))
+    patterns = []
+    make = xnnpack_quantizer_utils._get_aten_graph_module_for_pattern
+
+    def counted(*arguments: Any) -> GraphModule:
+        patterns.append(make(*arguments))
+        return patterns[-1]
+
+    def annotated() -> tuple[str, list[str], bytes]:
+        quantizer = XNNPACKQuantizer()
+        quantizer.set_global(get_symmetric_quantization_config(is_qat=prepare is prepare_qat_pt2e))
+        torch.manual_seed(0)
+        prepared = prepare(program.module(), quantizer)
+        found = [repr(node.meta.get(Q_ANNOTATION_KEY)) for node in prepared.graph.nodes]
+        return str(prepared.graph), found, torch.get_rng_state().numpy().tobytes()
+
+    plain = annotated()
+    monkeypatch.setattr(xnnpack_quantizer_utils, "_get_aten_graph_module_for_pattern", counted)
+    with annotate_where_possible.annotate_where_possible():
+        assert annotated() == plain
+    assert len(patterns) == exported
+    assert all(annotate_where_possible.has_batch_norm(pattern) for pattern in patterns)

@@ -21,6 +21,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends
+from etbuild.accelerate import quantizing
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
@@ -204,7 +205,7 @@ def quantize_method(
     """
     with _arithmetic_of_every_processor():
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
-        with wrap_user_error(how.path, "preparing the method", finder):
+        with wrap_user_error(how.path, "preparing the method", finder), quantizing():
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
         _check_prepared(prepared, how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
