@@ -508,11 +508,11 @@ def test_the_module_replaces_its_stand_in() -> None:
 
 
 class Normal(torch.nn.Module):
-    """`alone` adds a batch norm that no convolution precedes, so that nothing can fold it."""
+    """`unfolded` adds a batch norm that no convolution precedes, so that nothing can fold it."""
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, unfolded: bool) -> None:
         super().__init__()
-        self.before = torch.nn.BatchNorm2d(2) if alone else torch.nn.Identity()
+        self.before = torch.nn.BatchNorm2d(2) if unfolded else torch.nn.Identity()
         self.layers = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -520,14 +520,14 @@ class Normal(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("prepare", "alone", "exported"),
+    ("prepare", "unfolded", "exported"),
     [(prepare_pt2e, False, 0), (prepare_pt2e, True, 12), (prepare_qat_pt2e, False, 12)],
     ids=["batch norm is folded", "a batch norm is left", "training"],
 )
 def test_patterns_with_a_batch_norm_are_searched_where_there_is_one(
-    prepare: Any, alone: bool, exported: int, monkeypatch: pytest.MonkeyPatch
+    prepare: Any, unfolded: bool, exported: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = Normal(alone).train(prepare is prepare_qat_pt2e)
+    module = Normal(unfolded).train(prepare is prepare_qat_pt2e)
     program = torch.export.export(module, (torch.randn(1, 2, 8, 8),))
     patterns = []
     make = xnnpack_quantizer_utils._get_aten_graph_module_for_pattern
