@@ -396,6 +396,63 @@ tests:
     assert "the keyword inputs of `forward` are: scale, active" in wrong.err
 
 
+def test_outputs_of_every_form_are_compared(project: Callable[..., Outcome]) -> None:
+    """Dictionaries, named tuples, dataclasses and transformers' outputs, also nested, and outputs that share memory."""
+    model = """\
+        import collections
+        import dataclasses
+        import typing
+        import torch
+        from transformers.utils import ModelOutput
+
+        @dataclasses.dataclass
+        class Detected(ModelOutput):
+            loss: typing.Optional[torch.Tensor] = None
+            scores: typing.Optional[torch.Tensor] = None
+            parts: typing.Any = None
+
+        @dataclasses.dataclass
+        class Data:
+            second: torch.Tensor
+            first: torch.Tensor
+
+        torch.export.register_dataclass(Data, serialized_type_name="model.Data")
+
+        class Named(typing.NamedTuple):
+            scores: torch.Tensor
+            boxes: torch.Tensor
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(4, 4)
+
+            def detect(self, x):
+                boxes = [{"boxes": x * 2, "labels": x > 0}, {"labels": x < 0, "boxes": self.linear(x)}]
+                pair = (Named(x + 1, x + 2), Data(x + 3, x + 4))
+                return Detected(scores=self.linear(x), parts={"z": boxes, "a": pair})
+
+            def segment(self, x):
+                y = self.linear(x)
+                return collections.OrderedDict(out=y, aux=y.t(), again=y, x=x, none=None, rows=x.shape[0], pi=3.25)
+
+        def create():
+            return Net()
+        """
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  detect: {example_inputs: [{shape: [2, 4]}]}
+  segment: {example_inputs: [{shape: [2, 4]}]}
+"""
+    tested = project(manifest, model=model)
+    assert (tested.code, set(tested.states.values())) == (0, {"passed"}), tested
+    assert len(tested.states) == 4
+
+
 def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_path: Path) -> None:
     whole = numpy.asfortranarray(numpy.arange(6, dtype=">f4").reshape(2, 3))
     numpy.save(tmp_path / "whole.npy", whole)
