@@ -509,16 +509,17 @@ def test_an_interrupt_ends_a_wait_at_once(
 ) -> None:
     place = f"/{pushed.partition('/')[2].rpartition(':')[0]}/"
     target = f"{relay.address}{place[:-1]}"
-    relay.faults = [Fault(method, f"{place}{'' if verb == 'push' else 'blobs/'}", **WAITS[wait])]  # type: ignore[arg-type]
+    part = {"push": "", "history": "blobs/"}.get(verb, f"blobs/sha256:{BLOB}")  # those that threads ask for
+    relay.faults = [Fault(method, place + part, **WAITS[wait])]  # type: ignore[arg-type]
     arguments: dict[str, list[object]] = {
         "pull": ["pull", pushed, "-o", tmp_path / "out"],
         "push": ["push", packages / "changed", f"{target}:v1"],
         "verify": ["verify", pushed],
         "history": ["history", target],
     }
-    needed = 3 if wait == "pause" else 1  # the third pause of an upload is a long one
+    needed = 4 if wait == "pause" else 1  # the fourth pause is a long one
     with started(*arguments[verb]) as process:
-        until(lambda: sum(each == method and "/blobs/" in path for each, path in relay.requests) >= needed)
+        until(lambda: sum(each == method and place + part in path for each, path in relay.requests) >= needed)
         time.sleep(0.1)
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
