@@ -154,11 +154,11 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cli_built(shared_directory: Path) -> Callable[[str], Path]:
-    """Builds an example with the command line when it is first needed, and returns the path of its program."""
+    """Builds an example with its page on the command line when it is first needed. Returns the path of its program."""
 
     def get(name: str) -> Path:
         directory = made_once(
-            shared_directory / name, lambda partial: build(MANIFESTS[name], partial, *variant_options(name))
+            shared_directory / name, lambda partial: build(MANIFESTS[name], partial, "--html", *variant_options(name))
         )
         return directory / f"{name}.pte"
 

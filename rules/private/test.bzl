@@ -16,7 +16,7 @@ arguments=(
 if [ -n "${{TESTBRIDGE_TEST_ONLY:-}}" ]; then arguments+=("--filter=$TESTBRIDGE_TEST_ONLY"); fi
 if [ -n "${{XML_OUTPUT_FILE:-}}" ]; then arguments+=("--junit=$XML_OUTPUT_FILE"); fi
 if [ -n "${{TEST_TOTAL_SHARDS:-}}" ] && [ "$TEST_TOTAL_SHARDS" != 0 ]; then
-  arguments+=("--shard=$((TEST_SHARD_INDEX + 1))/$TEST_TOTAL_SHARDS")
+  arguments+=("--shard=$((TEST_SHARD_INDEX + 1))/$TEST_TOTAL_SHARDS" --allow-empty-shard)
   if [ -n "${{TEST_SHARD_STATUS_FILE:-}}" ]; then touch "$TEST_SHARD_STATUS_FILE"; fi
 fi
 exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,24 +80,31 @@ def disk_cache(shared_directory: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def bazel7(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Runs Bazel 7 or later: `bazel7(workspace, verb, target, *options)` returns its bazel-bin. What it made stays for
-    the next command in the same workspace."""
+def modern_bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Bazel 7 or later: `modern_bazel(workspace, binds, *arguments)`. `binds` are the directories that it reads
+    besides the workspace: a command that runs Bazel in a root of its own must make them visible."""
     command = os.environ.get("BAZEL7")
     if not command:
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
-    output_root = tmp_path_factory.mktemp("bazel7")
+    output_root = str(tmp_path_factory.mktemp("bazel7"))
+
+    def run(workspace: Path, binds: Iterable[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
+        bound = " ".join(map(str, (*binds, workspace)))
+        environment = {**os.environ, "BAZEL7_BIND": bound, "BAZEL7_OUTPUT_ROOT": output_root}
+        full = [command, str(workspace), *SHORT_LIVED, *arguments]
+        return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def bazel7(packages: Path, modern_bazel: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Path]:
+    """Builds with Bazel 7 or later: `bazel7(workspace, verb, target, *options)` returns its bazel-bin. What it made
+    stays for the next command in the same workspace."""
     overrides: dict[tuple[Path, bool], str] = {}
 
     def run(workspace: Path, verb: str, target: str, *more: str) -> Path:
-        # BAZEL7_BIND: the directories that such a command must make visible if it runs Bazel in its own root.
-        binds = f"{packages} {workspace} {workspace.parents[1]}"
-        environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": str(output_root)}
-
-        def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
-            full = [command, str(workspace), *SHORT_LIVED, *arguments]
-            return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
-
+        bazel = partial(modern_bazel, workspace, [packages, workspace.parents[1]])
         later = LATER[-1] in more  # names repositories in another way
         if (workspace, later) not in overrides:
             name = packages_repository(lambda *words: bazel(*words, *(LATER[-1:] if later else ())))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.workspaces import SHORT_LIVED, Workspace, packages_repository
+from tests.helpers.workspaces import Workspace, packages_repository
 
 WORKSPACE = """\
 workspace(name = "user")
@@ -97,19 +97,8 @@ def bazel4(user: User, output_root: Path) -> Iterator[Run]:
 
 
 @pytest.fixture(scope="module")
-def bazel7(user: User, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    command = os.environ.get("BAZEL7")
-    if not command:
-        pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
-    root = str(tmp_path_factory.mktemp("bazel7"))
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        binds = f"{user.directory} {user.rules}"
-        environment = {**os.environ, "BAZEL7_BIND": binds, "BAZEL7_OUTPUT_ROOT": root}
-        full = [command, str(user.directory), *SHORT_LIVED, *arguments]
-        return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)
-
-    return run
+def in_bazel7(user: User, modern_bazel: Run) -> Run:
+    return partial(modern_bazel, user.directory, [user.rules])
 
 
 def unpacked(bazel: Run) -> Path:
@@ -158,11 +147,11 @@ def test_a_file_without_its_digest_is_refused(user: User, bazel4: Run) -> None:
 
 
 @pytest.mark.rotates(days=3)
-def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, bazel7: Run) -> None:
+def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_bazel7: Run) -> None:
     user.write()
-    holds_the_packages(user, unpacked(bazel7))
+    holds_the_packages(user, unpacked(in_bazel7))
     user.write(extras='extras = ["sbom"]')
-    assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in bazel7("build", FILE).stderr
+    assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in in_bazel7("build", FILE).stderr
     user.write(extras='extras = ["sbomb"]')
-    assert "There is no extra `sbomb`." in (said := bazel7("build", FILE).stderr)
+    assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)
     assert "The module `library` asks for it." in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from etbuild.cli import main
 from etbuild.page import content, render
 from etbuild.results import MethodGraph
+from tests.conftest import on_some_days
 from tests.helpers import browser
 from tests.helpers.browser import Browser
 
@@ -49,6 +50,7 @@ methods:
 defaults: {partitioners: [xnnpack]}
 constant_methods: {limit: 7}
 """
+DOCS = Path(__file__).parents[2] / "docs"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{7*7}} \x1b[31m\u202e '\"&"
 
 
@@ -129,6 +131,34 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
             assert not page.locator("#search").is_visible()
             assert page.locator("#canvas canvas").first.is_visible()
             assert opened.told == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        pytest.param(name, sections, marks=on_some_days(name))
+        for name, sections in {
+            "tiny_lm": ["graph", "bytes", "memory"],
+            "vision": ["graph", "bytes", "memory"],
+            "spotter_int8": ["graph", "bytes", "memory", "quantization"],
+            "llama": ["graph", "bytes", "memory"],
+        }.items()
+    ],
+)
+def test_the_pages_of_examples_have_no_serious_fault(
+    cli_built: Callable[[str], Path], chromium: Browser, name: str, sections: list[str]
+) -> None:
+    """Their pictures are in the documentation."""
+    path = cli_built(name).with_name(f"{name}.report.html")
+    assert path.stat().st_size < 1_500_000
+    for scheme in ("light", "dark"):
+        with chromium.opened(path, scheme) as opened:
+            for section in sections:
+                assert opened.page.locator(f"#{section}").is_visible()
+            assert (opened.told, opened.serious()) == ([], [])
+            assert opened.seconds < 1
+        picture = DOCS / f"images/page-{name}-{scheme}.png"
+        assert 0 < picture.stat().st_size < 150_000
 
 
 def test_the_graph_is_searched_and_moved_with_the_keyboard(built: Outcome, chromium: Browser) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.registry.servers import Registry
+from tests.registry.servers import PASSWORD, USER, Registry, docker_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -80,6 +80,9 @@ VARIABLES = {
         "GITHUB_SERVER_URL": "https://github.com",
         "GITHUB_REPOSITORY": "Example/Models",
         "PULL_REQUEST": "7",
+        "GITHUB_ACTOR": USER,
+        "REGISTRY_TOKEN": PASSWORD,
+        "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1",  # as in a container whose user does not own the checkout
     },
     "gitlab": {
         "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
@@ -113,15 +116,6 @@ COMMENTED = {
     "gitlab": "/projects/3/merge_requests/7/notes secret",
     "buildkite": "annotate --style info --context models",
 }
-
-
-# The tests of the models. They need no PyTorch here.
-TEST = """from pathlib import Path
-
-def test_programs():
-    for manifest in Path("out").glob("*.index.json"):
-        assert Path("out", manifest.name.replace(".index.json", ".pte")).stat().st_size
-"""
 
 
 class _Notes(BaseHTTPRequestHandler):
@@ -158,29 +152,40 @@ class Pipeline:
             "REGISTRY": registry.address,
             "GITHUB_ENV": str(directory / "environment"),
             "GITHUB_STEP_SUMMARY": str(directory / "step-summary"),
+            "GIT_CONFIG_GLOBAL": str(directory / "gitconfig"),
+            "RUNNER_TEMP": str(directory / "runner"),
             "ARTIFACTS": str(directory / "artifacts"),
             "CI_API_V4_URL": gitlab,
             "COMMENTS": str(self.comments),
             "no_proxy": "127.0.0.1",
         }
-        if system == "github":  # a step names the repository
+        self.docker = str(docker_config(directory / "docker", registry.address))
+        if system == "github":  # steps name the repository and log in
             self.repository = f"{registry.address}/example/models/models"
         else:
-            self.repository = self.environment["REPOSITORY"] = f"{registry.address}/{system}/models"
-        (self.directory / "models/test_programs.py").write_text(TEST)
+            self.repository = f"{registry.address}/{system}/models"
         shutil.copy(EXAMPLES / "mlp/model.py", self.directory / "models/model.py")
         manifest = (EXAMPLES / "mlp/model.yaml").read_text()
         (self.directory / "models/mlp.yaml").write_text(manifest)
         (self.directory / "models/other.yaml").write_text(manifest.replace("name: mlp", "name: other"))
+        self.day = 0
+        self.tested: dict[str, set[str]] = {}
+        """The programs that each job has tested, as its JUnit XML says."""
         self.git("init", "--initial-branch=main")
         self.commit("first")
 
-    def git(self, *arguments: str) -> None:
+    def git(self, *arguments: str) -> str:
         name = ["-c", "user.name=tests", "-c", "user.email=tests@example.com"]
-        subprocess.run(["git", *name, *arguments], cwd=self.directory, check=True, capture_output=True)
+        self.day += arguments[0] == "commit"
+        dated = {**os.environ, "GIT_COMMITTER_DATE": f"2026-11-{self.day:02}T12:00:00Z"}
+        command = ["git", *name, *arguments]
+        return subprocess.run(
+            command, cwd=self.directory, env=dated, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     def commit(self, message: str) -> None:
-        (self.directory / ".gitignore").write_text("out\n*.oci\naffected.txt\nsummary.md\nchecks.xml\n__pycache__\n")
+        ignored = "out\n*.oci\naffected.txt\nsummary.md\nchecks.xml\nresults\n__pycache__\n"
+        (self.directory / ".gitignore").write_text(ignored)
         self.git("add", "--all")
         self.git("commit", "--message", message)
 
@@ -196,20 +201,27 @@ class Pipeline:
                 shutil.rmtree(self.place, ignore_errors=True)
                 self.place.mkdir()
             Path(self.environment["GITHUB_ENV"]).write_text("")
+            Path(self.environment["GIT_CONFIG_GLOBAL"]).write_text("")
+            environment = {**self.environment, "GITHUB_WORKSPACE": str(self.place)}
+            if self.system != "github" and job in ("report", "publish"):
+                environment |= {"REPOSITORY": self.repository, "DOCKER_CONFIG": self.docker}
             for step in steps(self.system, job):
                 script = f'set -a; . "$GITHUB_ENV"; set +a\n{step}'
                 command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
                 done = subprocess.run(
-                    command, cwd=self.place, env=self.environment, capture_output=True, text=True, check=False
+                    command, cwd=self.place, env=environment, capture_output=True, text=True, check=False
                 )
                 if done.returncode:
                     return done
+            suites = [ET.parse(path).getroot() for path in self.place.glob("results/*.xml")]
+            self.tested[job] = {suite.get("name", "") for root in suites for suite in root.iter("testsuite")}
         return done
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    started = Registry(tmp_path_factory.mktemp("registry"))
+    """A registry that wants a login for everything."""
+    started = Registry(tmp_path_factory.mktemp("registry"), login=True)
     started.start()
     yield started
     started.kill()
@@ -228,9 +240,8 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path, registry: Registry)
 
 def etbuild(pipeline: Pipeline, *arguments: object) -> str:
     command = ["etbuild", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=pipeline.directory, env=pipeline.environment, capture_output=True, text=True, check=False
-    )
+    environment = {**pipeline.environment, "DOCKER_CONFIG": pipeline.docker}
+    done = subprocess.run(command, cwd=pipeline.directory, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -244,11 +255,13 @@ def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     for path in (pipeline.directory / "models/locks").iterdir():
         if not path.name.endswith(".lock.json"):
             path.unlink()
+    first = pipeline.git("rev-parse", "HEAD")
     pipeline.commit("lockfiles")
     pipeline.git("update-ref", "refs/remotes/origin/main", "HEAD")
 
     done = pipeline.run("review", "report")
     assert done.returncode == 0, done.stderr
+    assert (pipeline.tested["build"], pipeline.tested["review"]) == ({"mlp", "other"}, set())
     assert (pipeline.comments / "body").read_text() == "This change touches no program.\n"
     assert (pipeline.comments / "arguments").read_text().strip() == COMMENTED[pipeline.system]
 
@@ -264,12 +277,19 @@ def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     junit = ET.parse(pipeline.place / "checks.xml").getroot()
     assert [case.get("name") for case in junit.iter("testcase") if case.find("failure") is not None] == ["lockfile"]
 
+    assert pipeline.tested["review"] == {"mlp"}
     done = pipeline.run("build", "publish")
     assert done.returncode == 0, done.stderr
     versions = json.loads(etbuild(pipeline, "history", repository, "--json"))["versions"]
     assert [sorted(version["tags"]) for version in versions] == [[COMMIT, "main"]]
     assert versions[0]["created"]
     assert "files of mlp, other" in etbuild(pipeline, "verify", f"{repository}:main")
+
+    pipeline.git("checkout", first)  # its pipeline was slow, or runs again
+    done = pipeline.run("build", "publish")
+    assert (done.returncode, "main names a later package, and stays there" in done.stderr) == (0, True), done.stderr
+    versions = json.loads(etbuild(pipeline, "history", repository, "--json"))["versions"]
+    assert [version["tags"] for version in versions] == [[COMMIT], ["main"]]
 
 
 @pytest.mark.parametrize("system", VARIABLES)
@@ -278,16 +298,20 @@ def test_what_builds_has_no_login_and_what_has_one_builds_nothing(system: str) -
     for job in ("review", "build"):
         shell = "\n".join(steps(system, job))
         assert "etbuild build" in shell
+        assert "etbuild test" in shell
         assert not any(word in shell for word in ("push ", "TOKEN", "REPOSITORY:", "comment", "annotate"))
     for job in ("report", "publish"):
-        assert not any(word in "\n".join(steps(system, job)) for word in ("etbuild build", "pytest", "python"))
+        assert not any(word in "\n".join(steps(system, job)) for word in ("etbuild build", "etbuild test", "python"))
     if system == "github":
         rights = {job: content["jobs"][job]["permissions"] for job in content["jobs"]}
         assert rights["review"] == rights["build"] == {"contents": "read"}
         assert content["permissions"] == {}
         assert not any(
-            "login" in step.get("uses", "") for job in ("review", "build") for step in content["jobs"][job]["steps"]
+            "docker/config.json" in step.get("run", "")
+            for job in ("review", "build")
+            for step in content["jobs"][job]["steps"]
         )
     if system == "gitlab":
+        assert "REPOSITORY" not in content["variables"]  # that of this project can be written to by each job
         assert all("environment" in content[job] for job in ("report", "publish"))
         assert not any("environment" in content[job] for job in ("review", "build"))

@@ -301,6 +301,16 @@ def test_shards_run_every_test_once_and_a_filter_must_match(project: Callable[..
     assert "no test has the name `forwrad/*`" in none.err
 
 
+def test_more_parts_than_tests_are_an_error_except_for_bazel(project: Callable[..., Outcome]) -> None:
+    for part in ("1/3", "3/3"):
+        refused = project(MANIFEST, "--filter", "forward/*", "--shard", part.replace("3", "9"))
+        assert refused.code == 2
+        assert "some parts would run nothing" in refused.err
+    empty = project(MANIFEST, "--filter", "forward/*", "--shard", "9/9", "--allow-empty-shard")
+    assert (empty.code, empty.states) == (0, {})
+    assert "note: part 9 of 9 has no test" in empty.err
+
+
 def test_random_inputs_that_do_not_fit_fail_with_a_hint(project: Callable[..., Outcome]) -> None:
     model = """\
         import torch
@@ -341,7 +351,15 @@ def test_a_method_of_an_exported_program_and_keyword_inputs(project: Callable[..
             self.count.add_(1)
             return x * self.count
 
+    class Joined(torch.nn.Module):
+        def forward(self, first: torch.Tensor, more: dict[str, torch.Tensor], free: torch.Tensor) -> list[torch.Tensor]:
+            return [torch.cat([first, more["second"]]).sum(0), free * 2]
+
+    rows = torch.export.Dim("rows", min=2, max=6)
+    shapes = ({0: rows}, {"second": {0: rows}}, {0: torch.export.Dim("free", max=9)})
+    inputs = (torch.ones(4, 3), {"second": torch.ones(4, 3)}, torch.ones(5))
     torch.export.save(torch.export.export(Counter(), (torch.ones(2, 3),)), tmp_path / "counter.pt2")
+    torch.export.save(torch.export.export(Joined(), inputs, dynamic_shapes=shapes), tmp_path / "joined.pt2")
     model = """\
         import torch
 
@@ -358,6 +376,7 @@ name: net
 model: {factory: "model:create"}
 methods:
   counter: {program: counter.pt2}
+  joined: {program: joined.pt2}
   forward:
     example_inputs: [{dict: {b: {shape: [2, 3]}, a: {shape: [3]}}}]
     example_kwargs: {active: {shape: [2], dtype: bool}, scale: {shape: [3], fill: 2}}
@@ -371,9 +390,67 @@ tests:
     tested = project(manifest, model=model)
     assert tested.code == 0, tested
     assert {"counter/example", "counter/example-twice", "forward/random-1", "cases/own"} <= tested.states.keys()
+    assert {"joined/smallest", "joined/largest", "joined/random-1"} <= tested.states.keys()  # the ranges of the file
     wrong = project(manifest.replace("{scale: {shape: [3], fill: 6}, active:", "{active:"), model=model)
     assert wrong.code == 2
     assert "the keyword inputs of `forward` are: scale, active" in wrong.err
+
+
+def test_outputs_of_every_form_are_compared(project: Callable[..., Outcome]) -> None:
+    """Dictionaries, named tuples, dataclasses and transformers' outputs, also nested, and outputs that share memory."""
+    model = """\
+        import collections
+        import dataclasses
+        import typing
+        import torch
+        from transformers.utils import ModelOutput
+
+        @dataclasses.dataclass
+        class Detected(ModelOutput):
+            loss: typing.Optional[torch.Tensor] = None
+            scores: typing.Optional[torch.Tensor] = None
+            parts: typing.Any = None
+
+        @dataclasses.dataclass
+        class Data:
+            second: torch.Tensor
+            first: torch.Tensor
+
+        torch.export.register_dataclass(Data, serialized_type_name="model.Data")
+
+        class Named(typing.NamedTuple):
+            scores: torch.Tensor
+            boxes: torch.Tensor
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(4, 4)
+
+            def detect(self, x):
+                boxes = [{"boxes": x * 2, "labels": x > 0}, {"labels": x < 0, "boxes": self.linear(x)}]
+                pair = (Named(x + 1, x + 2), Data(x + 3, x + 4))
+                return Detected(scores=self.linear(x), parts={"z": boxes, "a": pair})
+
+            def segment(self, x):
+                y = self.linear(x)
+                return collections.OrderedDict(out=y, aux=y.t(), again=y, x=x, none=None, rows=x.shape[0], pi=3.25)
+
+        def create():
+            return Net()
+        """
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  detect: {example_inputs: [{shape: [2, 4]}]}
+  segment: {example_inputs: [{shape: [2, 4]}]}
+"""
+    tested = project(manifest, model=model)
+    assert (tested.code, set(tested.states.values())) == (0, {"passed"}), tested
+    assert len(tested.states) == 4
 
 
 def test_arrays_are_read_without_running_code_and_broken_ones_are_errors(tmp_path: Path) -> None:

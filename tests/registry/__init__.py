@@ -6,8 +6,11 @@ What may go wrong, and the tests of it:
 |---|---|
 | the registry dies in the middle of an upload | test_faults: test_a_registry_that_dies_in_an_upload_gets_the_rest |
 | the connection breaks in the middle of an upload | test_faults: test_a_broken_upload_continues_where_it_broke |
+| a token ends in the middle of an upload | test_faults: test_a_token_that_ends_is_renewed_without_a_server |
 | the connection breaks in the middle of a download | test_faults: test_a_broken_download_continues_where_it_broke |
 | a pull fails after some files have arrived | test_faults: test_a_failed_pull_continues_where_it_ended |
+| a pull is killed after some files have arrived | test_faults: test_a_killed_pull_continues_where_it_ended |
+| Ctrl-C during a wait | test_faults: test_an_interrupt_ends_a_wait_at_once |
 | a file of a pull cannot be put in its place | test_faults: test_programs_appear_together_or_not_at_all |
 | a blob is truncated, flipped, longer or empty | test_faults: test_a_damaged_blob_is_refused |
 | a manifest has another digest than was asked for | test_faults: test_a_manifest_with_another_digest_is_refused |

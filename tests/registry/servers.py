@@ -150,38 +150,59 @@ class Fault:
 
 @dataclass
 class Tokens:
-    """A service that gives tokens, as those of large registries do: each is for one repository and some actions.
+    """A service that gives tokens, as those of large registries do: each is for some repositories and actions.
 
     Attributes:
         anonymous: Whether anybody gets a token for reading.
         uses: How many requests a token allows.
+        closed: Repositories for which nobody gets a token.
         given: The scopes of the tokens so far.
+        left: How often each token can still be used.
     """
 
     anonymous: bool = False
     uses: int = 1_000_000
+    closed: set[str] = field(default_factory=set)
     given: list[str] = field(default_factory=list)
     left: dict[str, int] = field(default_factory=dict)
 
     def give(self, query: str, authorization: str | None) -> str | None:
-        """A token for the scope that a request asks for; None if it is refused."""
-        scope = urllib.parse.parse_qs(query)["scope"][0]
+        """A token for the scopes that a request asks for; None if it is refused."""
+        scopes = urllib.parse.parse_qs(query)["scope"]
+        assert not any(" " in scope for scope in scopes), "each scope is a parameter of its own"
         login = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        if authorization != login and not (self.anonymous and authorization is None and scope.endswith(":pull")):
+        reads = all(scope.endswith(":pull") for scope in scopes)
+        if authorization != login and not (self.anonymous and authorization is None and reads):
             return None
-        self.given.append(scope)
-        token = f"{len(self.given)}-{scope}"
+        self.given.append(" ".join(scopes))
+        allowed = [scope for scope in scopes if scope.split(":")[1] not in self.closed]
+        token = f"{len(self.given)}-{'+'.join(allowed)}"
         self.left[token] = self.uses
         return token
 
-    def allows(self, method: str, repository: str, authorization: str | None) -> bool:
+    @staticmethod
+    def needed(method: str, path: str) -> str:
+        """The scopes that a request needs; empty for a request that needs only a login."""
+        address, _, query = path.partition("?")
+        repository = address.removeprefix("/v2/").rpartition("/blobs/")[0] or "/".join(address.split("/")[2:-2])
+        if not repository:
+            return ""
+        actions = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}.get(method, "pull,push")
+        others = urllib.parse.parse_qs(query).get("from", [])
+        return " ".join([f"repository:{repository}:{actions}", *(f"repository:{other}:pull" for other in others)])
+
+    def allows(self, needed: str, authorization: str | None) -> bool:
         """Whether a request has a token that allows it. Uses the token."""
         token = (authorization or "").removeprefix("Bearer ")
         if not self.left.get(token):
             return False
         self.left[token] -= 1
-        _, scope = token.split("-", 1)
-        return scope.startswith(f"repository:{repository}:") and (method in ("GET", "HEAD") or scope.endswith("push"))
+        granted = {
+            scope.rpartition(":")[0]: scope.rpartition(":")[2].split(",")
+            for scope in token.partition("-")[2].split("+")
+        }
+        wanted = [scope.rpartition(":") for scope in needed.split()]
+        return all(set(actions.split(",")) <= set(granted.get(where, ())) for where, _, actions in wanted)
 
 
 class Relay(ThreadingHTTPServer):
@@ -275,11 +296,10 @@ class _Handler(BaseHTTPRequestHandler):
                 token = tokens.give(query, authorization)
                 self._reply(200 if token else 401, {}, json.dumps({"token": token}).encode())
                 return False
-            repository = address.removeprefix("/v2/").rpartition("/blobs/")[0] or "/".join(address.split("/")[2:-2])
-            if tokens.allows(self.command, repository, authorization):
+            needed = tokens.needed(self.command, self.path)
+            if tokens.allows(needed, authorization):
                 return True
-            actions = "pull" if self.command in ("GET", "HEAD") else "pull,push"
-            scope = f',scope="repository:{repository}:{actions}"' if repository else ""
+            scope = f',scope="{needed}"' if needed else ""
             challenge = f'Bearer realm="http://{self.server.address}/token",service="tests"{scope}'
             self._reply(401, {"WWW-Authenticate": challenge}, b"{}")
         return False

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from etbuild.cache.store import Cache
+from etbuild.cli import main
+from etbuild.oci import dates, package
+from etbuild.oci import layout as layouts
 
 from .conftest import BACKBONE, Run
 from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, find
@@ -192,7 +195,7 @@ def test_a_registry_with_logins(
         closed.kill()
 
 
-@pytest.mark.parametrize("uses", [1_000_000, 3], ids=["lasting", "short"])
+@pytest.mark.parametrize("uses", [1_000_000, 2, 3, 4, 5])
 def test_a_registry_with_tokens(
     relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
 ) -> None:
@@ -204,6 +207,92 @@ def test_a_registry_with_tokens(
     run("pull", reference, "-o", tmp_path / "out")
     assert (tmp_path / "out/first.weights.ptd").read_bytes() == BACKBONE
     assert set(relay.tokens.given) == {f"repository:{repository}:pull", f"repository:{repository}:pull,push"}
+
+
+def test_each_kind_of_access_keeps_its_own_token(
+    relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that read, write and mount at the same time do not take each other's tokens away."""
+    run("push", packages / "first", f"{relay.address}/{repository}-one:v1")
+    relay.tokens = Tokens()
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", relay.address)))
+    options = ["--mount-from", f"{repository}-one", "--jobs", 8, "--json"]
+    pushed = json.loads(run("push", packages / "both", f"{relay.address}/{repository}-two:v1", *options))
+    assert pushed["files"]["mounted"] == 7  # all files of `first`; those of `second` are sent
+    reads, writes, other = (f"repository:{repository}-{name}" for name in ("two:pull", "two:pull,push", "one:pull"))
+    assert sorted(relay.tokens.given) == [reads, writes, f"{writes} {other}"]
+    assert "DELETE" not in {method for method, _ in relay.requests}
+
+
+def test_a_repository_that_the_login_cannot_read_is_not_mounted_from(
+    relay: Relay, packages: Path, repository: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay.tokens = Tokens(closed={f"{repository}-one"})
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", relay.address)))
+    options = ["--mount-from", f"{repository}-one", "--json"]
+    pushed = json.loads(run("push", packages / "first", f"{relay.address}/{repository}-two:v1", *options))
+    assert (pushed["files"]["mounted"], pushed["files"]["present"]) == (0, 0)
+    run("verify", f"{relay.address}/{repository}-two:v1")
+
+
+def pack(builds: Path, directory: Path, name: str, date: str | None) -> Path:
+    index = builds / ("changed/first.index.json" if name == "changed" else "first.index.json")
+    layouts.write(package.make([index], {dates.CREATED: date} if date else {}), directory / name)
+    return directory / name
+
+
+@pytest.mark.parametrize(
+    ("there", "new", "moves"),
+    [
+        ("2026-11-03T01:00:00+02:00", "2026-11-02T23:30:00Z", True),  # later, though its text is smaller
+        ("2026-11-02T23:30:00Z", "2026-11-03T01:00:00+02:00", False),
+        ("2026-11-02T23:30:00Z", "2026-11-02T23:30:00Z", True),  # the same commit, built again
+        (None, "2026-11-02T23:30:00Z", True),
+        ("yesterday", "2026-11-02T23:30:00Z", True),
+    ],
+)
+def test_a_forward_tag_moves_only_forward(
+    server: Registry,
+    builds: Path,
+    repository: str,
+    run: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    there: str | None,
+    new: str,
+    moves: bool,
+) -> None:
+    name = f"{server.address}/{repository}"
+    run("push", pack(builds, tmp_path, "first", there), f"{name}:main")
+    tags = ["--tag", "commit", "--forward-tag", "main"]
+    changed = pack(builds, tmp_path, "changed", new)
+    assert main.main(["push", str(changed), name, *tags, "--json"]) == 0
+    captured = capsys.readouterr()
+    pushed = json.loads(captured.out)
+    assert pushed["tags"] == (["commit", "main"] if moves else ["commit"])
+    assert pushed["stay"] == ([] if moves else ["main"])
+    assert ("main names a later package" in captured.err) == (not moves)
+    run("pull", f"{name}:main", "-o", tmp_path / "main")
+    assert (tmp_path / "main/first.pte").read_bytes() == (b"new" if moves else b"one") * 100
+    run("verify", f"{name}:commit")
+
+
+def test_a_forward_tag_can_be_new(server: Registry, builds: Path, repository: str, run: Run, tmp_path: Path) -> None:
+    name = f"{server.address}/{repository}"
+    run("push", pack(builds, tmp_path, "first", "2026-11-02T23:30:00Z"), name, "--forward-tag", "main")
+    run("verify", f"{name}:main")
+
+
+def test_a_forward_tag_needs_a_date(
+    server: Registry, builds: Path, repository: str, run: Run, tmp_path: Path, relay: Relay
+) -> None:
+    name = f"{relay.address}/{repository}"
+    told = run("push", pack(builds, tmp_path, "first", None), name, "--forward-tag", "main", expect=2)
+    assert "no date" in told
+    assert dates.CREATED in told
+    assert not [path for method, path in relay.requests if method != "GET"]
+    dated = pack(builds, tmp_path, "changed", "2026-11-02T23:30:00Z")
+    assert "given twice" in run("push", dated, f"{name}:main", "--forward-tag", "main", expect=2)
 
 
 def test_anybody_may_get_a_token_for_reading(

@@ -60,14 +60,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def generated(package: Path, before: str | None = None, *arguments: str, name: str = "BUILD") -> str:
-    """Runs `etbuild gen`, which must agree with itself afterwards. Returns the file."""
+def generated(
+    package: Path, before: str | None = None, *arguments: str, name: str = "BUILD", left: bool = False
+) -> str:
+    """Runs `etbuild gen`, which must agree with itself afterwards, except for what is left to the user. Returns the
+    file."""
     file = package / name
     if before is not None:
         file.write_bytes(before.encode())
     assert main.main(["gen", *arguments]) == 0
     after = file.read_bytes()
-    assert main.main(["gen", "--check", *arguments]) == 0
+    assert main.main(["gen", "--check", *arguments]) == (1 if left else 0)
     assert file.read_bytes() == after
     return after.decode()
 
@@ -132,7 +135,51 @@ def test_an_item_is_added_behind_one_without_a_comma(package: Path) -> None:
     (package / "net.yaml").write_text(text)
     before = LOAD + NEW.replace('named_data = ["body"]', 'named_data = [\n        "body"  # why\n    ]')
     after = generated(package, before)
-    assert 'named_data = [\n        "body",\n        "head"  # why\n    ]' in after
+    assert 'named_data = [\n        "body",  # why\n        "head"\n    ]' in after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Comments behind and below the last item, with and without a comma.
+        ('"body"  # why', '"body",  # why\n        "head"'),
+        ('"body",  # why', '"body",  # why\n        "head",'),
+        ('"body"\n        # below', '"body",\n        "head"\n        # below'),
+        ('"body"  # why\n        # below', '"body",  # why\n        "head"\n        # below'),
+        ('"body"  # why\n        ,', '"body"  # why\n        ,\n        "head",'),
+        ('"old",  # old\n        "body"  # why', '"body",  # why\n        "head"'),
+        ('"body",  # why\n        "old"  # old', '"body",  # why\n        "head",'),
+        # Items in parentheses.
+        ('("body")', '("body"),\n        "head"'),
+        ('("body"),  # why', '("body"),  # why\n        "head",'),
+        ('(("body")),\n        ("old"),', '(("body")),\n        "head",'),
+        ('("old"),\n        "body",', '"body",\n        "head",'),
+        ('(  # why\n            "body"\n        ),', '(  # why\n            "body"\n        ),\n        "head",'),
+        ('("bo" +\n         "dy"),', None),
+        ('("bo"\n         "dy"),', '("bo"\n         "dy"),\n        "head",'),
+    ],
+)
+def test_an_item_is_added_and_all_else_stays(package: Path, before: str, after: str | None) -> None:
+    text = MANIFEST.replace("named_data:\n", 'named_data:\n  head: {parameters: ["head.*"]}\n')
+    (package / "net.yaml").write_text(text)
+
+    def file(items: str) -> str:
+        return LOAD + NEW.replace('named_data = ["body"]', f"named_data = [\n        {items}\n    ]")
+
+    assert generated(package, file(before)) == file(before if after is None else after)
+
+
+def test_entries_in_parentheses_are_kept(package: Path) -> None:
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    call = NEW.replace("executorch_program", "executorch_programs")
+    load = LOAD.replace("executorch_program", "executorch_programs")
+    variants = '    variants = {\n        ("int8"): ({\n            ("data"): (["x"]),  # why\n            ("weights"): ([])  # none\n        }),\n    },\n'  # noqa: E501
+    after = generated(package, load + call.replace("    weights", variants + "    weights"))
+    assert (
+        '            ("data"): (["x"]),  # why\n            "export": None,\n            "methods": ["decode"],\n'
+        in after
+    )
+    assert '            ("weights"): ([])  # none\n        }),\n' in after
 
 
 def test_arguments_are_added_where_buildifier_puts_them(package: Path) -> None:
@@ -266,7 +313,7 @@ def test_variants_of_a_target_get_what_differs_and_no_more(package: Path, capsys
     call = NEW.replace("executorch_program", "executorch_programs")
     load = LOAD.replace("executorch_program", "executorch_programs")
     before = load + call.replace("    weights", '    variants = {"int8": {"weights": []}, "old": {}},\n    weights')
-    after = generated(package, before)
+    after = generated(package, before, left=True)
     assert (
         '"int8": {\n        "export": None,\n        "methods": ["decode"],\n        "weights": [],\n    }, "old": {}'
         in after
@@ -332,6 +379,65 @@ def test_a_check_writes_nothing_and_shows_the_edit(package: Path, capsys: pytest
     out = capsys.readouterr().out
     assert '-    named_data = ["old"],\n+    named_data = ["body"],\n' in out
     assert (package / "BUILD").read_bytes() == before
+
+
+def checked(package: Path, capsys: pytest.CaptureFixture[str], file: str) -> tuple[int, str, str]:
+    """Checks a file. Returns the exit code, and what was printed."""
+    (package / "BUILD").write_text(file)
+    capsys.readouterr()
+    code = main.main(["gen", "--check"])
+    captured = capsys.readouterr()
+    assert (package / "BUILD").read_text() == file
+    return code, captured.out, captured.err
+
+
+def test_a_check_tells_what_it_cannot_read_and_does_not_fail_for_it(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = checked(package, capsys, LOAD + NEW.replace('["body"]', "TAGS"))
+    assert (code, out) == (0, "the targets agree with their manifests\n")
+    assert "`named_data` is computed; it is left alone" in err
+
+
+def test_a_check_fails_for_what_only_the_user_can_fix(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variant that the manifest does not have: no edit of the file would be right."""
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    file = LOAD + NEW.replace('"net.yaml",', '"net.yaml",\n    variant = "int4",')
+    code, out, err = checked(package, capsys, file)
+    assert (code, out) == (1, "")
+    assert "BUILD:3: the manifest has no variant `int4`" in err
+    assert main.main(["gen"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_check_tells_the_variants_that_no_target_builds(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package / "net.yaml").write_text(MANIFEST + VARIANTS)
+    code, _, err = checked(package, capsys, LOAD + NEW)
+    assert code == 0
+    assert err.endswith("BUILD:3: no target builds the variants android, int8 of net.yaml\n")
+    small = 'executorch_program(name = "s", manifest = "net.yaml", manifest_name = "net", {}, **COMMON)\n'
+    for target, told in (
+        ('variant = "int8"', "android"),
+        ('variants = {"android": {}}', "int8"),
+        ("variant = V", None),
+    ):
+        err = checked(package, capsys, LOAD + NEW + small.format(target))[2]
+        assert ("no target builds" in err) == (told is not None)
+        assert told is None or f"the variants {told} of net.yaml" in err
+
+
+def test_all_broken_manifests_are_named(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (package / "net.yaml").write_text(MANIFEST.replace("methods:", "method:"))
+    for name, text in (("other", "schema: executorch-model/v1\nname: [\n"), ("right", MANIFEST)):
+        (package / f"{name}.yaml").write_text(text.replace("name: net", "name: right"))
+    (package.parent / "broken").mkdir()
+    (package.parent / "broken/BUILD").write_text("x = (\n")
+    (package.parent / "broken/third.yaml").write_text(MANIFEST)
+    assert main.main(["gen", str(package.parent)]) == 2
+    err = capsys.readouterr().err
+    for place in ("net.yaml:8:1", "other.yaml:", "broken/BUILD:1:5"):
+        assert err.count(place) == 1, err
+    assert not (package / "BUILD").exists()
 
 
 @pytest.mark.parametrize(

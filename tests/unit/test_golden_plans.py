@@ -6,6 +6,9 @@ import pytest
 
 from etbuild.cli.main import main
 from etbuild.manifest import validate
+from etbuild.plan import tests as planned
+from etbuild.plan.parts import TensorExample
+from etbuild.plan.plan import from_manifest
 from tests.conftest import EXAMPLES, MANIFESTS, variant, variant_options
 
 GOLDEN = Path(__file__).parents[1] / "golden/plans"
@@ -30,3 +33,15 @@ def test_an_example_has_its_plans(name: str, tmp_path: Path, update_golden: bool
     if update_golden:
         golden.write_bytes(plans)
     assert golden.read_bytes() == plans
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_random_integers_of_an_example_differ(name: str) -> None:
+    """They are the numbers of the example input. If that has only one, the manifest says which others there are."""
+    loaded = validate.load(PATHS[name], variant=variant(name))
+    plan = from_manifest(loaded.data)
+    for method, tests in planned.tests_of(loaded.data, plan.methods).methods.items():
+        leaves = [leaf for leaf, _ in plan.export_plan.methods[method].leaves(())]
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, TensorExample) and leaf.dtype.startswith(("int", "uint")) and leaf.fill != "arange":
+                assert tests.ranges[index : index + 1] not in ((), (None,)), (method, index)

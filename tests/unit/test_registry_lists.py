@@ -50,10 +50,10 @@ def test_tags_come_in_parts() -> None:
     ("link", "words"),
     [
         (f"{PLACE}?n=1000", "has no end"),
-        ("http://localhost:1/v2/a/b/tags/list?n=1", "leads to http://localhost:1/"),
-        ("/v2/other/tags/list?n=1", "leads to"),
-        ("/v2/a/b/../../other/tags/list?n=1", "leads to"),
-        ("/v2/a/b/manifests/v1", "leads to"),
+        ("http://localhost:1/v2/a/b/tags/list?n=1", "goes on at http://localhost:1/"),
+        ("/v2/other/tags/list?n=1", "which is elsewhere"),
+        ("/v2/a/b/../../other/tags/list?n=1", "which is elsewhere"),
+        ("/v2/a/b/manifests/v1", "which is elsewhere"),
     ],
 )
 def test_a_list_of_tags_that_leads_elsewhere_is_refused(link: str, words: str) -> None:
@@ -105,6 +105,58 @@ def test_referrers_come_from_the_interface_or_from_the_tag(interface: bool) -> N
 
 def test_a_manifest_without_referrers() -> None:
     assert asked(lambda path: (404, {}, b""), lambda one: one.referrers(SUBJECT, "x/y")) == []
+
+
+def parts(links: list[str | None]) -> Callable[[str], Answer]:
+    """The answers of a registry whose list of referrers has a part for each link. Each part lists two referrers."""
+    place = f"/v2/a/b/referrers/{SUBJECT.digest}"
+
+    def answer(path: str) -> Answer:
+        number = int(path.partition("?part=")[2] or 0) if path.startswith(place) else len(links)
+        if number >= len(links):
+            return 404, {}, b""
+        link = links[number]
+        headers = {"Link": f'<{link}>; rel="next"'} if link else {}
+        return 200, {"Content-Type": INDEX, **headers}, listed(f"x/{number}", "x/y")
+
+    return answer
+
+
+def test_referrers_come_in_parts() -> None:
+    place = f"/v2/a/b/referrers/{SUBJECT.digest}"
+    answer = parts([f"{place}?part=1", "?part=2", None])
+    assert asked(answer, lambda one: one.referrers(SUBJECT, "x/2")) == [Descriptor.of(MANIFEST, b"x/2")]
+    assert asked(answer, lambda one: one.referrers(SUBJECT, "x/y")) == [Descriptor.of(MANIFEST, b"x/y")] * 3
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (f"/v2/a/b/referrers/{SUBJECT.digest}?part=0", "has no end"),
+        (f"http://localhost:1/v2/a/b/referrers/{SUBJECT.digest}?part=1", "goes on at http://localhost:1/"),
+        (f"https://127.0.0.1/v2/a/b/referrers/{SUBJECT.digest}?part=1", "which is elsewhere"),
+        (f"/v2/other/referrers/{SUBJECT.digest}?part=1", "which is elsewhere"),
+        (f"/v2/a/b/referrers/{SUBJECT.digest}/../x?part=1", "which is elsewhere"),
+    ],
+)
+def test_a_list_of_referrers_that_leads_elsewhere_is_refused(link: str, words: str) -> None:
+    with pytest.raises(BuildError, match=words):
+        asked(parts([link] * 3), lambda one: one.referrers(SUBJECT, "x/y"))
+
+
+def test_a_list_of_referrers_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = f"/v2/a/b/referrers/{SUBJECT.digest}"
+    links: list[str | None] = [f"{place}?part={number + 1}" for number in range(99)]
+    for limit in ("_MOST_REFERRERS", "_MOST_PARTS"):
+        monkeypatch.undo()
+        monkeypatch.setattr(registry, limit, 20)
+        with pytest.raises(BuildError, match="has no end"):
+            asked(parts(links), lambda one: one.referrers(SUBJECT, "x/y"))
+
+
+def test_a_later_part_that_is_missing_is_an_error() -> None:
+    with pytest.raises(BuildError, match="404"):
+        asked(parts([f"/v2/a/b/referrers/{SUBJECT.digest}?part=1"]), lambda one: one.referrers(SUBJECT, "x/y"))
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[1]", b"x", listed("x/y").replace(b"sha256:", b"sha512:")])

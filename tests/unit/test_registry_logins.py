@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 oras = pytest.importorskip("oras")
 
 import requests  # noqa: E402
-from urllib3.util import Retry  # noqa: E402
 
 from etbuild.errors import EtbuildError, InputError  # noqa: E402
 from etbuild.oci import attempts, reference, registry  # noqa: E402
@@ -83,7 +83,7 @@ def test_only_the_registry_names_the_server_of_tokens(login: Callable[[Server], 
 
 
 def test_a_registry_with_tls_does_not_lead_to_addresses_without() -> None:
-    adapter = Adapter("https://registry.test", (1, 1), Retry(total=0))
+    adapter = Adapter("https://registry.test", (1, 1), threading.Event())
     request = requests.Request("GET", "http://registry.test/v2/").prepare()
     with pytest.raises(requests.RequestException, match="without TLS"):
         adapter.send(request)

@@ -32,7 +32,10 @@ def add(verbs: Any) -> None:
         help="a manifest, or a directory with manifests (default: the current directory)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; print a diff, and exit with code 1 if there is one"
+        "--check",
+        action="store_true",
+        help="write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
+        "manifest in a way that only you can fix",
     )
     system = parser.add_mutually_exclusive_group()
     system.add_argument("--bazel", action="store_true", help="write BUILD files (default in a workspace of Bazel)")
@@ -50,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     for manifest in dict.fromkeys(manifests):
         workspaces.setdefault(_workspace(manifest.parent, options), []).append(manifest)
     updates = [each for (system, root), several in workspaces.items() for each in update.update(several, system, root)]
-    changed = False
+    changed, disagrees = False, any(each.disagrees for each in updates)
     for each in updates:
         for note in each.notes:
             print(f"note: {printable(note)}", file=sys.stderr)
@@ -62,9 +65,9 @@ def run(options: argparse.Namespace) -> int:
         else:
             replace(each.path.resolve(), each.after)
             print(f"{'wrote' if each.before is None else 'updated'} {printable(str(_short(each.path)))}")
-    if not changed:
+    if not (changed or disagrees):
         print("the targets agree with their manifests")
-    return 1 if changed and options.check else 0
+    return 1 if (changed or disagrees) and options.check else 0
 
 
 def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Path]:

@@ -61,7 +61,7 @@ EXIT_CODES = {
 OWN_EXIT_CODES = {
     "build": {3: "a check of the manifest failed"},
     "generate": {3: "a check of the manifest failed"},
-    "gen": {1: "with `--check`: a file would change"},
+    "gen": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
     "test": {3: "a test failed"},
     "diff": {1: "with `--exit-code`: the two differ"},
     "lock": {3: "the program is not the one of the lockfile"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ def add(verbs: Any) -> None:
         help="a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT} (repeatable)",
     )
     parser.add_argument(
+        "--forward-tag",
+        dest="forward_tags",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="a tag that moves only forward: it stays where it is if it names a package with a later annotation "
+        "`org.opencontainers.image.created` (repeatable)",
+    )
+    parser.add_argument(
         "--stamp-file",
         dest="stamp_files",
         action="append",
@@ -62,17 +72,20 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pushes the package, and prints its digest."""
+    from etbuild.errors import InputError
     from etbuild.oci import layout, reference
 
     target = reference.parse(options.reference)
     if target.sha256:
-        from etbuild.errors import InputError
-
         raise InputError.of(f"{target}: a package cannot be pushed to a digest", "write a tag, or only the repository")
     if options.registry:
         target = reference.moved(target, options.registry)
     stamps = reference.read_stamps(options.stamp_files)
     tags = [reference.tag(tag, stamps) for tag in options.tags] + ([target.tag] if target.tag else [])
+    forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
+    both = sorted(set(tags) & set(forward_tags))
+    if both:
+        raise InputError.of(f"the tag `{both[0]}` is given twice, also as a --forward-tag", "give it once")
     others = [reference.parse(f"{target.registry}/{other}").repository for other in options.mount_from]
     layout.root(options.layout)
 
@@ -81,11 +94,14 @@ def run(options: argparse.Namespace) -> int:
 
     sign = partial(signatures.sign, options.sign) if options.sign is not None else None
     with registry_options.repository(options, target) as repository, TransferProgress("pushing") as progress:
-        content, moved = transfer.push(
-            options.layout, repository, tags, others, registry_options.work(options, progress), sign
+        content, moved, stay = transfer.push(
+            options.layout, repository, tags, others, registry_options.work(options, progress), sign, forward_tags
         )
+    tags += [tag for tag in forward_tags if tag not in stay]
+    for tag in stay:
+        print(f"note: {target.at(tag)} names a later package, and stays there", file=sys.stderr)
     if options.json:
-        registry_options.print_json(content, moved, tags=tags)
+        registry_options.print_json(content, moved, {"tags": tags, "stay": stay})
         return 0
     print(registry_options.summary("sent", moved))
     for wanted in [*tags, content.root.digest]:

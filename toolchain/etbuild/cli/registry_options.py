@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -151,11 +151,11 @@ def summary(word: str, moved: Moved) -> str:
     )
 
 
-def print_json(content: Package, moved: Moved, tags: Sequence[str] | None = None) -> None:
-    """Prints what was transferred as JSON."""
+def print_json(content: Package, moved: Moved, more: Mapping[str, Any] | None = None) -> None:
+    """Prints what was transferred as JSON, with what else a verb has to say."""
     data: dict[str, Any] = {
         "digest": content.root.digest,
         "programs": {program.name: program.manifest.digest for program in content.programs},
         "files": asdict(moved),
     }
-    print(json.dumps(data if tags is None else {**data, "tags": list(tags)}, indent=2))
+    print(json.dumps({**data, **(more or {})}, indent=2))

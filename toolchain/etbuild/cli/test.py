@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,9 @@ def add(verbs: Any) -> None:
         help="a .ptd file of `--program` (repeatable; default: those of its index)",
     )
     parser.add_argument("--filter", metavar="PATTERN", help="run only tests with such names: `decode/*`")
-    parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts, from 1")
+    parser.add_argument(
+        "--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts of the tests, from 1"
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
     parser.add_argument(
         "--skip-unavailable",
@@ -67,6 +70,9 @@ def add(verbs: Any) -> None:
     where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
     rule = parser.add_argument_group("for build rules")
     rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule.add_argument(
+        "--allow-empty-shard", action="store_true", help="let parts of `--shard` be empty, as Bazel expects"
+    )
     rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
     parser.set_defaults(run=run)
 
@@ -95,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
         found = _tests(options, loaded, plan)
     except EtbuildError as error:
         raise located(error, loaded.positions) from error
+    if not found:
+        print(f"note: part {options.shard[0] + 1} of {options.shard[1]} has no test", file=sys.stderr)
     if options.junit is not None:
         artifacts.replace(options.junit, results.junit(plan.name, found))
     shown = results.as_json(plan.name, found) if options.json else None
@@ -116,6 +124,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
     how = TestOptions(
         pattern=options.filter,
         shard=options.shard,
+        allow_empty_shard=options.allow_empty_shard,
         skip_unavailable=options.skip_unavailable,
         locate=not options.no_search,
         stage=stage,

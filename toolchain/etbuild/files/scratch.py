@@ -140,6 +140,25 @@ def unfinished(folder: Folder) -> Iterator[tuple[BinaryIO, str]]:
         folder.remove(name)
 
 
+def salvage(parent: Path, use: Callable[[Path], object]) -> None:
+    """Calls a function with each directory that a killed process has left, before another process sweeps it.
+
+    Args:
+        parent: Where the directories are. It may be missing.
+        use: Is called with the path of a directory, which nobody else uses meanwhile. Its `OSError`s are ignored.
+    """
+    with contextlib.suppress(OSError), Folder.at(parent.absolute()) as folder:
+        for name in _left_here(folder, _DIRECTORY):
+            with contextlib.suppress(OSError), folder.enter(name) as left:
+                if os.fstat(left.descriptor).st_uid == os.geteuid():
+                    descriptor = _try_lock(left, _MARKER)
+                    if descriptor is not None:
+                        try:
+                            use(left.path)
+                        finally:
+                            os.close(descriptor)
+
+
 def remove_left(paths: Iterable[str]) -> None:
     """Removes directories of a process that has ended. Ignores those that cannot be removed.
 

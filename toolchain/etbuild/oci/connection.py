@@ -11,17 +11,20 @@ import functools
 import io
 import logging
 import re
+import socket
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from etbuild.errors import BuildError, InputError
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.oci import attempts, logins
 from etbuild.oci.access import Access
+from etbuild.oci.attempts import Broken
 from etbuild.oci.logins import Login
 from etbuild.oci.reference import Reference
 
@@ -74,6 +77,76 @@ class _Downgraded(requests.RequestException):  # type: ignore[misc]
     """A registry with TLS leads to an address without it."""
 
 
+class _Stopped(OSError):
+    """The transfers of this process end."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
+class _Retry(Retry):
+    """urllib3's rules for repeated requests. An event ends their pauses."""
+
+    stop = threading.Event()
+
+    def new(self, **changes: Any) -> _Retry:
+        """The same rules with some changes."""
+        made = super().new(**changes)
+        made.stop = self.stop
+        return made
+
+    def sleep(self, response: Any = None) -> None:
+        """Waits as long as the answer says, or else longer each time.
+
+        Raises:
+            _Stopped: The event was set.
+        """
+        asked = self.get_retry_after(response) if response and self.respect_retry_after_header else None
+        if self.stop.wait(asked or self.get_backoff_time()):
+            raise _Stopped
+
+
+class _OpenConnections:
+    """The connections of a session, which can be broken off while other threads wait for them.
+
+    Args:
+        stop: When this event is set, no new connection is used.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._open: WeakSet[Any] = WeakSet()
+        self._lock, self._stop = threading.Lock(), stop
+
+    def add(self, connection: Any) -> None:
+        """Adds a new connection.
+
+        Raises:
+            _Stopped: The transfers end.
+        """
+        with self._lock:
+            self._open.add(connection)
+        if self._stop.is_set():
+            raise _Stopped
+
+    def break_off(self) -> None:
+        """Breaks off all connections. Threads that wait for them get an error."""
+        with self._lock:
+            for connection in self._open:
+                if connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Known:
+    """Makes a class of connections tell of each connection."""
+
+    connections: _OpenConnections
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.connections.add(self)
+
+
 class Adapter(HTTPAdapter):  # type: ignore[misc]
     """Connections of one registry. All requests pass here: those of `oras` too, and those after a redirect.
 
@@ -83,10 +156,12 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
     Args:
         base: The address of the registry.
         timeout: The seconds to wait for a connection and for an answer, for requests that do not say it.
-        retries: When a request is repeated.
+        stop: Ends the pauses between repeated requests. `break_off` ends the requests.
     """
 
-    def __init__(self, base: str, timeout: tuple[float, float], retries: Retry) -> None:
+    def __init__(self, base: str, timeout: tuple[float, float], stop: threading.Event) -> None:
+        retries = _retries(stop)
+        self._connections = _OpenConnections(stop)
         # urllib3 would read the whole body of an answer before it repeats a request. So it repeats only after errors of
         # the connection, and `send` after answers.
         super().__init__(
@@ -99,6 +174,18 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """Makes the connections, which send large blocks."""
         super().init_poolmanager(*args, blocksize=_BLOCK, **kwargs)
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        """The pool of connections for a request."""
+        pool = super().get_connection_with_tls_context(*args, **kwargs)
+        if not issubclass(pool.ConnectionCls, _Known):
+            kind = pool.ConnectionCls
+            pool.ConnectionCls = type(kind.__name__, (_Known, kind), {"connections": self._connections})
+        return pool
+
+    def break_off(self) -> None:
+        """Breaks off the connections that other threads use."""
+        self._connections.break_off()
 
     def send(
         self, request: requests.PreparedRequest, stream: bool = False, timeout: Any = None, **kwargs: Any
@@ -141,16 +228,33 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
 
 
 class _Tokens(TokenAuth):  # type: ignore[misc]
-    """oras's requests for tokens, and those with an identity token, which it lacks."""
+    """oras's requests for tokens, and what it lacks: identity tokens, and tokens for several repositories."""
 
     identity_token: str | None = None
 
+    def give(self, challenge: str) -> str | None:
+        """Asks for a token.
+
+        Args:
+            challenge: The header of a registry that wants one.
+
+        Returns:
+            The token; None if the server of tokens gives none.
+        """
+        refused = requests.Response()
+        refused.headers["Www-Authenticate"] = challenge
+        given = self.authenticate_request(refused, {}, refresh=True)[1]
+        token = str(self.token) if given and self.token else None
+        if token is not None:
+            token.encode("ascii")  # it becomes a header
+        return token
+
     def request_anonymous_token(self, h: Any) -> Any:
-        return None if self.identity_token else super().request_anonymous_token(h)
+        return None if self.identity_token else super().request_anonymous_token(_with_scopes(h))
 
     def request_token(self, h: Any) -> Any:
         if not self.identity_token:
-            return super().request_token(h)
+            return super().request_token(_with_scopes(h))
         # https://distribution.github.io/distribution/spec/auth/oauth/
         form = {"grant_type": "refresh_token", "refresh_token": self.identity_token, "client_id": "etbuild"}
         form |= {key: value for key, value in (("service", h.service), ("scope", h.scope)) if value}
@@ -161,19 +265,33 @@ class _Tokens(TokenAuth):  # type: ignore[misc]
         return content.get("access_token") or content.get("token")
 
 
+def _with_scopes(challenge: Any) -> Any:
+    """A challenge whose scopes become a parameter each.
+
+    https://distribution.github.io/distribution/spec/auth/token/ wants that.
+    """
+    if isinstance(challenge.scope, str):
+        challenge.scope = challenge.scope.split(" ")
+    return challenge
+
+
 class Client(oras.provider.Registry):  # type: ignore[misc]
     """oras's client with our policy for logins, in place of its own, which repeats refused logins.
+
+    A registry may give a token for each kind of access: to read, to write, to mount from another repository. Each kind
+    keeps its own token, so that threads that need different ones do not replace each other's.
 
     Args:
         reference: The registry.
         access: How to reach it.
+        stop: Ends requests of other threads, together with `break_off`.
 
     Raises:
         InputError: The registry wants a login, and there is none.
         requests.RequestException: It cannot be reached.
     """
 
-    def __init__(self, reference: Reference, access: Access) -> None:
+    def __init__(self, reference: Reference, access: Access, stop: threading.Event) -> None:
         setup_logger(quiet=True)
         logging.getLogger("oras.logger").setLevel(logging.CRITICAL)  # it tells what our errors tell
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells each attempt
@@ -183,9 +301,15 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
         self._registry, self._lock = reference.registry, threading.Lock()
         self._basic: str | None = None
         """The name and the password of the user, for a registry that wants them."""
+        self._tokens: dict[str, str] = {}
+        self._challenges: dict[str, str] = {}
+        """The last challenge by the kind of access. It says where to get a token."""
+        self._doubtful: set[str] = set()
+        """The kinds of access whose token may have ended: an upload broke without an answer."""
         self.auth = _Tokens()
         self.auth.session, self.auth._tls_verify = self.session, self._verify
-        self._adapter = Adapter(base, (_CONNECT_SECONDS, access.stall_seconds), _retries())
+        self._adapter = Adapter(base, (_CONNECT_SECONDS, access.stall_seconds), stop)
+        self.break_off = self._adapter.break_off
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, self._adapter)
         self.session.auth = lambda request: request  # or else a login of ~/.netrc would replace that of Docker
@@ -229,56 +353,92 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
         headers: dict[str, str] | None = None,
         json: Any = None,
         stream: bool = False,
+        kind: str = "",
     ) -> requests.Response:
-        """Sends a request with the login that it needs. Arguments and errors: as in the base class."""
-        own = dict(headers or {})
-        # A token is for some kinds of access: one for reading does not allow writing. It may also end, and another
-        # thread may have got a new one.
+        """Sends a request with the login that it needs: the one for its `kind` of access. Errors: as in the base class.
+
+        If the body is no bytes, and the login has ended, it raises `Broken`, and the next request has a new login.
+        """
+        own, streamed = dict(headers or {}), not (data is None or isinstance(data, bytes))
+        if streamed:
+            self._renew_doubtful(kind)
         for _ in range(_LOGINS):
-            used = self._authorization()
+            used = self._authorization(kind)
             own.update(used)
-            response = self.session.request(
-                method, url, data=data, json=json, headers=own, stream=stream, verify=self._verify
-            )
-            if response.status_code != HTTPStatus.UNAUTHORIZED or not (data is None or isinstance(data, bytes)):
+            try:
+                response = self.session.request(
+                    method, url, data=data, json=json, headers=own, stream=stream, verify=self._verify
+                )
+            except ERRORS:
+                if streamed:  # some registries refuse a token by closing the connection
+                    self._doubtful.add(kind)
+                raise
+            if response.status_code != HTTPStatus.UNAUTHORIZED or not self._log_in_again(response, kind, used):
                 break
-            with self._lock:
-                if self._authorization() == used and not self._log_in_again(response, own):
-                    break
             response.close()
+            if streamed:
+                raise Broken("the login has ended")
         return response
 
-    def _log_in_again(self, refused: requests.Response, headers: dict[str, str]) -> bool:
+    def _log_in_again(self, refused: requests.Response, kind: str, used: dict[str, str]) -> bool:
         """Asks for another token. Returns whether there is one: a name and a password would be refused again.
 
-        Only the registry itself may name the server of tokens, not one to which it has led.
+        Only the registry itself may name the server of tokens, not one to which it has led. If it names none, the one
+        of its last challenge is asked.
+
+        Args:
+            refused: The answer to a request.
+            kind: The kind of access that it needs.
+            used: The header of its login.
         """
-        if self._basic or origin(refused.url) != origin(self._adapter.base):
+        with self._lock:
+            if self._authorization(kind) != used:  # another thread has a new one
+                return True
+            if self._basic or origin(refused.url) != origin(self._adapter.base) or not self._can_log_in(refused):
+                return False
+            challenge = refused.headers.get("Www-Authenticate", "")
+            if _realm(challenge):
+                self._challenges[kind] = challenge
+            return bool(self._basic) or self._renew(kind)
+
+    def _renew_doubtful(self, kind: str) -> None:
+        """Asks for another token before a body is sent that cannot be sent again, if the last one may have ended."""
+        with self._lock:
+            if kind in self._doubtful:
+                self._doubtful.discard(kind)
+                self._renew(kind)
+
+    def _renew(self, kind: str) -> bool:
+        """Asks for a token for a kind of access, as its last challenge says. Returns whether there is one."""
+        challenge = self._challenges.get(kind)
+        if challenge is None:
             return False
-        if not self._can_log_in(refused):
-            return False
-        if self._basic:
-            return True
-        realm = re.search(r'realm="([^"]*)"', refused.headers.get("Www-Authenticate", ""))
-        if realm is None:
-            return False
-        self._adapter.tokens = origin(realm[1])
+        self._adapter.tokens = origin(_realm(challenge))
         try:
             with wrap_library_errors(BuildError, None, "the server of tokens does not answer as it should"):
-                given = bool(self.auth.authenticate_request(refused, headers, refresh=True)[1])
-                if given:
-                    self.auth.token.encode("ascii")
-                return given
+                token = self.auth.give(challenge)
         finally:
             self._adapter.tokens = None
+        if token is None:
+            return False
+        self._tokens[kind] = token
+        return True
 
-    def _authorization(self) -> dict[str, str]:
-        """The header of a login that is known: a token that was given, or a name and a password."""
-        return {"Authorization": f"Basic {self._basic}"} if self._basic else dict(self.auth.get_auth_header())
+    def _authorization(self, kind: str) -> dict[str, str]:
+        """The header of a login that is known: a name and a password, or the token for a kind of access."""
+        if self._basic:
+            return {"Authorization": f"Basic {self._basic}"}
+        return {"Authorization": f"Bearer {self._tokens[kind]}"} if kind in self._tokens else {}
 
 
-def _retries() -> Retry:
-    return Retry(
+def _realm(challenge: str) -> str:
+    """The address of the server of tokens that a challenge names; empty if it names none."""
+    found = re.search(r'realm="([^"]*)"', challenge)
+    return found[1] if found else ""
+
+
+def _retries(stop: threading.Event) -> Retry:
+    made = _Retry(
         total=attempts.ATTEMPTS - 1,
         redirect=10,
         allowed_methods=_IDEMPOTENT,
@@ -289,6 +449,8 @@ def _retries() -> Retry:
         retry_after_max=attempts.LONGEST_WAIT_SECONDS,
         raise_on_status=False,
     )
+    made.stop = stop
+    return made
 
 
 def reason(error: BaseException) -> str:

@@ -67,12 +67,12 @@ class Exchange:
     def __init__(self, reference: Reference, access: Access) -> None:
         self.reference = reference
         self.stop = threading.Event()
-        """Ends what other threads transfer."""
+        """Is set when the transfers of all threads end."""
         self._stall_seconds = access.stall_seconds
         self.root = f"{base_address(reference, access)}/v2/{reference.repository}/"
         """The address of the repository."""
         with self._errors("cannot be reached"):
-            self._client = Client(reference, access)
+            self._client = Client(reference, access, self.stop)
 
     def __str__(self) -> str:
         return f"{self.reference.registry}/{self.reference.repository}"
@@ -80,6 +80,11 @@ class Exchange:
     def close(self) -> None:
         """Closes the connections."""
         self._client.session.close()
+
+    def end(self) -> None:
+        """Ends the requests of other threads, and their pauses."""
+        self.stop.set()
+        self._client.break_off()
 
     @contextmanager
     def request(
@@ -89,6 +94,7 @@ class Exchange:
         headers: dict[str, str] | None = None,
         data: Any = None,
         stream: bool = False,
+        kind: str | None = None,
     ) -> Iterator[requests.Response]:
         """Sends a request.
 
@@ -98,9 +104,11 @@ class Exchange:
             headers: The headers.
             data: The body: bytes, or an object with `read` and `len`.
             stream: Whether the caller reads the body, with `body`. Else it is cut after a megabyte.
+            kind: The kind of access that it needs, for registries that give a token for each. Default: to read, or to
+                write, as the method says.
 
         Raises:
-            Broken: The body is no bytes, and was not sent whole.
+            Broken: The body is no bytes, and was not sent whole or with a login that has ended.
             InputError: The registry wants a login, or does not allow this.
             BuildError: The registry does not answer.
         """
@@ -108,12 +116,11 @@ class Exchange:
         streamed = data is not None and not isinstance(data, bytes)
         # A body that is compressed on the way has no ranges.
         own = {"Accept-Encoding": "identity", **(headers or {})}
+        kind = kind or ("read" if method in ("GET", "HEAD") else "write")
         with self._errors("the registry does not answer", broken=streamed):
-            response = self._client.do_request(url, method, data=data, headers=own, stream=stream)
+            response = self._client.do_request(url, method, data=data, headers=own, stream=stream, kind=kind)
         with closing(response):
             if response.status_code == HTTPStatus.UNAUTHORIZED:
-                if streamed:
-                    raise Broken("the login is no longer valid")  # the next request renews it
                 hint = f"log in with `docker login {self.reference.registry}`, or check the name and the password"
                 raise NoAccess.of(f"{self}: the registry wants a login", hint)
             if response.status_code == HTTPStatus.FORBIDDEN:

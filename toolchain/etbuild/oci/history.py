@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -13,15 +12,10 @@ from typing import Any
 
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError
-from etbuild.files import json_file
-from etbuild.oci import facts, transfer
+from etbuild.oci import dates, facts, transfer
 from etbuild.oci.exchange import NoAccess
 from etbuild.oci.facts import Facts
 from etbuild.oci.registry import Repository
-
-CREATED = "org.opencontainers.image.created"
-"""The annotation of a package that holds its date, in the format of RFC 3339."""
-
 
 _REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to a manifest
 
@@ -58,8 +52,7 @@ def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
         BuildError: The registry does not answer, or a package is damaged.
     """
     tags = [tag for tag in repository.tags() if not _REFERRERS.fullmatch(tag)]
-    with ThreadPoolExecutor(max_workers=jobs) as executor:
-        found = list(executor.map(partial(_version, repository), tags))
+    found = transfer.in_parallel(repository, jobs, [partial(_version, repository, tag) for tag in tags])
     versions: dict[str, Version] = {}
     for version in found:
         if version is not None:
@@ -68,7 +61,7 @@ def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
         version.tags[:] = sorted(set(version.tags), key=_natural)
     listed = sorted(versions.values(), key=lambda version: _natural(version.tags[0]))
     if all(version.created for version in listed):
-        listed.sort(key=lambda version: _date(version.created) or datetime.min.replace(tzinfo=timezone.utc))
+        listed.sort(key=lambda version: dates.moment(version.created) or datetime.min.replace(tzinfo=timezone.utc))
     return listed, [tag for tag, version in zip(tags, found, strict=True) if version is None]
 
 
@@ -79,24 +72,15 @@ def _version(repository: Repository, tag: str) -> Version | None:
         raise
     except InputError:  # an image, a signature, or a package of another release
         return None
-    root = json_file.parse(content.documents[content.root.sha256])
-    created = root.get("annotations", {}).get(CREATED)
     programs = {program.name: facts.read(content, program, repository.load) for program in content.programs}
-    return Version(content.root.digest, [tag], created if _date(created) else None, programs)
+    return Version(
+        content.root.digest, [tag], dates.created(content.root, content.documents[content.root.sha256]), programs
+    )
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
     """A key that sorts `v10` after `v9`."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", text)]
-
-
-def _date(text: object) -> datetime | None:
-    """A date with its time zone; None if the text is not a date."""
-    try:
-        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 # Plot: a panel for each fact, and a line in it for each program.

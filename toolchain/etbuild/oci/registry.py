@@ -9,8 +9,10 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md describe
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from http import HTTPStatus
 from io import RawIOBase
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -22,11 +24,13 @@ from etbuild.oci.access import Access
 from etbuild.oci.attempts import Broken, Count, Told
 from etbuild.oci.connection import answer
 from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor, document
-from etbuild.oci.exchange import Exchange
+from etbuild.oci.exchange import Exchange, Whole
 from etbuild.oci.package import DOCUMENT_BYTES
 from etbuild.oci.reference import Reference
 
 _MOST_TAGS = 100_000
+_MOST_REFERRERS = 10_000
+_MOST_PARTS = 10_000  # of a list
 _PAGE = 1000  # tags that are asked for at a time; a registry may send fewer
 
 
@@ -62,8 +66,8 @@ class Repository:
         self._exchange.close()
 
     def stop(self) -> None:
-        """Ends transfers of other threads soon."""
-        self._exchange.stop.set()
+        """Ends what other threads do."""
+        self._exchange.end()
 
     def document(self, wanted: str) -> tuple[Descriptor, bytes]:
         """The manifest or image index that a tag or digest names now, with its descriptor.
@@ -205,8 +209,44 @@ class Repository:
         place, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
         found = self._exchange.whole(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
         listed = found.status == HTTPStatus.OK and found.media_type == INDEX
-        manifests = self._referrers(found.data, place) if listed else self._tagged_referrers(subject)
+        manifests = self._all_referrers(found, place) if listed else self._tagged_referrers(subject)
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
+
+    def _all_referrers(self, found: Whole, place: str) -> list[dict[str, Any]]:
+        """All parts of a list of referrers, from the first one on."""
+        manifests = self._referrers(found.data, place)
+        for part in self._parts(found, place, {"Accept": INDEX}):
+            if part.media_type != INDEX:
+                raise BuildError.of(f"{self}: a part of {place} is a {part.media_type[:100]}, not a {INDEX}")
+            manifests += self._referrers(part.data, place)
+            if len(manifests) > _MOST_REFERRERS:
+                raise self._endless(place)
+        return manifests
+
+    def _parts(self, found: Whole, place: str, headers: dict[str, str]) -> Iterator[Whole]:
+        """The further parts of a list, each of which names the next.
+
+        Args:
+            found: The first part.
+            place: The address of the list in the repository. Each part is there, so none is on another server.
+            headers: The headers of the requests.
+
+        Raises:
+            BuildError: A part does not come, is elsewhere, or there are too many.
+        """
+        whole = f"{self._exchange.root}{place}"
+        seen = {whole}
+        while found.next is not None:
+            if not found.next.startswith(f"{whole}?"):
+                raise BuildError.of(f"{self}: {place} goes on at {found.next[:200]}, which is elsewhere")
+            if found.next in seen or len(seen) > _MOST_PARTS:
+                raise self._endless(place)
+            seen.add(found.next)
+            found = self._exchange.whole(found.next, headers, DOCUMENT_BYTES)
+            yield found
+
+    def _endless(self, place: str) -> BuildError:
+        return BuildError.of(f"{self}: {place} has no end")
 
     def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
         """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
@@ -229,20 +269,18 @@ class Repository:
             InputError: There is no such repository.
             BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
         """
-        place: str | None = f"{self._exchange.root}tags/list?n={_PAGE}"
-        seen, tags = set[str](), set[str]()
-        while place is not None:
-            seen.add(place)
-            found = self._exchange.whole(place, {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
-            if found.status == HTTPStatus.NOT_FOUND:
-                raise InputError.of(f"{self}: there is no such repository")
+        place = "tags/list"
+        first = self._exchange.whole(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        if first.status == HTTPStatus.NOT_FOUND:
+            raise InputError.of(f"{self}: there is no such repository")
+        tags = set[str]()
+        for found in chain([first], self._parts(first, place, {})):
             page = self._page(found.data)
             tags.update(page)
-            place = found.next if page else None
-            if place is not None and not place.startswith(f"{self._exchange.root}tags/list?"):
-                raise BuildError.of(f"{self}: the list of tags leads to {place[:200]}")
-            if place in seen or len(tags) > _MOST_TAGS or len(seen) > _MOST_TAGS // 10:
-                raise BuildError.of(f"{self}: the list of tags has no end")
+            if len(tags) > _MOST_TAGS:
+                raise self._endless(place)
+            if not page:  # some registries name a next part forever
+                break
         return sorted(tags)
 
     def _page(self, data: bytes) -> list[str]:

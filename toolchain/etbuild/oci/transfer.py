@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from etbuild.errors import InputError
 from etbuild.files import artifacts
-from etbuild.files.scratch import temporary, write_error
-from etbuild.oci import assembly, layout, package
+from etbuild.files.digests import file_digest
+from etbuild.files.scratch import salvage, temporary, write_error
+from etbuild.oci import assembly, dates, layout, package
 from etbuild.oci.attempts import Told
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package, Program
 from etbuild.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
-from etbuild.oci.registry import Repository
+from etbuild.oci.registry import NoSuchPackage, Repository
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -64,7 +67,8 @@ def push(
     mount_from: Sequence[str],
     work: Work,
     sign: Callable[[str], object] | None = None,
-) -> tuple[Package, Moved]:
+    forward_tags: Sequence[str] = (),
+) -> tuple[Package, Moved, list[str]]:
     """Pushes the package of a layout.
 
     Files go first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
@@ -77,12 +81,21 @@ def push(
         mount_from: Other repositories of the registry that may have its files.
         work: How to transfer.
         sign: Signs the package that a reference names.
+        forward_tags: Tags that move only to a later package. The date of a package decides.
+
+    Returns:
+        The package, what was sent, and the tags of `forward_tags` that name a later package and stay there.
 
     Raises:
-        InputError: The directory is not a layout, or the registry refuses.
+        InputError: The directory is not a layout, the package has no date for `forward_tags`, or the registry refuses.
         BuildError: A blob is damaged, or the registry does not take it.
     """
     content = layout.read(directory)
+    date = dates.moment(dates.created(content.root, content.documents[content.root.sha256]))
+    if forward_tags and date is None:
+        message = f"{directory}: the package has no date, so nobody can tell whether it is later than another"
+        hint = f'etbuild package ... --annotation "{dates.CREATED}=$(git log -1 --format=%cI)"'
+        raise InputError.of(message, hint)
     moved = Moved()
     blobs = list(content.blobs.values())
     work.expected(sum(blob.size for blob in blobs))
@@ -99,21 +112,35 @@ def push(
         work.told(blob.size)
         return how, blob
 
-    for how, blob in _all(repository, work.jobs, [partial(send, blob) for blob in blobs]):
+    for how, blob in in_parallel(repository, work.jobs, [partial(send, blob) for blob in blobs]):
         moved.note(how, blob)
     for program in content.programs:
         repository.put_document(program.manifest.digest, program.manifest, content.documents[program.manifest.sha256])
     for statement in content.statements:
         data = content.documents[statement.manifest.sha256]
         repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
-    names = list(tags)
-    if sign is not None or not tags:
+    names, stay = list(tags), list[str]()
+    if sign is not None or not (tags or forward_tags):
         names.insert(0, content.root.digest)
     for name in names:
         repository.put_document(name, content.root, content.documents[content.root.sha256])
         if sign is not None and name == content.root.digest:
             sign(repository.reference.at(name))
-    return content, moved
+    for name in forward_tags:
+        if date is not None and _is_later(repository, name, date):
+            stay.append(name)
+        else:
+            repository.put_document(name, content.root, content.documents[content.root.sha256])
+    return content, moved, stay
+
+
+def _is_later(repository: Repository, tag: str, date: datetime) -> bool:
+    """Whether a tag names a package that is later than a date. One without a date is not."""
+    try:
+        found = dates.moment(dates.created(*repository.document(tag)))
+    except NoSuchPackage:
+        return False
+    return found is not None and found > date
 
 
 def read(repository: Repository, wanted: str, accept: Callable[[str], object] | None = None) -> Package:
@@ -167,7 +194,7 @@ def pull(
     """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
 
     A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
-    that have arrived.
+    that have arrived; if it is killed, the next pull into the directory puts them there.
 
     Args:
         repository: Where the package is.
@@ -186,8 +213,10 @@ def pull(
         for name, blob in program.files.items():
             names.setdefault(blob.sha256, []).append(name)
     needed = package.blobs(programs)
+    if cache is not None:
+        salvage(directory, partial(_keep, cache, {blob.sha256 for blob in needed}))
     with artifacts.staging(directory) as staged:
-        store = staged / "blobs"
+        store = staged / _STORE
         store.mkdir()
         work.expected(sum(blob.size for blob in needed))
 
@@ -207,7 +236,7 @@ def pull(
             return "present", blob
 
         try:
-            for how, blob in _all(repository, work.jobs, [partial(get, blob) for blob in needed]):
+            for how, blob in in_parallel(repository, work.jobs, [partial(get, blob) for blob in needed]):
                 moved.note(how, blob)
         except BaseException:  # an interrupt as well
             if cache is not None:
@@ -215,6 +244,16 @@ def pull(
             raise
         assembly.publish({program.name: program.files for program in programs}, store, staged, directory)
     return moved
+
+
+_STORE = "blobs"  # the directory of the contents that have arrived, in that of a pull
+
+
+def _keep(cache: Cache, needed: Collection[str], left: Path) -> None:
+    """Puts the files that have arrived whole in the directory of a killed pull into the local cache."""
+    # A file with another name is one of the user's directory, and the cache must not share it.
+    found = [path for path in (left / _STORE).iterdir() if path.name in needed and path.lstat().st_nlink == 1]
+    cache.keep_blobs(left / _STORE, [path.name for path in found if file_digest(path) == path.name])
 
 
 def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data: bytes) -> Descriptor:
@@ -265,7 +304,7 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
     def check(blob: Descriptor) -> None:
         repository.fetch(blob, _Nowhere(), work.told)
 
-    _all(repository, work.jobs, [partial(check, blob) for blob in needed])
+    in_parallel(repository, work.jobs, [partial(check, blob) for blob in needed])
     return len(needed)
 
 
@@ -282,7 +321,7 @@ class _Nowhere(io.RawIOBase):
         return 0
 
 
-def _all(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+def in_parallel(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """The results of tasks, some of which run at the same time. The first failure or an interrupt ends the others."""
     executor = ThreadPoolExecutor(max_workers=jobs)
     try:

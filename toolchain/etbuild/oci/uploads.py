@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-from etbuild.errors import BuildError, InputError
 from etbuild.oci.attempts import Broken, Count, Told
 from etbuild.oci.connection import PASSING, answer
 from etbuild.oci.descriptors import Descriptor
-from etbuild.oci.exchange import Exchange
+from etbuild.oci.exchange import Exchange, NoAccess
 
 _BLOCK = 1 << 20
 
@@ -25,14 +23,13 @@ def mount(exchange: Exchange, blob: Descriptor, other: str) -> bool:
         Whether the repository has the blob now.
     """
     place = f"blobs/uploads/?mount={blob.digest}&from={other}"
-    with exchange.request("POST", place) as response:
-        if response.status_code == HTTPStatus.CREATED:
-            return True
-        begun = response.headers.get("Location")
-    if response.status_code == HTTPStatus.ACCEPTED and begun:  # an upload was begun instead
-        with suppress(BuildError, InputError), exchange.request("DELETE", exchange.address(begun)):
-            pass  # the registry ends it by itself, too
-    return False
+    try:
+        # A registry that does not mount it begins an upload, and ends that by itself. To delete it would need a login
+        # with the right to delete.
+        with exchange.request("POST", place, kind=f"mount from {other}") as response:
+            return bool(response.status_code == HTTPStatus.CREATED)
+    except NoAccess:  # to the other repository; if it is this one, the upload says so
+        return False
 
 
 def upload(exchange: Exchange, blob: Descriptor, source: Path, told: Told) -> None:

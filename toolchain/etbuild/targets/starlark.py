@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tokenize
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,25 @@ class Starlark:
         except (ValueError, RecursionError, MemoryError) as error:
             raise InputError.of(f"{self._path}: cannot be parsed: {error}") from None
         self._lines = [self.begin, *(match.end() + self.begin for match in _LINE_END.finditer(body))]
+        self._known_tokens: list[tuple[int, int, str]] | None = None
+
+    def _tokens(self) -> list[tuple[int, int, str]]:
+        """Where each token begins and ends, and its text. Comments and line ends are left out."""
+        if self._known_tokens is None:
+            each = iter(
+                [self.text[start:end] for start, end in zip(self._lines, [*self._lines[1:], None], strict=True)]
+            )
+            found = tokenize.generate_tokens(lambda: next(each, ""))
+            self._known_tokens = [
+                (
+                    self._lines[token.start[0] - 1] + token.start[1],
+                    self._lines[token.end[0] - 1] + token.end[1],
+                    token.string,
+                )
+                for token in found
+                if token.type in (tokenize.NAME, tokenize.NUMBER, tokenize.STRING, tokenize.OP)
+            ]
+        return self._known_tokens
 
     def _offset(self, line: int, column: int) -> int:
         """The place of a line and of a column, which the parser counts in bytes."""
@@ -97,27 +117,30 @@ class Starlark:
             end = self.end(inside) - 1
             self.replace(end, end, text.replace("\n", f"\n{self.indent(end)}"))
         elif index == 0:
-            start = self.start(items[0])
+            start = self._range(items[0], inside)[0]
             between = f",\n{self.indent(start)}" if self._alone_before(start) else ", "
             self.replace(start, start, text.replace("\n", f"\n{self.indent(start)}") + between)
         else:
-            self._insert_after(items[index - 1], text)
+            self._insert_after(items[index - 1], inside, text)
 
-    def _insert_after(self, item: Node, text: str) -> None:
-        start, end = self._range(item)
+    def _insert_after(self, item: Node, inside: ast.expr, text: str) -> None:
+        start, end = self._range(item, inside)
         indent = self.indent(start)
         text = text.replace("\n", f"\n{indent}")
         comma = self._comma(end)
         rest = self.text[comma or end : self.line_end(comma or end)]
-        if comma is not None and self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", rest):
-            place = self.line_end(comma)  # a comment behind the item stays there
-            self.replace(place, place, f"\n{indent}{text},")
+        if self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", rest):
+            place = self.line_end(comma or end)  # a comment behind the item stays there
+            if comma is None:
+                self.replace(end, place, f",{self.text[end:place]}\n{indent}{text}")
+            else:
+                self.replace(place, place, f"\n{indent}{text},")
         else:
             self.replace(end, end, (f",\n{indent}" if self._alone_before(start) else ", ") + text)
 
-    def remove(self, items: Sequence[Node], index: int) -> None:
-        """Removes an item, with the comment behind it if the item has lines of its own."""
-        start, end = self._range(items[index])
+    def remove(self, items: Sequence[Node], index: int, inside: ast.expr) -> None:
+        """Removes an item, with the comment behind it if the item has lines of its own. Arguments: as `insert`."""
+        start, end = self._range(items[index], inside)
         comma = self._comma(end)
         after = comma or end
         line_end = self.line_end(after)
@@ -125,17 +148,27 @@ class Starlark:
             newline = _LINE_END.match(self.text, line_end)
             self.replace(self.line_start(start), newline.end() if newline else line_end, "")
         elif index + 1 < len(items):
-            following = self._range(items[index + 1])[0]
+            following = self._range(items[index + 1], inside)[0]
             self.replace(start, after if "#" in self.text[after:following] else following, "")
-        elif index and "#" not in self.text[self._range(items[index - 1])[1] : start]:
-            self.replace(self._range(items[index - 1])[1], end, "")
+        elif index and "#" not in self.text[self._range(items[index - 1], inside)[1] : start]:
+            self.replace(self._range(items[index - 1], inside)[1], end, "")
         else:
             self.replace(start, after, "")
 
-    def _range(self, item: Node) -> tuple[int, int]:
-        """Where an item begins and ends. The key of a dictionary stands for its entry."""
-        value = getattr(item, "entry_value", item)
-        return self.start(item), self.end(value)
+    def _range(self, item: Node, inside: ast.expr) -> tuple[int, int]:
+        """Where an item begins and ends, with its parentheses. The key of a dictionary stands for its entry."""
+        if isinstance(inside, ast.Call):  # its own parentheses are no item's
+            return self.start(item), self.end(item)
+        return self._wrapped(item)[0], self._wrapped(getattr(item, "entry_value", item))[1]
+
+    def _wrapped(self, node: Node) -> tuple[int, int]:
+        """Where a node begins and ends, with the parentheses around it."""
+        tokens = self._tokens()
+        first = next(number for number, token in enumerate(tokens) if token[0] == self.start(node))
+        last = next(number for number, token in enumerate(tokens) if token[1] == self.end(node))
+        while tokens[first - 1][2] == "(" and tokens[last + 1][2] == ")":
+            first, last = first - 1, last + 1
+        return tokens[first][0], tokens[last][1]
 
     def _comma(self, place: int) -> int | None:
         """The place behind the comma that follows a place, after spaces and comments; None if there is none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, Problem
 from etbuild.manifest import variants, yaml_document
 from etbuild.targets import wanted as wanted_of
 from etbuild.targets.starlark import INDENT, Starlark, argument, called, entries, items, lines, text, texts, written
@@ -58,12 +58,14 @@ class Update:
         before: Its content; None if there is none.
         after: Its new content.
         notes: What is left to the user.
+        disagrees: Whether one of the notes says that a target does not agree with its manifest.
     """
 
     path: Path
     before: bytes | None
     after: bytes
     notes: list[str] = field(default_factory=list)
+    disagrees: bool = False
 
 
 def update(manifests: list[Path], system: System, root: Path) -> list[Update]:
@@ -75,15 +77,21 @@ def update(manifests: list[Path], system: System, root: Path) -> list[Update]:
         root: The root of the workspace.
 
     Raises:
-        InputError: A manifest has problems, or a file cannot be parsed.
+        InputError: Manifests have problems, or files cannot be parsed. It names all of them.
     """
     files: dict[Path, _Package] = {}
+    problems: list[Problem] = []
     for manifest in manifests:
-        directory = _package(manifest, system, root)
-        path = system.build_file(directory) or directory / system.new
-        if path not in files:
-            files[path] = _Package(path, system, root)
-        files[path].take(manifest)
+        try:
+            directory = _package(manifest, system, root)
+            path = system.build_file(directory) or directory / system.new
+            if path not in files:
+                files[path] = _Package(path, system, root)
+            files[path].take(manifest)
+        except InputError as error:  # the other manifests may have problems, too
+            problems += [each for each in error.problems if each not in problems]
+    if problems:
+        raise InputError(problems)
     return [each.result() for each in files.values()]
 
 
@@ -119,9 +127,10 @@ class _Package:
         self.file = Starlark(path, self.before or b"")
         self.package = path.parent.relative_to(root).as_posix().removeprefix(".")
         self.notes: list[str] = []
+        self.disagrees = False
 
     def result(self) -> Update:
-        return Update(self.path, self.before, self.file.text.encode(), self.notes)
+        return Update(self.path, self.before, self.file.text.encode(), self.notes, self.disagrees)
 
     def _rules(self) -> dict[str, str]:
         """The rules of programs, by the names that the file gives them."""
@@ -137,6 +146,11 @@ class _Package:
         if note not in self.notes:
             self.notes.append(note)
 
+    def _disagree(self, node: ast.expr | ast.keyword, message: str) -> None:
+        """Notes that a target does not agree with its manifest, in a way that only the user can fix."""
+        self._note(node, message)
+        self.disagrees = True
+
     def take(self, manifest: Path) -> None:
         """Updates the targets of a manifest, or adds one."""
         name = _resolved(manifest).relative_to(self.path.parent).as_posix()
@@ -144,6 +158,7 @@ class _Package:
         for index in found:
             self._update(index, manifest)
         if found:
+            self._note_variants_without_target(found, manifest)
             return
         computed = [call for call in self.file.calls() if _file_of(call, self.package) is None]
         if computed:
@@ -154,6 +169,20 @@ class _Package:
             self._add(manifest, name)
 
     # --- an existing target
+
+    def _note_variants_without_target(self, found: list[int], manifest: Path) -> None:
+        """Notes the variants of a manifest that no target builds, unless a computed one may do so."""
+        built = set[str]()
+        for index in found:
+            variant, several = (argument(self._call(index), name) for name in ("variant", "variants"))
+            names = [text(variant.value)] if variant else []
+            named = entries(several.value) if several else {}
+            if None in names or named is None or self._rules().get(called(self._call(index)) or "") is None:
+                return
+            built |= {name for name in names if name} | named.keys()
+        missing = [name for name in names_of_variants(manifest) if name not in built]
+        if missing:
+            self._note(self._call(found[0]), f"no target builds the variants {', '.join(missing)} of {manifest.name}")
 
     def _call(self, index: int) -> ast.Call:
         return self.file.calls()[index]
@@ -169,7 +198,7 @@ class _Package:
             return
         variant, settings = known
         if variant and variant not in names_of_variants(manifest):
-            self._note(self._call(index), f"the manifest has no variant `{variant}`")
+            self._disagree(self._call(index), f"the manifest has no variant `{variant}`")
             return
         base = wanted_of.load(manifest, variant or None, settings)
         self._set_name(index, base, variant)
@@ -250,7 +279,7 @@ class _Package:
         known = names_of_variants(manifest)
         for variant, node in (entries(keyword.value) or {}).items():
             if variant not in known:
-                self._note(node, f"the manifest has no variant `{variant}`")
+                self._disagree(node, f"the manifest has no variant `{variant}`")
             elif entries(node) is None:
                 self._note(node, f"the attributes of `{variant}` are computed; they are left alone")
             else:
@@ -279,7 +308,7 @@ class _Package:
         for attribute in FILES:
             given = entries(attributes()) or {}
             if attribute not in given and own.files[attribute] != base.files[attribute]:
-                self._note(
+                self._disagree(
                     attributes(),
                     f"the variant `{variant}` has other `{attribute}`: {', '.join(own.files[attribute]) or 'none'}",
                 )
@@ -316,7 +345,7 @@ class _Package:
             self._rewrite(node(), written(sorted([*(each for each in has if each in values), *new])))
             return
         for value in [each for each in has if each not in values]:
-            self.file.remove(items(node()), (texts(node()) or []).index(value))
+            self.file.remove(items(node()), (texts(node()) or []).index(value), node())
         ordered = has == sorted(has)
         for value in new:
             there = texts(node()) or []
@@ -384,6 +413,7 @@ class _Package:
             self.notes.append(
                 f"{self.path}: `{base.name}` of {manifest.name} has no target: another target has the name"
             )
+            self.disagrees = True
             return
         self._append(f"{local or rule}(\n{body})\n")
         if local is None:

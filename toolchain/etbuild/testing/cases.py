@@ -92,7 +92,7 @@ class Tester:
             yield Case(f"{name}/example", [Call(name, examples)])
             if reference.keeps_state(name):
                 yield Case(f"{name}/example-twice", [Call(name, examples), Call(name, examples)])
-            method = self._plan.export_plan.methods[name]
+            method = reference.planned(name)
             of_method = self._tests.methods[name]
             if of_method.random and random_inputs.all_alike(of_method, method, examples):
                 place = f"tests.methods.{name}.ranges"

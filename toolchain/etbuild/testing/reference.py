@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from etbuild.export.export_methods import PreparedMethod, load_method, root_of
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
+from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.plan import ExportPlan, Plan
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 from etbuild.testing.random_inputs import Inputs
@@ -76,6 +77,14 @@ class Reference:
         found = {name: (one.arguments, one.keywords) for name, one in self._prepared.items()}
         found.update({name: _inputs_of(program) for name, program in self._files.items()})
         return dict(sorted(found.items()))
+
+    def planned(self, name: str) -> ExportMethod:
+        """A method in the export plan, with its dynamic shapes: those of an exported program come from its file."""
+        method = self._plan.methods[name]
+        if name not in self._files:
+            return method
+        positional, keywords = _shapes_of(self._files[name])
+        return method.replace(dynamic_shapes=positional, dynamic_kwargs_shapes=keywords)
 
     def is_quantized(self, name: str) -> bool:
         """Whether the plan or its recipe quantizes a method."""
@@ -177,23 +186,47 @@ def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[s
 
 def _inputs_of(program: ExportedProgram) -> Inputs:
     """Inputs that an exported program takes: ones, in the smallest sizes. It holds none itself."""
+
+    def ones(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        sizes = [
+            size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
+            for size in value.shape
+        ]
+        return torch.ones(sizes, dtype=value.dtype)
+
+    return _each_input(program, ones)
+
+
+def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:
+    """The dynamic shapes of the inputs of an exported program: positional ones, and those by name.
+
+    Each dynamic size is a symbol: programs in which sizes are computed from others cannot be lowered.
+    """
+
+    def dim(size: int | torch.SymInt) -> Dim | None:
+        if isinstance(size, int):
+            return None
+        limits = program.range_constraints[size.node.expr]
+        most = int(limits.upper) if bool(limits.upper < _UNLIMITED) else None
+        return Dim(str(size), int(limits.lower), most, 1, 1, 0)
+
+    def shapes(value: Any) -> Shapes:
+        return tuple(map(dim, value.shape)) if isinstance(value, torch.Tensor) else None
+
+    return _each_input(program, shapes)
+
+
+_UNLIMITED = 2**31  # PyTorch writes an infinity, or the largest number of 64 bits
+
+
+def _each_input(program: ExportedProgram, make: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a function returns for each input of an exported program, in the form of its inputs."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    leaves = [
-        _ones(program, nodes[each].meta["val"]) if each in nodes else each
-        for each in program.graph_signature.user_inputs
-    ]
+    leaves = [make(nodes[each].meta["val"] if each in nodes else each) for each in program.graph_signature.user_inputs]
     positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(positional), dict(keywords)
-
-
-def _ones(program: ExportedProgram, value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    sizes = [
-        size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
-        for size in value.shape
-    ]
-    return torch.ones(sizes, dtype=value.dtype)
 
 
 def outputs_of(result: Any) -> list[Any]:

@@ -36,6 +36,7 @@ class TestOptions:
     Attributes:
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
         shard: The number of this shard from 0, and the number of shards.
+        allow_empty_shard: Whether there may be more shards than tests. Otherwise that is an error.
         skip_unavailable: Whether a program for a backend that the runtime here does not have is skipped. Otherwise it
             is an error.
         locate: Whether a failure is searched for the operator or the layer that causes it.
@@ -47,6 +48,7 @@ class TestOptions:
 
     pattern: str | None = None
     shard: tuple[int, int] = (0, 1)
+    allow_empty_shard: bool = False
     skip_unavailable: bool = False
     locate: bool = True
     stage: Stage = field(default=silent)
@@ -67,8 +69,8 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
         The results in the order of their names' appearance.
 
     Raises:
-        InputError: A declared input is missing or does not fit, no test has a wanted name, or the runtime here does not
-            have a backend of the program.
+        InputError: A declared input is missing or does not fit, no test has a wanted name, there are more shards than
+            tests, or the runtime here does not have a backend of the program.
         BuildError: The model cannot be made.
     """
     extended = plan.export_plan.replace(
@@ -112,6 +114,9 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
     if not chosen:
         raise InputError.of(f"no test has the name `{options.pattern}`", f"the tests are {', '.join(names)}")
     shard, shards = options.shard
+    if shards > len(chosen) and not options.allow_empty_shard:
+        message = f"--shard {shard + 1}/{shards}: there are only {len(chosen)} tests, so some parts would run nothing"
+        raise InputError.of(message, f"use at most {len(chosen)} parts")
     results = []
     for name, test in chosen[shard::shards]:
         with options.stage(f"test {name}"):
