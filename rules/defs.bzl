@@ -41,6 +41,7 @@ executorch_lock(
 """
 
 load("//rules:providers.bzl", _ExecutorchExportInfo = "ExecutorchExportInfo", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
+load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
@@ -50,7 +51,8 @@ load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
     "//rules/private:selected_ops.bzl",
-    _executorch_kernels_test = "executorch_kernels_test",
+    _executorch_benchmark = _executorch_benchmark
+executorch_kernels_test = "executorch_kernels_test",
     _executorch_selected_ops = "executorch_selected_ops",
 )
 load("//rules/private:size_report.bzl", _executorch_size_report = "executorch_size_report")

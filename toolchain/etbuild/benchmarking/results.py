@@ -150,8 +150,12 @@ def rows(found: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[st
         found: What `as_json` returned.
     """
     several = "against" in found
-    times = [("calls of", "count", "min", "median", "p90", "p99", "max", "mean (95 % interval)", "tokens/s")]
-    costs = [("process of", "load program", "load method", "peak memory", "kept", "planned", "threads")]
+    times: list[tuple[str, ...]] = [
+        ("calls of", "count", "min", "median", "p90", "p99", "max", "mean (95 % interval)", "tokens/s")
+    ]
+    costs: list[tuple[str, ...]] = [
+        ("process of", "load program", "load method", "peak memory", "kept", "planned", "threads")
+    ]
     seen = set()
     for phase in found["phases"]:
         for role in ("program", "against") if several else ("program",):

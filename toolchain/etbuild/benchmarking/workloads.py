@@ -13,7 +13,7 @@ from etbuild.errors import InputError
 from etbuild.runtime.program_files import ProgramFiles
 
 if TYPE_CHECKING:
-    from etbuild.results import ProgramMethod, Value
+    from etbuild.results import ProgramMethod, TensorValue
 
 _PROMPT, _NEW = 64, 32  # tokens, if the cache has room for them
 _LENGTHS = ("get_max_context_len", "get_max_seq_len")
@@ -122,7 +122,8 @@ def find_decoder(files: ProgramFiles, prompt: int | None, new: int | None) -> De
     prompt, new = _lengths(methods, prefill, length, (prompt, new))
     size = constants.get("get_vocab_size")
     vocabulary = size if isinstance(size, int) and size > 0 else None
-    positions = {name: found for name in {prefill, decode} - {None} if (found := _position(methods[name])) is not None}
+    called = [name for name in (prefill, decode) if name is not None]
+    positions = {name: found for name in called if (found := _position(methods[name])) is not None}
     return Decoder(prefill, decode, length, vocabulary, prompt, new, positions)
 
 
@@ -169,7 +170,7 @@ def _lengths(
     return prompt, new
 
 
-def _tokens(method: ProgramMethod) -> Value | None:
+def _tokens(method: ProgramMethod) -> TensorValue | None:
     """The first input of a method if it holds tokens or their embeddings; else None."""
     first = next(iter(method["inputs"]), None)
     if first is None or "dtype" not in first:
@@ -180,21 +181,23 @@ def _tokens(method: ProgramMethod) -> Value | None:
 
 def _widths(method: ProgramMethod) -> tuple[int, int]:
     """The smallest and the largest number of tokens that a method takes. The program tells only the largest."""
-    first = method["inputs"][0]
-    return (1 if first["dynamic"] else first["shape"][1]), first["shape"][1]
+    first = _tokens(method)
+    assert first is not None
+    largest: int = first["shape"][1]
+    return (1 if first["dynamic"] else largest), largest
 
 
 def _position(method: ProgramMethod) -> tuple[int, bool] | None:
     """The number of the input with the position of the first token, and whether it has that of each token; or None."""
-    found, others = [], []
-    for number, each in enumerate(method["inputs"][1:], 1):
-        is_position = each.get("dtype") == "int64" and len(each["shape"]) == 1
-        (found if is_position and (each["shape"] == [1] or each["dynamic"]) else others).append((number, each))
-    # The size of another dynamic input may follow from the number of tokens.
-    if len(found) != 1 or any(each.get("dynamic") for _, each in others):
-        return None
-    number, each = found[0]
-    return number, each["dynamic"]
+    found: list[tuple[int, bool]] = []
+    for number, each in enumerate(method["inputs"]):
+        if number == 0 or "dtype" not in each:
+            continue
+        if each["dtype"] == "int64" and len(each["shape"]) == 1 and (each["shape"] == [1] or each["dynamic"]):
+            found.append((number, each["dynamic"]))
+        elif each["dynamic"]:  # its size may follow from the number of tokens
+            return None
+    return found[0] if len(found) == 1 else None
 
 
 def _text(decoder: Decoder, inputs: Mapping[str, list[Any]]) -> Iterator[Call]:

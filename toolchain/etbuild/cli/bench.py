@@ -72,7 +72,9 @@ def add(verbs: Any) -> None:
     add_cache_directory(kept)
     kept.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
     rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--built", type=Path, metavar="FILE", help="the .pte that was built from the manifest")
+    rule.add_argument(
+        "--program", dest="built", type=Path, metavar="FILE", help="the .pte that was built from the manifest"
+    )
     rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
     rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
     parser.set_defaults(run=run)
@@ -164,6 +166,9 @@ def run(options: argparse.Namespace) -> int:
     sizes = _sizes(options.dim)
     first = _loaded(options, options.program, options.variant)
     other = _loaded(options, options.against or options.program, options.against_variant) if two else None
+    for option, loaded in (("--variant", first), ("--against-variant", other)):
+        if loaded is None and getattr(options, option[2:].replace("-", "_")) is not None:
+            raise InputError.of(f"{option}: only a manifest has variants")
     if sizes and first is None:
         raise InputError.of("--dim: only a manifest names dimensions", "give the inputs with --input")
     options.restart()  # a crash of the runtime is then an error that says so
@@ -276,7 +281,8 @@ def _methods(options: argparse.Namespace, programs: list[ProgramFiles]) -> list[
 
     for files in programs:
         for name in options.method:
-            files.method(name)
+            if is_constant(files.method(name)):
+                raise InputError.of(f"`{name}` only returns constants: there is nothing to measure")
     of_each = [{name for name, each in files.facts["methods"].items() if not is_constant(each)} for files in programs]
     shared = set.intersection(*of_each)
     names = [*dict.fromkeys(options.method)] or sorted(shared)
