@@ -51,8 +51,7 @@ load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
     "//rules/private:selected_ops.bzl",
-    _executorch_benchmark = _executorch_benchmark
-executorch_kernels_test = "executorch_kernels_test",
+    _executorch_kernels_test = "executorch_kernels_test",
     _executorch_selected_ops = "executorch_selected_ops",
 )
 load("//rules/private:size_report.bzl", _executorch_size_report = "executorch_size_report")
@@ -67,6 +66,7 @@ ExecutorchProgramInfo = _ExecutorchProgramInfo
 # The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
 PROGRAM_ATTRS = _PROGRAM_ATTRS
 
+executorch_benchmark = _executorch_benchmark
 executorch_kernels_test = _executorch_kernels_test
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock

@@ -20,7 +20,8 @@ _QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _SOURCES = {
     "manifest": "the examples of the manifest",
     "options": "those of --input",
-    "random": "random numbers, in the sizes of the program or of --dim; integers are 0, or numbers of the example",
+    "sizes": "random numbers in the sizes of --dim",
+    "random": "random numbers in the largest sizes that the program takes; integers are 0",
 }
 
 

@@ -53,7 +53,7 @@ class Workload:
 
     Attributes:
         inputs: The inputs of each method that it calls.
-        source: Where they come from: `manifest`, `options` or `random`.
+        source: Where they come from: `manifest`, `sizes`, `options` or `random`.
         decoder: The decoder, if calls continue a text; else the same call is repeated.
     """
 

@@ -321,7 +321,7 @@ def _workloads(
         hint = "its constant methods `use_kv_cache` and `get_max_seq_len` would say so"
         raise InputError.of("--prompt-tokens and --new-tokens: the methods are none of a decoder with a cache", hint)
     known = None if first is None else _of_manifest(options, first, sizes, timing)
-    source = "random" if first is None or sizes else "manifest"
+    source = "random" if first is None else "sizes" if sizes else "manifest"
 
     def of(method: str) -> list[Any]:
         facts = files.method(method)
