@@ -320,19 +320,16 @@ def _workloads(
     if decoder is None and (options.prompt_tokens or options.new_tokens):
         hint = "its constant methods `use_kv_cache` and `get_max_seq_len` would say so"
         raise InputError.of("--prompt-tokens and --new-tokens: the methods are none of a decoder with a cache", hint)
-    known = None if first is None else _of_manifest(options, first, sizes, timing)
-    source = "random" if first is None else "sizes" if sizes else "manifest"
+    alone = [name for name in names if decoder is None or name not in decoder.methods]
+    known = _of_manifest(options, first, sizes, timing) if first is not None and alone else {}
 
     def of(method: str) -> list[Any]:
         facts = files.method(method)
-        made = known[method] if known is not None and method in known else benchmarked.at_random(facts)
+        made = known[method] if method in alone and method in known else benchmarked.at_random(facts)
         return benchmarked.given(method, facts, options.input, made)
 
-    found = [
-        Workload({name: of(name)}, "options" if options.input else source)
-        for name in names
-        if decoder is None or name not in decoder.methods
-    ]
+    source = "options" if options.input else "random" if first is None else "sizes" if sizes else "manifest"
+    found = [Workload({name: of(name)}, source) for name in alone]
     if decoder is not None:
         found.append(Workload({name: of(name) for name in decoder.methods}, "random", decoder))
     return found
