@@ -146,7 +146,9 @@ def test_a_manifest_is_measured_on_its_examples_and_its_decoder_writes_texts(
     assert "prefill (4 tokens): share of the calls that took at most" in titles
 
 
-def test_a_program_alone_gets_inputs_of_its_signature_and_those_of_options(bench: Bench, capsys: Any) -> None:
+def test_a_program_without_a_manifest_gets_inputs_of_its_signature_and_those_of_options(
+    bench: Bench, capsys: Any
+) -> None:
     random = bench("out/net.pte")
     assert random.phases["forward"]["inputs"] == [{"dtype": "float32", "shape": [4, 64]}]
     assert random.phases["forward"]["inputs_from"] == "random"
@@ -226,7 +228,7 @@ def test_what_is_no_decoder_with_a_cache(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["out/net.pte", "--method", "forwad"], 2, "the program has no method `forwad`\n    did you mean `forward`?"),
+        (["out/net.pte", "--method", "frward"], 2, "the program has no method `frward`\n    did you mean `forward`?"),
         (["out/net.pte", "--input", "0=[1]"], 2, "--input: the program has several methods"),
         (["out/net.pte", "--method", "forward", "--input", "1=[1]"], 2, "--input 1: `forward` takes 1 inputs"),
         (["out/net.pte", "--method", "forward", "--input", "x"], 2, "--input x: expected NUMBER=VALUE"),
@@ -239,7 +241,7 @@ def test_what_is_no_decoder_with_a_cache(project: Path) -> None:
         (["out/net.pte", "--against", "x.pte", "--runs", "5"], 2, "--runs 5: a comparison needs at least 6 runs"),
         (["out/net.pte", "--prompt-tokens", "8"], 2, "--prompt-tokens 8: `decode` and its cache take 1 to 7 tokens"),
         (["out/net.pte", "--new-tokens", "7"], 2, "--new-tokens 7: the cache has 8 places, so 1 to 4 follow"),
-        (["out/net.pte", "--method", "forward", "--new-tokens", "2"], 2, "the methods are none of a decoder"),
+        (["out/net.pte", "--method", "forward", "--new-tokens", "2"], 2, "these are not the texts of a decoder"),
         (["out/net.pte", "--method", "get_vocab_size"], 2, "`get_vocab_size` only returns constants"),
         (["out"], 2, "out: name one index of the directory"),
     ],

@@ -51,7 +51,7 @@ def test_equal_programs_differ_in_one_of_twenty_comparisons_at_most() -> None:
     assert wrong / 600 < 0.07
 
 
-def test_a_true_difference_is_seen_and_lies_in_the_interval() -> None:
+def test_a_true_difference_is_seen_and_the_interval_contains_it() -> None:
     found = [simulated(seed, 2.0) for seed in range(200)]
     outcomes = [each.outcome for each in found]
     assert outcomes.count("slower") > 190

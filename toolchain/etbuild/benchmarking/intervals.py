@@ -55,7 +55,7 @@ def signed_rank(values: Sequence[float]) -> Interval | None:
 
 
 def _left_out(count: int) -> int:
-    """How many of the averages of pairs lie outside of the interval, on each side.
+    """How many of the averages of pairs the interval leaves out, on each side.
 
     This is the largest sum of ranks that occurs with a probability of at most 2.5 %, as do all smaller ones.
     """

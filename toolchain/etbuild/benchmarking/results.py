@@ -32,7 +32,7 @@ class Phase:
     Attributes:
         name: The method; `prefill` or `decode` of a decoder.
         method: The method.
-        tokens: The tokens of a call; 0 if the method is none of a decoder.
+        tokens: The tokens of a call of a decoder; 0 for another program.
         inputs: The inputs of the first call.
         workload: What they are part of.
         runs: The runs of each program.

@@ -82,7 +82,7 @@ class Call:
         phase: What it counts for: the method, or `prefill` and `decode` of a decoder.
         method: The method.
         inputs: Its inputs.
-        tokens: How many tokens it takes; 0 if the method is none of a decoder.
+        tokens: How many tokens it takes, if it is a call of a decoder; else 0.
     """
 
     phase: str

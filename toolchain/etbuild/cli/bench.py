@@ -318,18 +318,19 @@ def _workloads(
     if decoder is not None and not {*names} & {*decoder.methods}:
         decoder = None
     if decoder is None and (options.prompt_tokens or options.new_tokens):
-        hint = "its constant methods `use_kv_cache` and `get_max_seq_len` would say so"
-        raise InputError.of("--prompt-tokens and --new-tokens: the methods are none of a decoder with a cache", hint)
-    alone = [name for name in names if decoder is None or name not in decoder.methods]
-    known = _of_manifest(options, first, sizes, timing) if first is not None and alone else {}
+        message = "--prompt-tokens and --new-tokens: these are not the texts of a decoder with a cache"
+        hint = "the constant methods `use_kv_cache` and `get_max_seq_len` tell of one; leave out --input and --dim"
+        raise InputError.of(message, hint)
+    plain = [name for name in names if decoder is None or name not in decoder.methods]
+    known = _of_manifest(options, first, sizes, timing) if first is not None and plain else {}
 
     def of(method: str) -> list[Any]:
         facts = files.method(method)
-        made = known[method] if method in alone and method in known else benchmarked.at_random(facts)
+        made = known[method] if method in plain and method in known else benchmarked.at_random(facts)
         return benchmarked.given(method, facts, options.input, made)
 
     source = "options" if options.input else "random" if first is None else "sizes" if sizes else "manifest"
-    found = [Workload({name: of(name)}, source) for name in alone]
+    found = [Workload({name: of(name)}, source) for name in plain]
     if decoder is not None:
         found.append(Workload({name: of(name) for name in decoder.methods}, "random", decoder))
     return found
