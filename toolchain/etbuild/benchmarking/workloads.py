@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from etbuild.results import ProgramMethod, TensorValue
 
 _PROMPT, _NEW = 64, 32  # tokens, if the cache has room for them
+_ENCODED = 3  # the number of dimensions of an encoder's output
 _LENGTHS = ("get_max_context_len", "get_max_seq_len")
 
 
@@ -195,7 +196,7 @@ def _position(method: ProgramMethod) -> tuple[int, bool] | None:
             continue
         if each["dtype"] == "int64" and len(each["shape"]) == 1 and (each["shape"] == [1] or each["dynamic"]):
             found.append((number, each["dynamic"]))
-        elif each["dynamic"]:  # its size may follow from the number of tokens
+        elif each["dynamic"] and len(each["shape"]) != _ENCODED:  # its size may follow from the number of tokens
             return None
     return found[0] if len(found) == 1 else None
 

@@ -361,7 +361,13 @@ def _print(told: dict[str, Any]) -> None:
 
     tables = results.rows(told)
     if on_terminal():
-        show([Table("", rows[0], rows[1:], range(1, len(rows[0]))) for rows in tables])
+        titles = ("times", "loading and memory")
+        show(
+            [
+                Table(title, rows[0], rows[1:], range(1, len(rows[0])))
+                for title, rows in zip(titles, tables, strict=True)
+            ]
+        )
     else:
         print("\n\n".join(map(table, tables)))
     print("\n".join(["", *results.notes(told), *results.verdicts(told)]))
