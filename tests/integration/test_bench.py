@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from etbuild import json_schema
-from etbuild.benchmarking import workloads
+from etbuild.benchmarking import results, workloads
 from etbuild.benchmarking.workloads import Workload
 from etbuild.cli import main
 from etbuild.runtime import program_files
@@ -110,10 +110,10 @@ def bench(project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         short += [] if "--runs" in arguments or "--against" in " ".join(arguments) else ["--runs", "2"]
         code = main.main(["bench", str(project / program), *written, *short, *arguments])
         captured = capsys.readouterr()
-        results = json.loads(file.read_text()) if file.exists() else None
-        if results is not None:
-            json_schema.validator("benchmark").validate(results)
-        return Outcome(code, captured.out, captured.err, results)
+        found = json.loads(file.read_text()) if file.exists() else None
+        if found is not None:
+            json_schema.validator("benchmark").validate(found)
+        return Outcome(code, captured.out, captured.err, found)
 
     return run
 
@@ -223,6 +223,22 @@ def test_what_is_no_decoder_with_a_cache(project: Path) -> None:
     shorter = workloads.find_decoder(of(get_max_seq_len=6), None, None)
     assert shorter is not None
     assert (shorter.prompt, shorter.new) == (3, 3)
+
+
+def test_a_decoder_that_takes_one_token_only_starts_at_the_first_position(project: Path) -> None:
+    files = program_files.read(project / "out/net.pte")
+    methods = dict(files.facts["methods"])
+    token, position = methods["decode"]["inputs"]
+    one: Any = {**token, "shape": [1, 1], "dynamic": False}
+    encoded: Any = {"dtype": "float32", "shape": [1, 4, 4], "dynamic": True}
+    methods["decode"] = {**methods["decode"], "inputs": [one, encoded, position]}
+    decoder = workloads.find_decoder(replace(files, facts={**files.facts, "methods": methods}), None, None)
+    assert decoder is not None
+    assert (decoder.prefill, decoder.new, decoder.positions) == (None, 8, {"decode": (2, False)})
+    inputs = [torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 4, 4), torch.zeros(1)]
+    [phase] = results.phases(Workload({"decode": inputs}, "random", decoder), [])
+    assert [int(call.inputs[2]) for call in phase.workload.calls] == [*range(8)]
+    assert results._what(phase)["positions"] == [0, 7]
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def _what(phase: Phase) -> dict[str, Any]:
     }
     told["inputs_from"] = phase.workload.source
     if decoder is not None:
-        start = 0 if phase.name == "prefill" else decoder.prompt
-        told.update(tokens=phase.tokens, positions=[start, start + (phase.tokens if start == 0 else decoder.new) - 1])
+        start, count = (0, decoder.prompt) if phase.name == "prefill" else (decoder.prompt, decoder.new)
+        told.update(tokens=phase.tokens, positions=[start, start + count - 1])
     return told
 
 
