@@ -41,6 +41,7 @@ executorch_lock(
 """
 
 load("//rules:providers.bzl", _ExecutorchExportInfo = "ExecutorchExportInfo", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
+load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
@@ -65,6 +66,7 @@ ExecutorchProgramInfo = _ExecutorchProgramInfo
 # The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
 PROGRAM_ATTRS = _PROGRAM_ATTRS
 
+executorch_benchmark = _executorch_benchmark
 executorch_kernels_test = _executorch_kernels_test
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock

@@ -1,9 +1,9 @@
 """The rule executorch_program_test: a program against eager PyTorch."""
 
-load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":library.bzl", "LIBRARIES", "library_of")
-load(":names.bzl", "check_unique", "named_beside", "repository_path")
+load(":library.bzl", "LIBRARIES")
+load(":program_arguments.bzl", "program_arguments")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 
 _SCRIPT = """\
@@ -22,38 +22,11 @@ fi
 exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"
 """
 
-def _quoted(text):
-    """Returns a text as one word of the shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
-
-def _located(ctx, prefix, file):
-    """Returns an argument that ends with the path of a file, as a word of the shell."""
-    return "{}\"$(rlocation {})\"".format(_quoted(prefix) if prefix else "", _quoted(runfiles_path(ctx, file)))
-
 def _test_impl(ctx):
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     program = ctx.attr.program[ProgramInputsInfo]
-    libraries = [library_of(ctx, dep) for dep in ctx.attr.deps]
-    own = named_beside(ctx.files.srcs, program.manifest)
-    sources = {entry.name: entry for entry in depset(own, transitive = [program.inputs.sources] + [
-        library.sources
-        for library in libraries
-    ]).to_list()}
-    data = {entry.name: entry for entry in program.inputs.data + program.inputs.weights + program.inputs.adapters +
-                                           program.inputs.tokenizer + named_beside(ctx.files.data, program.manifest)}
-    check_unique(named_beside(ctx.files.data, program.manifest), "data")
-
-    arguments = [
-        _located(ctx, "", program.manifest),
-        _quoted("--manifest-name=" + repository_path(program.manifest)),
-        _quoted("--program-name=" + program.name),
-        _located(ctx, "--program=", program.pte),
-    ]
-    if program.variant:
-        arguments.append(_quoted("--variant=" + program.variant))
-    arguments += [_quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
-    arguments += [_located(ctx, "--source={}=".format(name), sources[name].file) for name in sorted(sources)]
-    arguments += [_located(ctx, "--data={}=".format(name), data[name].file) for name in sorted(data)]
+    given = program_arguments(ctx, program, ctx.files.srcs, ctx.attr.deps, ctx.files.data)
+    arguments = given.arguments
     if ctx.attr.unavailable == "skip":
         arguments.append("--skip-unavailable")
     if not ctx.attr.search:
@@ -62,14 +35,12 @@ def _test_impl(ctx):
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(script, _SCRIPT.format(
         arguments = "\n".join(["  " + argument for argument in arguments]),
-        driver = _quoted(runfiles_path(ctx, toolchain.driver.executable)),
+        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
         init = RUNFILES_INIT,
     ), is_executable = True)
-    files = [program.manifest, program.pte, program.index, program.report] + program.named_data
-    files += [entry.file for entry in sources.values() + data.values()]
     return [DefaultInfo(
         executable = script,
-        runfiles = ctx.runfiles(files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
+        runfiles = ctx.runfiles(given.files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
     )]
 
 _program_test = rule(

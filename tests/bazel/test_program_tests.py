@@ -1,7 +1,8 @@
-"""`executorch_program_test` and `executorch_program_test_suite`, run by Bazel."""
+"""`executorch_program_test`, `executorch_program_test_suite` and `executorch_benchmark`, run by Bazel."""
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
@@ -11,7 +12,13 @@ from tests.helpers.workspaces import Workspace
 
 PACKAGE = "tested"
 BUILD = """\
-load("//rules:defs.bzl", "executorch_program", "executorch_program_test", "executorch_program_test_suite")
+load(
+    "//rules:defs.bzl",
+    "executorch_benchmark",
+    "executorch_program",
+    "executorch_program_test",
+    "executorch_program_test_suite",
+)
 
 executorch_program(
     name = "net",
@@ -32,6 +39,13 @@ executorch_program_test(
     data = ["x.txt"],
     program = ":net",
     shard_count = 2,
+)
+
+executorch_benchmark(
+    name = "bench",
+    against = ":net",
+    options = ["--calls=2"],
+    program = ":net",
 )
 
 executorch_program_test_suite(
@@ -102,6 +116,19 @@ def test_shards_a_filter_and_a_suite(package: Workspace) -> None:
     skipped = cases(package, "suite.net.device")
     assert set(skipped.values()) == {"skipped"}
     assert sorted(skipped) == [name.replace("net.", "net.device.", 1) for name in names]
+
+
+def test_a_benchmark_of_two_programs(package: Workspace) -> None:
+    done = package.run("run", f"//{PACKAGE}:bench", "--", "--runs", "6", "--json", f"{PACKAGE}/results.json")
+    results = package.directory / PACKAGE / "results.json"  # relative to where the command was called
+    found = json.loads(results.read_text())
+    results.unlink()
+    assert "forward: " in done.out
+    assert found["settings"]["runs"] == 6
+    [forward] = found["phases"]
+    assert (forward["inputs"], forward["inputs_from"]) == ([{"dtype": "float32", "shape": [1, 4]}], "manifest")
+    assert forward["against"]["calls"] == forward["program"]["calls"] == 12
+    assert "verdict" in forward
 
 
 def test_a_filter_chooses_and_a_wrong_loader_fails(package: Workspace) -> None:

@@ -130,6 +130,7 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
         "generate",
         "test",
         "run",
+        "bench",
         "explain",
         "inspect",
         "diff",

@@ -17,7 +17,7 @@ from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import Server
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
-WITH_TORCH = {("build", 3), ("generate", 3), ("test", 3)}
+WITH_TORCH = {("bench", 3), ("build", 3), ("generate", 3), ("test", 3)}
 """Cases that need PyTorch: tests/integration has them."""
 
 REPORT = make_report(1, 1, 1)
@@ -149,6 +149,7 @@ JSON = [
 ]
 JSON_ELSEWHERE = {
     "affected": "unit/test_affected.py",
+    "bench": "integration/test_bench.py",
     "build": "integration/test_local_cache.py",
     "history": "registry/test_history.py",
     "inspect": "integration/test_inspect.py",

@@ -66,7 +66,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="stop a build that takes longer, and name the stage that was running",
     )
@@ -76,14 +76,15 @@ def add(verbs: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The type of an option with a time."""
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
+        found = math.nan
+    if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return seconds
+    return found
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -136,7 +136,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
         return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            program = _build(options, plan, Path(scratch))
+            program = build_program(options, plan, Path(scratch))
         except CheckError as error:
             from etbuild.manifest.positions import located
 
@@ -145,7 +145,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
         return run(plan, tests, program_files.read(program), declared, how)
 
 
-def _build(options: argparse.Namespace, plan: Plan, directory: Path) -> Path:
+def build_program(options: argparse.Namespace, plan: Plan, directory: Path) -> Path:
     """Builds the program, or takes it from the cache. Returns the path of the `.pte`."""
     from etbuild.build import BuildOptions, build
     from etbuild.cli.options import cache

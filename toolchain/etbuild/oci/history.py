@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from html import escape
 from typing import Any
 
+from etbuild.analysis.svg import COLOURS, document, text
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError
 from etbuild.oci import dates, facts, transfer
@@ -78,9 +78,9 @@ def _version(repository: Repository, tag: str) -> Version | None:
     )
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
+def _natural(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts `v10` after `v9`."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", text)]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
 # Plot: a panel for each fact, and a line in it for each program.
@@ -89,7 +89,6 @@ _PANELS: Mapping[str, Callable[[Facts], float | None]] = {
     "operators in delegates": lambda each: each.delegated,
     "planned memory": lambda each: each.memory,
 }
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 110, 90, 40
 
 
@@ -100,17 +99,15 @@ def plot(versions: list[Version]) -> str:
     for row, (title, fact) in enumerate(_PANELS.items()):
         body += _panel(_TOP + row * (_HEIGHT + 40), title, [_series(versions, name, fact) for name in names])
     for number, name in enumerate(names):
-        colour = _COLOURS[number % len(_COLOURS)]
-        body.append(_text(_LEFT + 140 * number, 18, name, f'fill="{colour}"'))
+        colour = COLOURS[number % len(COLOURS)]
+        body.append(text(_LEFT + 140 * number, 18, name, f'fill="{colour}"'))
     bottom = _TOP + len(_PANELS) * (_HEIGHT + 40)
     for place, version in enumerate(versions):
         if place in (0, len(versions) - 1):
             label = f"{version.tags[0]} {version.created[:10]}" if version.created else version.tags[0]
             anchor = "start" if place == 0 else "end"
-            body.append(_text(_across(place, len(versions)), bottom, label, f'text-anchor="{anchor}"'))
-    size_of_image = f'width="{_LEFT + _WIDTH + 20}" height="{bottom + 20}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size_of_image} font-family="sans-serif" font-size="12">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *body, "</svg>"]) + "\n"
+            body.append(text(_across(place, len(versions)), bottom, label, f'text-anchor="{anchor}"'))
+    return document(_LEFT + _WIDTH + 20, bottom + 20, body)
 
 
 _Series = list[float | None]
@@ -125,15 +122,15 @@ def _panel(top: int, title: str, series: list[_Series]) -> list[str]:
     largest = max((value for line in series for value in line if value is not None), default=0)
     shown = f"{largest:.0%}" if title == "operators in delegates" else size(int(largest))
     frame = f'<rect x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" stroke="#ccc"/>'
-    parts = [frame, _text(_LEFT, top - 6, title), _text(_LEFT - 6, top + 10, shown, 'text-anchor="end"')]
-    parts.append(_text(_LEFT - 6, top + _HEIGHT, "0", 'text-anchor="end"'))
+    parts = [frame, text(_LEFT, top - 6, title), text(_LEFT - 6, top + 10, shown, 'text-anchor="end"')]
+    parts.append(text(_LEFT - 6, top + _HEIGHT, "0", 'text-anchor="end"'))
     for number, line in enumerate(series):
         points = [
             f"{_across(place, len(line)):.1f},{top + _HEIGHT * (1 - value / (largest or 1)):.1f}"
             for place, value in enumerate(line)
             if value is not None
         ]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in (p.split(",") for p in points)]
     return parts
@@ -141,10 +138,6 @@ def _panel(top: int, title: str, series: list[_Series]) -> list[str]:
 
 def _across(place: int, count: int) -> float:
     return _LEFT + _WIDTH * place / max(count - 1, 1)
-
-
-def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text x="{x}" y="{y}" {more}>{escape(text)}</text>'
 
 
 def as_json(versions: list[Version], skipped: list[str]) -> dict[str, Any]:

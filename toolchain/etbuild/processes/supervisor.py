@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 _LONGEST_SLEEP_SECONDS = 1.0  # writing to the slate sends no signal, so it is checked this often
+_WORK = {"bench": "the benchmark"}  # what a verb does, if it is not building
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -111,7 +112,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
         raise Elsewhere(code)
     if watched.interrupted or (code == INTERRUPTED and not watched.late):
         raise KeyboardInterrupt
-    raise BuildError([_why(watched, limit)])
+    raise BuildError([_why(watched, limit, _WORK.get(arguments[0], "the build"))])
 
 
 def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
@@ -133,14 +134,14 @@ def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
         signals.wait(min([moment - now for moment in moments] + [_LONGEST_SLEEP_SECONDS]))
 
 
-def _why(watched: _Watched, limit: float | None) -> Problem:
-    """The reason why a build did not reach its end."""
+def _why(watched: _Watched, limit: float | None, what: str) -> Problem:
+    """The reason why a command did not reach its end."""
     stage = watched.stage or watched.slate.stage()
     if watched.late:
         return Problem(
-            f"the build took longer than {limit:g} s, the limit of `--timeout`, and was stopped{in_words(stage)}"
+            f"{what} took longer than {limit:g} s, the limit of `--timeout`, and was stopped{in_words(stage)}"
         )
-    return how_it_ended("the build", watched.process.returncode, stage)
+    return how_it_ended(what, watched.process.returncode, stage)
 
 
 @dataclass

@@ -32,7 +32,7 @@ def inputs(method: str, facts: ProgramMethod, given: list[str]) -> list[Any]:
     wanted = facts["inputs"]
     if len(given) > len(wanted):
         raise InputError.of(f"`{method}` takes {len(wanted)} inputs, not {len(given)}")
-    read = [_read(text, fact) for text, fact in zip(given, wanted, strict=False)]
+    read = [read_one(text, fact) for text, fact in zip(given, wanted, strict=False)]
     return read + [_counted(fact) for fact in wanted[len(given) :]]
 
 
@@ -43,7 +43,16 @@ def _counted(fact: Value) -> Any:
     return torch.arange(count).reshape(fact["shape"]).to(getattr(torch, fact["dtype"]))
 
 
-def _read(text: str, fact: Value) -> Any:
+def read_one(text: str, fact: Value) -> Any:
+    """One input.
+
+    Args:
+        text: JSON such as `[[1, 2]]`, `FILE.npy`, `FILE.pt`, or `FILE.safetensors:KEY`.
+        fact: The input as the program describes it.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     name, _, key = text.rpartition(":") if ".safetensors:" in text else (text, "", "")
     if name.endswith((".safetensors", *_SUFFIXES)):
         return _of_file(Path(name), key)

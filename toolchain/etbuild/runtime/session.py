@@ -29,10 +29,7 @@ class Session:
             InputError: The runtime has none of a backend that the program calls.
             BuildError: The runtime refuses the program.
         """
-        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
-
-        if any(name.startswith("llama::") for name in files.operators):
-            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+        register_kernels(files)
         from executorch.runtime import Runtime, Verification
 
         missing = unavailable(files)
@@ -42,7 +39,7 @@ class Session:
         data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
         self._load = partial(Runtime.get().load_program, data_path=data, verification=Verification.InternalConsistency)
         self._programs: dict[str, Any] = {}
-        self._program(next(iter(files.facts["methods"])))
+        self.load_program(next(iter(files.facts["methods"])))
 
     def call(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Calls a method.
@@ -61,11 +58,24 @@ class Session:
         given = [None if isinstance(value, str) else value for value in inputs]
         check_inputs(self._files, method, given)
         try:
-            loaded = self._program(method).load_method(method)
+            loaded = self.load(method)
             outputs = loaded.execute([each.contiguous() if isinstance(each, torch.Tensor) else each for each in given])
         except RuntimeError as error:
             raise BuildError.of(f"the runtime cannot run `{method}`: {summary(error)}") from error
         return [value.clone() if isinstance(value, torch.Tensor) else value for value in outputs]
+
+    def load(self, method: str) -> Any:
+        """Returns a method of ExecuTorch's runtime. It is loaded the first time.
+
+        Raises:
+            BuildError: The runtime refuses the program.
+            RuntimeError: The runtime refuses the method.
+        """
+        return self.load_program(method).load_method(method)
+
+    def forget(self) -> None:
+        """Forgets the loaded program with its state."""
+        self._programs.clear()
 
     def state(self, method: str, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """The buffers of a method that the program holds by name, which needs `emit_mutable_buffer_names`.
@@ -75,14 +85,14 @@ class Session:
             names: Names of buffers. Those that the program does not hold are left out.
         """
         found = {}
-        loaded = self._program(method).load_method(method)._method
+        loaded = self.load(method)._method
         for name in names if loaded.method_meta().num_attributes() else ():
             with suppress(RuntimeError):
                 found[name] = loaded.get_attribute(name).clone()
         return found
 
-    def _program(self, method: str) -> Any:
-        """The loaded program for a method.
+    def load_program(self, method: str) -> Any:
+        """The program for a method. It is loaded the first time.
 
         In the Python runtime, the methods of one program use the same memory, and overwrite each other's state. So each
         method gets a program of its own, as in C++'s `Module`, unless the program has memory that methods share.
@@ -98,6 +108,14 @@ class Session:
                 message = f"the runtime cannot load {self._files.program.name}: {summary(error)}"
                 raise BuildError.of(message) from error
         return self._programs[key]
+
+
+def register_kernels(files: ProgramFiles) -> None:
+    """Imports the packages whose kernels a program may call."""
+    import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
+
+    if any(name.startswith("llama::") for name in files.operators):
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
 
 
 def unavailable(files: ProgramFiles) -> list[str]:

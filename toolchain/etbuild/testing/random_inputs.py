@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from etbuild.errors import InputError
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.tests import MethodTests
 
 _UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example
+_LARGEST = 2**31
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional inputs, and keyword inputs by name."""
@@ -34,16 +36,43 @@ def cases(
         seed: The seed.
         examples: Its example inputs.
     """
-    ranges = _ranges(method, examples)
+    limits = ranges(method, examples)
     wanted: list[tuple[str, Callable[[random.Random, Range], int]]] = []
-    if ranges and tests.random:
+    if limits and tests.random:
         wanted += [("smallest", lambda _, size: size[0]), ("largest", lambda _, size: size[1])]
     wanted += [(f"random-{number}", _between) for number in range(1, tests.random + 1)]
     for label, choose in wanted:
         text = f"{seed}/{name}/{label}".encode()
         drawn = random.Random(int.from_bytes(hashlib.sha256(text).digest()[:8], "big"))
-        sizes = {dim: choose(drawn, limits) for dim, limits in sorted(ranges.items())}
+        sizes = {dim: choose(drawn, size) for dim, size in sorted(limits.items())}
         yield label, _Maker(sizes, tests, drawn).inputs(method, examples)
+
+
+def of_sizes(method: ExportMethod, tests: MethodTests, examples: Inputs, sizes: Mapping[str, int]) -> Inputs:
+    """Random inputs of given sizes. A dimension without a given size has that of the example.
+
+    Args:
+        method: The method in the export plan.
+        tests: How it is tested.
+        examples: Its example inputs.
+        sizes: Sizes of dynamic dimensions, by name.
+
+    Raises:
+        InputError: The method does not take such a size.
+    """
+    own = {
+        dim.dim: (size - dim.plus) // dim.times
+        for value, dims in _leaves(method, examples)
+        for size, dim in zip(value.shape if isinstance(value, torch.Tensor) else (), dims or (), strict=False)
+        if dim is not None
+    }
+    for name, (least, most, step) in ranges(method, examples, _LARGEST).items():
+        size = sizes.get(name, least)
+        if not least <= size <= most or size % step:
+            multiple = f" in steps of {step}" if step > 1 else ""
+            above = f" to {most}" if most < _LARGEST else " upwards"
+            raise InputError.of(f"{name}={size}: the dimension goes from {least}{above}{multiple}")
+    return _Maker({**own, **sizes}, tests, random.Random(0)).inputs(method, examples)
 
 
 def all_alike(tests: MethodTests, method: ExportMethod, examples: Inputs) -> bool:
@@ -65,8 +94,14 @@ def _between(drawn: random.Random, size: Range) -> int:
     return drawn.randrange(smallest, largest + 1, step)
 
 
-def _ranges(method: ExportMethod, examples: Inputs) -> dict[str, Range]:
-    """The sizes of each dynamic dimension, by name."""
+def ranges(method: ExportMethod, examples: Inputs, unlimited: int | None = None) -> dict[str, Range]:
+    """The sizes of each dynamic dimension, by name.
+
+    Args:
+        method: The method in the export plan.
+        examples: Its example inputs.
+        unlimited: The largest size of a dimension that has none; by default a few times that of the example.
+    """
     found: dict[str, Range] = {}
     for value, dims in _leaves(method, examples):
         for size, dim in zip(value.shape if isinstance(value, torch.Tensor) else (), dims or (), strict=False):
@@ -75,7 +110,7 @@ def _ranges(method: ExportMethod, examples: Inputs) -> dict[str, Range]:
             step = dim.multiple_of
             least = -(-max(dim.min, 1) // step) * step
             own = max((size - dim.plus) // dim.times, least)
-            most = _UNLIMITED * own if dim.max is None else dim.max // step * step
+            most = (unlimited or _UNLIMITED * own) if dim.max is None else dim.max // step * step
             known = found.get(dim.dim, (least, most, step))
             found[dim.dim] = (max(known[0], least), min(known[1], most), max(known[2], step))
     return found

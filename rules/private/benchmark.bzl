@@ -1,0 +1,91 @@
+"""The rule executorch_benchmark: measures a program when it is run."""
+
+load("//rules:providers.bzl", "ExecutorchProgramInfo")
+load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":program_arguments.bzl", "located", "program_arguments")
+load(":test_inputs.bzl", "ProgramInputsInfo")
+
+# `bazel run` starts the script in the directory of its runfiles. Paths of the user are relative to another one.
+_SCRIPT = """\
+#!/usr/bin/env bash
+{init}
+runfiles_export_envvars
+driver="$(rlocation {driver})"
+arguments=(
+{arguments}
+)
+if [ -n "${{BUILD_WORKING_DIRECTORY:-}}" ]; then cd "$BUILD_WORKING_DIRECTORY"; fi
+exec "$driver" bench "${{arguments[@]}}" "$@"
+"""
+
+def _benchmark_impl(ctx):
+    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    given = program_arguments(ctx, ctx.attr.program[ProgramInputsInfo])
+    arguments, files = list(given.arguments), list(given.files)
+    if ctx.attr.against:
+        other = ctx.attr.against[ExecutorchProgramInfo]
+        arguments.append(located(ctx, "--against=", other.pte))
+        files += [other.pte, other.index] + other.named_data.values()
+    arguments += [quoted(option) for option in ctx.attr.options]
+
+    script = ctx.actions.declare_file(ctx.label.name + ".sh")
+    ctx.actions.write(script, _SCRIPT.format(
+        arguments = "\n".join(["  " + argument for argument in arguments]),
+        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
+        init = RUNFILES_INIT,
+    ), is_executable = True)
+    return [DefaultInfo(
+        executable = script,
+        runfiles = ctx.runfiles(files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
+    )]
+
+_BENCHMARK_ATTRS = {
+    "against": attr.label(
+        doc = "Another program that is measured in turns with `program`. It has methods with the same inputs.",
+        providers = [ExecutorchProgramInfo],
+    ),
+    "options": attr.string_list(
+        doc = "Options of `etbuild bench`, such as `--threads=1`.",
+    ),
+    "program": attr.label(
+        doc = "The program: an `executorch_program`.",
+        mandatory = True,
+        providers = [ProgramInputsInfo],
+    ),
+    "_runfiles": attr.label(
+        default = RUNFILES_LIBRARY,
+    ),
+}
+
+executorch_benchmark = rule(
+    implementation = _benchmark_impl,
+    doc = """Measures a program in ExecuTorch's runtime, when it is run.
+
+```starlark
+load("@rules_executorch//rules:defs.bzl", "executorch_benchmark", "executorch_program")
+
+[executorch_program(
+    name = name,
+    srcs = ["model.py"],
+    manifest = name + ".yaml",
+) for name in [
+    "float",
+    "int8",
+]]
+
+executorch_benchmark(
+    name = "bench",
+    against = ":float",
+    program = ":int8",
+)
+```
+
+`bazel run :bench` prints the times of calls, the times of loading, and the memory. With `against` it says which program is
+faster. More options of `etbuild bench` can follow: `bazel run :bench -- --seconds 5 --json results.json --svg plot.svg`.
+The inputs are the manifest's examples. A path is relative to the directory in which `bazel run` is called.
+""",
+    attrs = _BENCHMARK_ATTRS,
+    executable = True,
+    toolchains = [str(TOOLCHAIN_TYPE)],
+)

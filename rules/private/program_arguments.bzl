@@ -1,0 +1,56 @@
+"""Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
+
+load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load(":library.bzl", "library_of")
+load(":names.bzl", "check_unique", "named_beside", "repository_path")
+
+def located(ctx, prefix, file):
+    """Returns an argument that ends with the path of a file, as a word of a shell that has `rlocation`.
+
+    Args:
+      ctx: the context of the rule.
+      prefix: string, what stands before the path.
+      file: File, one of the runfiles.
+
+    Returns:
+      string.
+    """
+    return "{}\"$(rlocation {})\"".format(quoted(prefix) if prefix else "", quoted(runfiles_path(ctx, file)))
+
+def program_arguments(ctx, program, srcs = [], deps = [], data = []):
+    """Returns what the driver needs to make the inputs of a program again, and to run it.
+
+    Args:
+      ctx: the context of the rule.
+      program: ProgramInputsInfo of the program.
+      srcs: list of Files, more Python sources.
+      deps: list of targets, libraries that `srcs` import.
+      data: list of Files, more data.
+
+    Returns:
+      struct of `arguments` (a list of words of a shell that has `rlocation`) and `files` (a list of Files).
+    """
+    libraries = [library_of(ctx, dep) for dep in deps]
+    own = named_beside(srcs, program.manifest)
+    sources = {entry.name: entry for entry in depset(own, transitive = [program.inputs.sources] + [
+        library.sources
+        for library in libraries
+    ]).to_list()}
+    more = named_beside(data, program.manifest)
+    check_unique(more, "data")
+    inputs = program.inputs
+    every = {entry.name: entry for entry in inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer + more}
+
+    arguments = [
+        located(ctx, "", program.manifest),
+        quoted("--manifest-name=" + repository_path(program.manifest)),
+        quoted("--program-name=" + program.name),
+        located(ctx, "--program=", program.pte),
+    ]
+    if program.variant:
+        arguments.append(quoted("--variant=" + program.variant))
+    arguments += [quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
+    arguments += [located(ctx, "--source={}=".format(name), sources[name].file) for name in sorted(sources)]
+    arguments += [located(ctx, "--data={}=".format(name), every[name].file) for name in sorted(every)]
+    files = [program.manifest, program.pte, program.index, program.report] + program.named_data
+    return struct(arguments = arguments, files = files + [entry.file for entry in sources.values() + every.values()])

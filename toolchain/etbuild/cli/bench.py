@@ -1,0 +1,381 @@
+"""`etbuild bench`: measures how long calls of a program take in ExecuTorch's runtime, and what memory they need."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli import test
+from etbuild.cli.build import seconds
+from etbuild.cli.options import (
+    add_cache_directory,
+    add_declared,
+    add_parser,
+    add_roots,
+    add_settings,
+    add_variant,
+    count,
+    inputs,
+    settings,
+)
+from etbuild.errors import CheckError, EtbuildError, InputError
+
+if TYPE_CHECKING:
+    from etbuild.benchmarking.runs import Timing
+    from etbuild.benchmarking.workloads import Workload
+    from etbuild.manifest.validate import Manifest
+    from etbuild.plan.plan import Plan
+    from etbuild.runtime.program_files import ProgramFiles
+
+    Loaded = tuple[Manifest, Plan]
+
+_MANIFESTS = (".yaml", ".yml")
+_RUNS, _RUNS_OF_TWO = 8, 12
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "bench",
+        "measure the speed and the memory of a program in ExecuTorch's runtime",
+        "Each method runs in processes of its own. A decoder with a cache writes texts.",
+    )
+    parser.add_argument(
+        "program", type=Path, metavar="PROGRAM", help="a manifest, a .pte, an index, or a directory with an index"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="OTHER", help="also measure this program, in turns, and say which one is faster"
+    )
+    parser.add_argument("--method", action="append", default=[], metavar="NAME", help="only this method (repeatable)")
+    _add_inputs(parser)
+    _add_timing(parser)
+    _add_results(parser)
+    where = parser.add_argument_group("if PROGRAM or OTHER is a manifest")
+    add_variant(where)
+    where.add_argument(
+        "--against-variant",
+        metavar="NAME",
+        help="take this variant of OTHER; without --against, OTHER is the manifest of PROGRAM",
+    )
+    add_settings(where)
+    add_roots(where)
+    add_declared(where)
+    kept = where.add_mutually_exclusive_group()
+    add_cache_directory(kept)
+    kept.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    rule = parser.add_argument_group("for build rules")
+    rule.add_argument(
+        "--program", dest="built", type=Path, metavar="FILE", help="the .pte that was built from the manifest"
+    )
+    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    parser.set_defaults(run=run)
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NUMBER=VALUE",
+        help="an input of the method, counted from 0: JSON, FILE.npy, FILE.pt or FILE.safetensors:KEY (repeatable)",
+    )
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="the size of a dynamic dimension of the manifest; inputs are then random (repeatable)",
+    )
+    parser.add_argument("--prompt-tokens", type=count, metavar="N", help="tokens of a decoder's prompt (default: 64)")
+    parser.add_argument("--new-tokens", type=count, metavar="N", help="tokens after the prompt (default: 32)")
+
+
+def _add_timing(parser: argparse.ArgumentParser) -> None:
+    often = parser.add_mutually_exclusive_group()
+    often.add_argument(
+        "--seconds", type=seconds, default=2.0, metavar="S", help="time for a method in all its runs (default: 2)"
+    )
+    often.add_argument("--calls", type=count, metavar="N", help="calls of a method in each run, or texts of a decoder")
+    parser.add_argument(
+        "--runs", type=count, metavar="N", help=f"processes of a method (default: {_RUNS}, or {_RUNS_OF_TWO} of each)"
+    )
+    parser.add_argument(
+        "--warm-up", type=_whole, default=2, metavar="N", help="calls in each run that do not count (default: 2)"
+    )
+    parser.add_argument("--threads", type=count, metavar="N", help="threads of the runtime (default: its own choice)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the order of two programs (default: 0)")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="SECONDS", help="stop if all of it takes longer, and name what was running"
+    )
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the results as JSON; without FILE, print them",
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw how the times are distributed")
+    parser.add_argument(
+        "--max-slowdown",
+        type=_percent,
+        metavar="PERCENT",
+        help="with OTHER: fail if a method is slower than OTHER by more, with the whole 95 %% interval, such as 5%%",
+    )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a percentage such as 5%")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures a program, or two of them, and prints the results."""
+    from etbuild.benchmarking import intervals
+
+    two = options.against is not None or options.against_variant is not None
+    runs = options.runs or (_RUNS_OF_TWO if two else _RUNS)
+    if two and runs < intervals.FEWEST:
+        raise InputError.of(f"--runs {runs}: a comparison needs at least {intervals.FEWEST} runs of each program")
+    if runs > intervals.MOST:
+        raise InputError.of(f"--runs {runs}: at most {intervals.MOST}", "`--seconds` makes each run longer")
+    if options.max_slowdown is not None and not two:
+        raise InputError.of("--max-slowdown needs --against")
+    sizes = _sizes(options.dim)
+    first = _loaded(options, options.program, options.variant)
+    other = _loaded(options, options.against or options.program, options.against_variant) if two else None
+    for option, loaded in (("--variant", first), ("--against-variant", other)):
+        if loaded is None and getattr(options, option[2:].replace("-", "_")) is not None:
+            raise InputError.of(f"{option}: only a manifest has variants")
+    if sizes and first is None:
+        raise InputError.of("--dim: only a manifest names dimensions", "give the inputs with --input")
+    options.restart()  # a crash of the runtime is then an error that says so
+    with ExitStack() as scratch:
+        programs = [_program(options, options.program, first, options.built, scratch)]
+        if two:
+            programs.append(_program(options, options.against or options.program, other, None, scratch))
+        return _measure(options, programs, first, sizes, runs)
+
+
+def _sizes(texts: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, separator, size = text.partition("=")
+        if not separator or not name or not size.isdecimal():
+            raise InputError.of(f"--dim {text}: expected NAME=SIZE")
+        found[name] = int(size)
+    return found
+
+
+# The programs
+
+
+def _loaded(options: argparse.Namespace, path: Path, variant: str | None) -> Loaded | None:
+    """The manifest at a path with its plan; None if the path is not that of a manifest."""
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    if path.suffix not in _MANIFESTS:
+        return None
+    own = path == options.program
+    loaded = validate.load(path, options.manifest_name if own else None, variant, settings(options))
+    plan = from_manifest(loaded.data)
+    if own and options.program_name is not None and variant == options.variant:
+        plan = plan.replace(name=options.program_name)
+    return loaded, plan
+
+
+def _program(
+    options: argparse.Namespace,
+    path: Path,
+    loaded: Loaded | None,
+    built: Path | None,
+    scratch: ExitStack,
+) -> ProgramFiles:
+    """Finds a program. Builds it if the path is that of a manifest."""
+    from etbuild.analysis.find_index import read_index
+    from etbuild.manifest.positions import located
+    from etbuild.runtime import program_files
+
+    if built is not None:
+        return program_files.read(built)
+    if path.suffix == ".pte":
+        return program_files.read(path)
+    if loaded is None:
+        index, content = read_index(path)
+        name = next(each["file"] for each in content["artifacts"] if each["kind"] == "program")
+        return program_files.read(index.parent / name)
+    manifest, plan = loaded
+    own = copy.copy(options)
+    own.manifest = path
+    directory = Path(scratch.enter_context(tempfile.TemporaryDirectory()))
+    try:
+        return program_files.read(test.build_program(own, plan, directory))
+    except EtbuildError as error:
+        raise located(error, manifest.positions) from error
+
+
+# The measurement
+
+
+def _measure(
+    options: argparse.Namespace,
+    programs: list[ProgramFiles],
+    first: Loaded | None,
+    sizes: dict[str, int],
+    runs: int,
+) -> int:
+    from etbuild.benchmarking import plot, results
+    from etbuild.benchmarking import runs as measuring
+    from etbuild.benchmarking.runs import Timing
+    from etbuild.cli.terminal import Progress
+    from etbuild.files import artifacts
+
+    timing = Timing(
+        runs, options.seconds, options.calls, options.warm_up, options.threads, options.seed, Progress().stage
+    )
+    names = _methods(options, programs)
+    measuring.check_backends(programs)
+    found = []
+    for workload in _workloads(options, programs[0], names, first, sizes, timing):
+        found += results.phases(workload, measuring.measure(programs, workload, timing))
+    found = [phase for phase in found if phase.method in names]
+    told = results.as_json(programs, found, timing, measuring.machine())
+    if options.svg is not None:
+        artifacts.replace(options.svg, plot.draw([files.program.name for files in programs], found).encode())
+    if options.json not in (None, "-"):
+        artifacts.replace(Path(options.json), f"{json.dumps(told, indent=2)}\n".encode())
+    print(json.dumps(told, indent=2)) if options.json == "-" else _print(told)
+    return _judge(told, options.max_slowdown)
+
+
+def _methods(options: argparse.Namespace, programs: list[ProgramFiles]) -> list[str]:
+    """The names of the measured methods. Two programs are measured with the methods that both have.
+
+    Raises:
+        InputError: There is no such method, or none to measure.
+    """
+    from etbuild.benchmarking.workloads import is_constant
+
+    for files in programs:
+        for name in options.method:
+            if is_constant(files.method(name)):
+                raise InputError.of(f"`{name}` only returns constants: there is nothing to measure")
+    of_each = [{name for name, each in files.facts["methods"].items() if not is_constant(each)} for files in programs]
+    shared = set.intersection(*of_each)
+    names = [*dict.fromkeys(options.method)] or sorted(shared)
+    if not names:
+        whose = (
+            "the programs have no method in common" if len(programs) > 1 else "the program has only constant methods"
+        )
+        raise InputError.of(f"nothing to measure: {whose}")
+    for name in sorted(set.union(*of_each) - shared) if not options.method else ():
+        print(f"note: only one of the programs has the method `{name}`: it is not measured", file=sys.stderr)
+    return names
+
+
+def _workloads(
+    options: argparse.Namespace,
+    files: ProgramFiles,
+    names: list[str],
+    first: Loaded | None,
+    sizes: dict[str, int],
+    timing: Timing,
+) -> list[Workload]:
+    """What is measured.
+
+    Raises:
+        InputError: An input cannot be read or does not fit.
+    """
+    from etbuild.benchmarking import inputs as benchmarked
+    from etbuild.benchmarking.workloads import Workload, find_decoder
+
+    if options.input and len(names) > 1:
+        raise InputError.of("--input: the program has several methods", f"add `--method`: {', '.join(names)}")
+    decoder = None if options.input or sizes else find_decoder(files, options.prompt_tokens, options.new_tokens)
+    if decoder is not None and not {*names} & {*decoder.methods}:
+        decoder = None
+    if decoder is None and (options.prompt_tokens or options.new_tokens):
+        message = "--prompt-tokens and --new-tokens: these are not the texts of a decoder with a cache"
+        hint = "the constant methods `use_kv_cache` and `get_max_seq_len` tell of one; leave out --input and --dim"
+        raise InputError.of(message, hint)
+    plain = [name for name in names if decoder is None or name not in decoder.methods]
+    known = _of_manifest(options, first, sizes, timing) if first is not None and plain else {}
+
+    def of(method: str) -> list[Any]:
+        facts = files.method(method)
+        made = known[method] if method in plain and method in known else benchmarked.at_random(facts)
+        return benchmarked.given(method, facts, options.input, made)
+
+    source = "options" if options.input else "random" if first is None else "sizes" if sizes else "manifest"
+    found = [Workload({name: of(name)}, source) for name in plain]
+    if decoder is not None:
+        found.append(Workload({name: of(name) for name in decoder.methods}, "random", decoder))
+    return found
+
+
+def _of_manifest(
+    options: argparse.Namespace, first: Loaded, sizes: dict[str, int], timing: Timing
+) -> dict[str, list[Any]]:
+    from etbuild.benchmarking.inputs import of_manifest
+    from etbuild.manifest.positions import located
+    from etbuild.plan.tests import tests_of
+
+    manifest, plan = first
+    declared = inputs(options, [options.program.parent, *options.root])
+    try:
+        return of_manifest(plan, tests_of(manifest.data, plan.methods), declared, sizes, timing.stage)
+    except EtbuildError as error:
+        raise located(error, manifest.positions) from error
+
+
+# The results
+
+
+def _print(told: dict[str, Any]) -> None:
+    from etbuild.analysis.tables import table
+    from etbuild.benchmarking import results
+    from etbuild.cli.shown_tables import Table, on_terminal, show
+
+    tables = results.rows(told)
+    if on_terminal():
+        titles = ("times", "loading and memory")
+        show(
+            [
+                Table(title, rows[0], rows[1:], range(1, len(rows[0])))
+                for title, rows in zip(titles, tables, strict=True)
+            ]
+        )
+    else:
+        print("\n\n".join(map(table, tables)))
+    print("\n".join(["", *results.notes(told), *results.verdicts(told)]))
+
+
+def _judge(told: dict[str, Any], limit: float | None) -> int:
+    """The exit code. Prints which phases are slower than the limit allows."""
+    slow = [each["phase"] for each in told["phases"] if limit is not None and each["verdict"]["low"] > limit]
+    for phase in slow:
+        print(f"{phase}: slower than --max-slowdown {limit:.1%} allows", file=sys.stderr)
+    return CheckError.exit_code if slow else 0
