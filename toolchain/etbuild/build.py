@@ -70,6 +70,8 @@ class BuildOptions:
         effort: How lowering runs.
         verify_reproducible: Build twice without the cache, and compare.
         page: Also write the page of the program.
+        origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
+            instructions of the program come from.
     """
 
     stage: Stage
@@ -78,6 +80,12 @@ class BuildOptions:
     effort: Effort = field(default_factory=Effort)
     verify_reproducible: bool = False
     page: Page | None = None
+    origins: Path | None = None
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
+        return self.page is not None or self.origins is not None
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         used = used_sources(inputs, plan.export_plan)
         request = _Request.read(plan, inputs, used)
     # A caller who changes how lowering runs wants lowering to run.
-    # The page needs what the steps wrote, which the cache has for each step.
-    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.page is not None:
+    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
     cached = _cached(request, directory, options.stage, cache)
@@ -241,6 +248,11 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+        if options.origins is not None:
+            from etbuild.steps.report import write_json
+
+            write_json(options.origins, name, "lowering", lowering)
+            write_json(options.origins, name, "export.lines", lines.to_json())
         if options.page is not None:
             with stage("make the page"):
                 from etbuild.steps.page import write_page

@@ -26,6 +26,7 @@ _VERBS = (
     "generate",
     "test",
     "run",
+    "profile",
     "explain",
     "inspect",
     "diff",

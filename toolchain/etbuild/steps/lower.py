@@ -474,6 +474,7 @@ def write_program(
             "program": emission.program,
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "graphs": {name: of_method.graph for name, of_method in methods.items()},
+            "instructions": {name: of_method.instructions for name, of_method in methods.items()},
             "memory": emission.memory,
             "named_data": emission.named_data,
             "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),
