@@ -456,3 +456,37 @@ def report_arguments(plans, export, lowered, tokenizer, index):
         "-o",
         _path("", index, parent = True),
     ]
+
+def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, variant = "", parameters = {}):
+    """Returns the arguments of the driver's verb `bundle`. The index and the named data are beside the program.
+
+    Args:
+      plans: struct with `name`.
+      manifest: file.
+      manifest_path: string, its path in its repository.
+      inputs: struct with `sources`, `data`, `weights`, `adapters` and `tokenizer`.
+      pte: file, the program.
+      bundled: file that the action writes.
+      variant: string.
+      parameters: dict of string to string.
+
+    Returns:
+      list of arguments.
+    """
+    return [
+        "bundle",
+        _path("", manifest),
+        "--manifest-name=" + manifest_path,
+        "--program-name=" + plans.name,
+    ] + (["--variant=" + variant] if variant else []) + [
+        "--set={}={}".format(parameter, value)
+        for parameter, value in sorted(parameters.items())
+    ] + [
+        _named("--source", inputs.sources),
+        _named("--data", inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
+        _path("--program=", pte),
+        "--declared-only",
+        "--no-cache",
+        "-o",
+        _path("", bundled),
+    ]

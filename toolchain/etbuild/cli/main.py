@@ -27,6 +27,7 @@ _VERBS = (
     "test",
     "run",
     "profile",
+    "bundle",
     "explain",
     "inspect",
     "diff",

@@ -40,7 +40,7 @@ class Session:
         if missing:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
-        data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
+        data = one_file(files, scratch)
         self._load = partial(
             Runtime.get().load_program,
             data_path=data,
@@ -153,6 +153,11 @@ def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> Non
             at_most = " at most" if fact["dynamic"] else ""
             message = f"input {number} of `{method}` has the shape {shape}, and the program takes{at_most} {largest}"
             raise InputError.of(message)
+
+
+def one_file(files: ProgramFiles, scratch: Path) -> Path | None:
+    """One `.ptd` with all named data of a program, below `scratch` if there are several; None if it has none."""
+    return _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
 
 
 def _merged(files: Sequence[Path], directory: Path) -> Path:

@@ -12,13 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.export import example_values
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan import tests as planned
 from etbuild.plan.plan import Plan
-from etbuild.plan.tests import Metric, TestPlan
+from etbuild.plan.tests import Metric, TestPlan, Tolerance
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
@@ -70,6 +72,26 @@ class Tester:
         """The backends that the program calls and that the runtime here does not have."""
         found: list[str] = child.run({"the runtime": lambda: unavailable(self._files)})["the runtime"]
         return found
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """The cases, in the order of the tests."""
+        return self._cases
+
+    def expected(self, call: Call) -> list[Any]:
+        """The outputs of the model for one call with fresh state."""
+        found: list[list[Any]] = child.run({"PyTorch": lambda: self._reference.run([call])})["PyTorch"]
+        return found[0]
+
+    def tolerances(self, call: Call, expected: Sequence[Any]) -> list[Tolerance]:
+        """How far each output of a call may be from the expected one."""
+        of_method = self._tests.methods[call.method].tolerance
+        quantized = self._reference.is_quantized(call.method)
+        return [
+            compare.default_tolerance(each, quantized) if of_method is None else of_method
+            for each in expected
+            if isinstance(each, torch.Tensor)
+        ]
 
     def names(self) -> list[str]:
         """The names of the tests, without the checks of the build."""

@@ -1,0 +1,193 @@
+"""Bundles a program with test vectors, for devices: inputs, and the outputs of the model in eager PyTorch."""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, EtbuildError
+from etbuild.exception_text import summary
+from etbuild.runtime import child
+from etbuild.runtime.program_files import ProgramFiles
+from etbuild.runtime.session import check_inputs, one_file
+from etbuild.testing.cases import Case, Tester
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A test vector: a call of a method with fresh state.
+
+    Attributes:
+        method: The method.
+        number: Its number among those of the method, which the runtime asks for.
+        case: The name of the test that has the same inputs.
+        inputs: The inputs, in the order of the program.
+        outputs: The expected outputs; None if a bundle cannot hold them.
+        atol: The absolute tolerance that is enough for each output.
+        rtol: The relative tolerance.
+    """
+
+    method: str
+    number: int
+    case: str
+    inputs: list[Any]
+    outputs: list[torch.Tensor] | None
+    atol: float
+    rtol: float
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundled program.
+
+    Attributes:
+        content: The `.bpte`.
+        vectors: Its test vectors.
+        left_out: The names of tests that are no vectors, each with the reason.
+        verified: Whether the runtime here has computed the expected outputs.
+    """
+
+    content: bytes
+    vectors: list[Vector]
+    left_out: dict[str, str]
+    verified: bool
+
+
+def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> Bundle:
+    """Bundles a program with a vector for each test that is one call, and checks the bundle in the runtime.
+
+    Args:
+        tester: Knows the tests and the model.
+        files: The program.
+        pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
+
+    Raises:
+        InputError: The inputs of a test do not fit the program.
+        BuildError: The model fails, the runtime computes something else, or no test can be a vector.
+    """
+    vectors: list[Vector] = []
+    left_out: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for case in tester.cases:
+        if pattern is not None and not fnmatch.fnmatchcase(case.name, pattern):
+            continue
+        reason = _why_not(case)
+        if reason is not None:
+            left_out[case.name] = reason
+            continue
+        (call,) = case.calls
+        check_inputs(files, call.method, call.leaves)
+        number = counts.setdefault(call.method, 0)
+        counts[call.method] += 1
+        vectors.append(_vector(tester, case, number))
+    if not vectors:
+        raise BuildError.of("there are no test vectors", "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    content = _serialized(files, vectors)
+    verified = not tester.unavailable()
+    if verified:
+        _verify(files, content, vectors)
+    return Bundle(content, vectors, left_out, verified)
+
+
+def _why_not(case: Case) -> str | None:
+    """Why a test cannot be a vector; None if it can."""
+    if len(case.calls) != 1:
+        return "a vector is one call"
+    other = [value for value in case.calls[0].leaves if not isinstance(value, (torch.Tensor, bool, int, float))]
+    return f"a vector cannot have the input {other[0]!r}" if other else None
+
+
+def _vector(tester: Tester, case: Case, number: int) -> Vector:
+    (call,) = case.calls
+    expected = tester.expected(call)
+    tolerances = tester.tolerances(call, expected)
+    tensors = all(isinstance(each, torch.Tensor) for each in expected)
+    return Vector(
+        method=call.method,
+        number=number,
+        case=case.name,
+        inputs=[_own(value) for value in call.leaves],
+        outputs=[_own(value) for value in expected] if tensors else None,
+        atol=max(
+            (each.atol + each.of_largest * _largest(value) for each, value in zip(tolerances, expected, strict=False)),
+            default=0.0,
+        ),
+        rtol=max((each.rtol for each in tolerances), default=0.0),
+    )
+
+
+def _own(value: Any) -> Any:
+    """A value whose storage holds nothing else: a bundle takes the whole storage of a tensor."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _largest(value: torch.Tensor) -> float:
+    """The largest absolute value of a tensor that is finite; 0 if there is none."""
+    finite = value[torch.isfinite(value)] if value.is_floating_point() else value
+    return float(finite.abs().max()) if finite.numel() and value.dtype != torch.bool else 0.0
+
+
+def _serialized(files: ProgramFiles, vectors: Sequence[Vector]) -> bytes:
+    from executorch.devtools import BundledProgram
+    from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+    from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+
+    suites = [
+        MethodTestSuite(
+            method, [MethodTestCase(each.inputs, each.outputs) for each in vectors if each.method == method]
+        )
+        for method in sorted({each.method for each in vectors})
+    ]
+    bundled = BundledProgram(None, suites, pte_file_path=str(files.program))
+    content: bytes = serialize_from_bundled_program_to_flatbuffer(bundled)
+    return content
+
+
+def _verify(files: ProgramFiles, content: bytes, vectors: Sequence[Vector]) -> None:
+    """Lets the runtime run each vector, in a child process of its own.
+
+    Raises:
+        BuildError: It computes something else.
+    """
+    for vector in vectors:
+        if vector.outputs is None:
+            continue
+        try:
+            problem = child.run({f"running {vector.case}": partial(_wrong, files, content, vector)})
+        except EtbuildError as error:
+            raise BuildError.of(f"the test vector `{vector.case}` fails: {error}") from error
+        (said,) = problem.values()
+        if said:
+            hint = f"`etbuild test --filter '{vector.case}'` shows what differs; `tests.tolerance` allows more"
+            raise BuildError.of(f"the runtime does not compute the outputs of `{vector.case}`: {said}", hint)
+
+
+def _wrong(files: ProgramFiles, content: bytes, vector: Vector) -> str:
+    """What the runtime says about a vector; empty if its outputs are the expected ones."""
+    import executorch.kernels.quantized  # noqa: F401 - registers kernels
+    from executorch.extension.pybindings import portable_lib
+
+    if any(name.startswith("llama::") for name in files.operators):
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+    with tempfile.TemporaryDirectory() as scratch:
+        data = one_file(files, Path(scratch))
+        held = portable_lib._load_bundled_program_from_buffer(content)
+        module = portable_lib._load_for_executorch_from_bundled_program(
+            held, data_map_buffer=data.read_bytes() if data is not None else None
+        )
+        try:
+            module.verify_result_with_bundled_expected_output(
+                held, vector.method, vector.number, vector.rtol, vector.atol
+            )
+        except RuntimeError as error:
+            return summary(error)
+    return ""
