@@ -11,6 +11,7 @@
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
 | `page_program` | ExecutorchPage, if somebody asks for the page | report, index, facts, lines of the sources | page |
 | `bundle_program` | ExecutorchBundle, if somebody asks for it | manifest, sources, data, weights, program, index | bundled program |
+| `etrecord_program` | ExecutorchEtrecord, if somebody asks for it | lowering plan, graphs, data, weights, lines of the sources, program | a directory with an ETRecord of each method |
 | `publish_program` | ExecutorchPublish, only for Bazel 4 | program, named data, report | copies |
 
 An edit runs only the actions that it reaches:
@@ -41,6 +42,7 @@ load("//rules:providers.bzl", "ExecutorchExportInfo")
 load(
     "//rules/private:common.bzl",
     "bundle_arguments",
+    "etrecord_arguments",
     "export_arguments",
     "export_error",
     "import_paths_error",
@@ -541,3 +543,32 @@ def bundle_program(ctx, plans, manifest, inputs, lowered, reported, variant = ""
         torch = True,
     )
     return bundled
+
+def etrecord_program(ctx, plans, inputs, export, lowered):
+    """Declares ExecutorchEtrecord, which writes ETRecords for ExecuTorch's Inspector. Bazel runs it if somebody asks for them.
+
+    It lowers all methods once more, and fails if this makes another program.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+      lowered: the result of `lower_program`.
+
+    Returns:
+      File, the directory `NAME.etrecord` with `METHOD.etrecord` for each method.
+    """
+    directory = ctx.actions.declare_directory(plans.name + ".etrecord")
+    run_driver(
+        ctx,
+        _arguments(ctx, etrecord_arguments(plans, export, inputs, lowered.pte, directory)),
+        inputs = [plans.lower, export.directory, export.lines, lowered.pte] + export.exported_methods.values() +
+                 _files(inputs.data + inputs.weights + inputs.adapters),
+        outputs = [directory],
+        mnemonic = "ExecutorchEtrecord",
+        progress = "Lowering once more, for ETRecords of",
+        torch = True,
+        worker = True,
+    )
+    return directory

@@ -6,6 +6,7 @@ It declares the same actions as the rule for Bazel, with the same arguments: see
 load(
     "//rules/private:common.bzl",
     "bundle_arguments",
+    "etrecord_arguments",
     "export_arguments",
     "export_error",
     "inputs_error",
@@ -203,10 +204,23 @@ def _bundle(ctx: AnalysisContext, plans, manifest, inputs, lowered, reported) ->
     )
     return bundled
 
-def _sub_targets(lowered, reported, export, bundled) -> dict:
+def _etrecord(ctx: AnalysisContext, plans, inputs, export, lowered) -> Artifact:
+    """Declares the action that writes ETRecords. Buck2 runs it if somebody asks for them."""
+    directory = declare(ctx, plans.name + ".etrecord", dir = True)
+    run_driver(
+        ctx,
+        etrecord_arguments(plans, export, inputs, lowered.pte, directory),
+        outputs = [directory],
+        category = "executorch_etrecord",
+        torch = True,
+    )
+    return directory
+
+def _sub_targets(lowered, reported, export, bundled, etrecord) -> dict:
     """Returns the sub-targets: `:NAME[pte]`, `:NAME[ptd][TAG]` and so on."""
     found = {
         "bundled": [DefaultInfo(default_output = bundled)],
+        "etrecord": [DefaultInfo(default_output = etrecord)],
         "export": [DefaultInfo(default_outputs = [export.directory] + export.exported_methods.values())],
         "index": [DefaultInfo(default_output = reported.index)],
         "ptd": [DefaultInfo(
@@ -232,12 +246,13 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []
     reported = _report(ctx, plans, inputs, export, lowered, verified)
     bundled = _bundle(ctx, plans, manifest, inputs, lowered, reported)
+    etrecord = _etrecord(ctx, plans, inputs, export, lowered)
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     return [
         DefaultInfo(
             default_output = lowered.pte,
             other_outputs = lowered.named_data.values() + tokenizer + [reported.index],
-            sub_targets = _sub_targets(lowered, reported, export, bundled),
+            sub_targets = _sub_targets(lowered, reported, export, bundled, etrecord),
         ),
         ExecutorchProgramInfo(
             backends = ctx.attrs.backends,
@@ -262,7 +277,8 @@ executorch_program = rule(
     doc = """Builds an ExecuTorch program from a manifest.
 
 Sub-targets: `:NAME[pte]`, `:NAME[ptd]`, `:NAME[ptd][TAG]`, `:NAME[index]`, `:NAME[report]`, `:NAME[tokenizer]`,
-`:NAME[bundled]`, `:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as`, `weights_as` and
+`:NAME[bundled]`, `:NAME[etrecord]`,
+`:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as`, `weights_as` and
 `adapters_as` map names to files.
 """,
     attrs = dict(

@@ -70,6 +70,7 @@ class BuildOptions:
         effort: How lowering runs.
         verify_reproducible: Build twice without the cache, and compare.
         page: Also write the page of the program.
+        etrecord: Also write an ETRecord of each method.
         origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
             instructions of the program come from.
     """
@@ -80,12 +81,13 @@ class BuildOptions:
     effort: Effort = field(default_factory=Effort)
     verify_reproducible: bool = False
     page: Page | None = None
+    etrecord: bool = False
     origins: Path | None = None
 
     @property
     def needs_steps(self) -> bool:
         """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
-        return self.page is not None or self.origins is not None
+        return self.page is not None or self.origins is not None or self.etrecord
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,13 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
 
             write_json(options.origins, name, "lowering", lowering)
             write_json(options.origins, name, "export.lines", lines.to_json())
+        if options.etrecord:
+            from etbuild.steps import etrecord
+
+            found = etrecord.etrecords(
+                steps.lowering(staged / "export"), lines, program_directory / f"{name}.pte", staged
+            )
+            artifacts += etrecord.write(program_directory, found, f"{name}.etrecord")
         if options.page is not None:
             with stage("make the page"):
                 from etbuild.steps.page import write_page
@@ -302,10 +311,9 @@ class _Steps:
         from etbuild.steps import lower
 
         plan = self.request.plan.lower_plan
-        inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
-            what = lower.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+            what = self.lowering(exported)
             if kept is not None:
                 kept.mkdir()
                 self._lower_and_keep(what, directory, kept)
@@ -315,6 +323,13 @@ class _Steps:
                 lower.lower(what, directory)
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
+
+    def lowering(self, exported: Path) -> Lowering[LowerPlan]:
+        """What to lower, and how, with the export in a directory."""
+        from etbuild.steps.lower import Lowering
+
+        inputs = self.request.inputs.only(_lower_data(self.request, exported))
+        return Lowering(self.request.plan.lower_plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes methods from the cache, lowers the others, and merges all of them."""

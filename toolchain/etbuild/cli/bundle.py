@@ -114,16 +114,15 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
 
 def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
     """The tests without metrics, and for build rules without the cases that need other files than the declared ones."""
-    from etbuild.cli.options import declared
     from etbuild.plan.parts import FileExample, callables_of
 
     cases = dict(tests.cases)
     if options.declared_only:
-        data = declared("--data", options.data)
-        sources = {name.removesuffix(".py").replace("/", ".") for name in declared("--source", options.source)}
+        files_of = inputs(options, [])
+        sources = {name.removesuffix(".py").replace("/", ".") for name in files_of.sources}
         for name, calls in tests.cases.items():
             leaves = [leaf for call in calls for leaf, _ in call.leaves]
-            files = [leaf.file for leaf in leaves if isinstance(leaf, FileExample) and leaf.file not in data]
+            files = [leaf.file for leaf in leaves if isinstance(leaf, FileExample) and leaf.file not in files_of.data]
             code = [each for each in callables_of(leaves) if each.partition(":")[0] not in sources]
             if files or code:
                 print(f"note: `cases/{name}` is no test vector: {[*files, *code][0]} is not declared", file=sys.stderr)

@@ -5,7 +5,7 @@ Methods that were lowered one by one are also emitted one by one. `merge` then p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -139,12 +139,14 @@ class Lowered:
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
         written: The buffers that methods of the program write to; None if it has no other methods.
+        look: Gets what ExecuTorch has emitted.
     """
 
     edge: EdgeProgramManager
     shards: dict[str, str]
     non_finite: NonFinite
     written: frozenset[str] | None
+    look: Callable[[ExecutorchProgramManager], None] = lambda manager: None
 
 
 def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
@@ -173,6 +175,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     weights = _weights_by_content(edge, digests)
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
+    lowered.look(manager)
     if sharing:
         planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
         facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
