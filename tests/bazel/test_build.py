@@ -167,6 +167,8 @@ def test_providers_and_output_groups(checkout: Workspace) -> None:
         "named_data": ["net.down.ptd", "net.up.ptd"],
         "report": ["net.report.json"],
         "page": ["net.report.html"],
+        "bundled": ["net.bpte"],
+        "etrecord": ["net.etrecord"],
         "export": ["net.export", "net.export.down.pt2", "net.export.up.pt2"],
     }.items():
         shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}", *WORKERS).err

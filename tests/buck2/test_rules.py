@@ -84,6 +84,8 @@ def test_sub_targets_name_each_file(example: Any) -> None:
         "[ptd][encoder]": ["pair.encoder.ptd"],
         "[index]": ["pair.index.json"],
         "[report]": ["pair.report.json"],
+        "[bundled]": ["pair.bpte"],
+        "[etrecord]": ["pair.etrecord"],
         "[export]": ["pair.export", "pair.export.embed.pt2", "pair.export.score.pt2"],
     }
 

@@ -1,8 +1,8 @@
 """Writes an ETRecord of each method: what ExecuTorch's Inspector needs to name operators and lines of the model.
 
 An ETRecord holds graphs that lowering changes. So the methods are lowered once more, together, when somebody asks for
-ETRecords. This makes the program again, and it must have the bytes of the built one. Then the numbers of instructions and
-the debug handles are those of the built program, also if its methods were lowered one by one.
+ETRecords. This makes the program again, and it must have the bytes of the built one. Then the numbers of instructions
+and the debug handles are those of the built program, also if its methods were lowered one by one.
 """
 
 from __future__ import annotations
