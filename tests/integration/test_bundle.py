@@ -48,14 +48,14 @@ def test_a_bundle_has_a_vector_for_each_test_with_one_call(
     path = tmp_path / "net.bpte"
     assert bundle(project, path) == 0
     captured = capsys.readouterr()
-    for name in ("forward/example", "forward/random-1", "count/example", "nothing/example", "cases/one"):
+    for name in ("forward/example", "forward/random-1", "count/example", "cases/one"):
         assert f" {name} " in captured.out
     assert "`cases/two` is no test vector: a vector is one call" in captured.err
     data = path.read_bytes()
     assert data[4:8] == b"BP08"
     assert (project / "out/net.pte").read_bytes() in data
     suites = {flatbuffer.text(each, 0): each for each in flatbuffer.tables(flatbuffer.root(data), 1)}
-    assert sorted(suites) == ["branch", "count", "forward", "nothing", "scaled"]
+    assert sorted(suites) == ["branch", "count", "forward", "scaled"]
     assert len([*flatbuffer.tables(suites["scaled"], 1)]) == 3
 
 
@@ -98,14 +98,14 @@ def test_etrecords_and_bundles_have_the_same_bytes_each_time(records: list[Path]
     first, second = (
         {path.name: path.read_bytes() for path in (root / "out").rglob("*.*") if path.is_file()} for root in records
     )
-    assert {"forward.etrecord", "count.etrecord", "nothing.etrecord", "scaled.etrecord", "net.bpte"} <= first.keys()
+    assert {"forward.etrecord", "count.etrecord", "scaled.etrecord", "net.bpte"} <= first.keys()
     assert first == second
 
 
 def test_the_inspector_names_operators_and_lines(records: list[Path], tmp_path: Path) -> None:
     from executorch.devtools import Inspector
 
-    for method, operator, line in (("forward", "cumsum", 12), ("count", "argmax", 16)):
+    for method, operator, line in (("forward", "cumsum", 13), ("count", "argmax", 17)):
         out, dump = records[0] / "out", tmp_path / f"{method}.etdp"
         assert main.main(["profile", str(out / "net.pte"), method, "--calls=1", "--etdump", str(dump)]) == 0
         with warnings.catch_warnings():

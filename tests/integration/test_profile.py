@@ -54,9 +54,6 @@ class Net(torch.nn.Module):
         total, rows = scan(step, torch.zeros(8), x)
         return total + rows
 
-    def nothing(self):
-        return torch.cumsum(torch.ones(4), 0) + self.seen[:4]
-
     def scaled(self, x, by: int):
         return torch.cumsum(x * by, 0)
 
@@ -73,7 +70,6 @@ methods:
   forward: {example_inputs: [{shape: [2, 8]}], partitioners: [xnnpack]}
   count: {example_inputs: [{shape: [2, 8]}], partitioners: [xnnpack]}
   branch: {example_inputs: [{shape: [2, 8]}]}
-  nothing: {}
   scaled: {example_inputs: [{shape: [2, 8]}, {value: 3}]}
 named_data: {weights: {parameters: ["linear.*"]}}
 """
@@ -120,8 +116,8 @@ def test_each_operator_has_its_time_layer_and_line(project: Path, profile: Calla
     timed = by_operator(found)
     assert timed["XnnpackBackend"]["delegate"]
     assert timed["XnnpackBackend"]["layer"] == "linear" or timed["XnnpackBackend"]["lines"]
-    assert "model.py:11, in forward: `y = self.linear(x).relu()`" in timed["XnnpackBackend"]["lines"]
-    assert timed["aten::cumsum.out"]["lines"] == ["model.py:12, in forward: `return torch.cumsum(y, 1)`"]
+    assert "model.py:12, in forward: `y = self.linear(x).relu()`" in timed["XnnpackBackend"]["lines"]
+    assert timed["aten::cumsum.out"]["lines"] == ["model.py:13, in forward: `return torch.cumsum(y, 1)`"]
     assert found["calls"] == 3
     assert 0 < found["total"]["min"] <= found["total"]["median"] <= found["total"]["max"]
     shares = sum(each["share"] for each in found["instructions"]) + found["outside"]
@@ -144,15 +140,14 @@ def test_methods_lowered_one_by_one_have_the_origins_of_a_joint_lowering(project
     assert [sorted(names) for names in ours["forward"]] == [["linear", "relu"], ["cumsum"]]
 
 
-def test_states_branches_and_methods_without_inputs_are_profiled(
+def test_states_and_branches_are_profiled(
     project: Path, profile: Callable[..., dict[str, Any]]
 ) -> None:
     count = by_operator(profile(project / "out/net.pte", "count"))
-    assert any("model.py:16" in line for line in count["aten::argmax.out"]["lines"])
+    assert any("model.py:17" in line for line in count["aten::argmax.out"]["lines"])
     branch = by_operator(profile(project / "out/net.pte", "branch"))
     assert "aten::erf.out" in branch
-    assert branch["aten::cumsum.out"]["lines"][0].startswith("model.py:19")  # only one line calls it
-    assert by_operator(profile(project / "out/net.pte", "nothing"))["aten::cumsum.out"]["runs"] == 1
+    assert branch["aten::cumsum.out"]["lines"][0].startswith("model.py:20")  # only one line calls it
 
 
 def test_the_file_of_events_gives_the_same_profile_and_fits_one_method(
@@ -169,7 +164,7 @@ def test_the_file_of_events_gives_the_same_profile_and_fits_one_method(
         (["forward", "--from", program], "not an ETDump"),
         (["forward", "--from", dump, "--warm-up=5"], "all are for warming up"),
         ([], "has several methods"),
-        (["forward", "--from", dump, "[[1]]"], "takes no inputs"),
+        (["forward", "[[1]]", "--from", dump], "takes no inputs"),
         (["forward", "--clock=us"], "--clock goes with --from"),
         (["forward", "[[1]]"], "has the shape [1, 1], and the program takes [2, 8]"),
         (["forward", "--root", project], "is built already"),
@@ -239,7 +234,7 @@ def test_the_page_shows_the_times(
             page = opened.page
             assert opened.told == []
             assert "aten::cumsum.out" in page.locator("#operators").inner_text()
-            assert "model.py:12, in forward" in page.locator("#instructions").inner_text()
+            assert "model.py:13, in forward" in page.locator("#instructions").inner_text()
             page.locator("button.find", has_text="cumsum").focus()
             page.keyboard.press("Enter")
             assert page.locator("#method option:checked").inner_text() == "forward"

@@ -293,7 +293,7 @@ class Rows:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     numbers: tuple[int, ...]
 
 

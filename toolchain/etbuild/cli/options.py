@@ -97,7 +97,7 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def add_roots(parser: argparse.ArgumentParser) -> None:
+def add_roots(parser: argparse._ActionsContainer) -> None:
     """Adds the option for further directories to search."""
     parser.add_argument(
         "--root",
@@ -109,13 +109,13 @@ def add_roots(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_declared(parser: argparse.ArgumentParser) -> None:
+def add_declared(parser: argparse._ActionsContainer) -> None:
     """Adds the options that declare sources and data by name."""
     add_sources(parser)
     add_data(parser)
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
+def add_sources(parser: argparse._ActionsContainer) -> None:
     """Adds the option that declares a source by name."""
     parser.add_argument(
         "--source",
@@ -126,7 +126,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse._ActionsContainer) -> None:
     """Adds the option that declares a data file by name."""
     parser.add_argument(
         "--data",

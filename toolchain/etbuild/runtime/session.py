@@ -30,17 +30,14 @@ class Session:
             InputError: The runtime has none of a backend that the program calls.
             BuildError: The runtime refuses the program.
         """
-        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
-
-        if any(name.startswith("llama::") for name in files.operators):
-            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+        register_kernels(files)
         from executorch.runtime import Runtime, Verification
 
         missing = unavailable(files)
         if missing:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
-        data = one_file(files, scratch)
+        data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
         self._load = partial(
             Runtime.get().load_program,
             data_path=data,
@@ -122,6 +119,14 @@ class Session:
         return self._programs[key]
 
 
+def register_kernels(files: ProgramFiles) -> None:
+    """Imports the kernels of a program that the runtime does not have by itself."""
+    import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
+
+    if any(name.startswith("llama::") for name in files.operators):
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+
 def unavailable(files: ProgramFiles) -> list[str]:
     """The backends that the program calls and that the runtime of this process does not have."""
     from executorch.runtime import Runtime
@@ -153,11 +158,6 @@ def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> Non
             at_most = " at most" if fact["dynamic"] else ""
             message = f"input {number} of `{method}` has the shape {shape}, and the program takes{at_most} {largest}"
             raise InputError.of(message)
-
-
-def one_file(files: ProgramFiles, scratch: Path) -> Path | None:
-    """One `.ptd` with all named data of a program, below `scratch` if there are several; None if it has none."""
-    return _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
 
 
 def _merged(files: Sequence[Path], directory: Path) -> Path:

@@ -83,6 +83,11 @@ class Tester:
         found: list[list[Any]] = child.run({"PyTorch": lambda: self._reference.run([call])})["PyTorch"]
         return found[0]
 
+    def differences(self, method: str, actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
+        """The problems of the outputs of a call; empty if they are right."""
+        tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
+        return compare.differences(actual, expected, tolerance, quantized)
+
     def tolerances(self, call: Call, expected: Sequence[Any]) -> list[Tolerance]:
         """How far each output of a call may be from the expected one."""
         of_method = self._tests.methods[call.method].tolerance
@@ -207,9 +212,7 @@ class Tester:
         return self._reference.is_quantized(name)
 
     def _wrong(self, call: Call, actual: list[Any], expected: list[Any]) -> str:
-        tolerance = self._tests.methods[call.method].tolerance
-        quantized = self._reference.is_quantized(call.method)
-        return "\n".join(compare.differences(actual, expected, tolerance, quantized))
+        return "\n".join(self.differences(call.method, actual, expected))
 
     def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""
