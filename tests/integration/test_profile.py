@@ -140,9 +140,7 @@ def test_methods_lowered_one_by_one_have_the_origins_of_a_joint_lowering(project
     assert [sorted(names) for names in ours["forward"]] == [["linear", "relu"], ["cumsum"]]
 
 
-def test_states_and_branches_are_profiled(
-    project: Path, profile: Callable[..., dict[str, Any]]
-) -> None:
+def test_states_and_branches_are_profiled(project: Path, profile: Callable[..., dict[str, Any]]) -> None:
     count = by_operator(profile(project / "out/net.pte", "count"))
     assert any("model.py:17" in line for line in count["aten::argmax.out"]["lines"])
     branch = by_operator(profile(project / "out/net.pte", "branch"))

@@ -130,6 +130,8 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
         "generate",
         "test",
         "run",
+        "profile",
+        "bundle",
         "explain",
         "inspect",
         "diff",

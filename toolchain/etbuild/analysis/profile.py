@@ -163,7 +163,7 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
     Raises:
         InputError: The ETDump has no such call of the method, or calls of another program.
     """
-    calls = [_Call(block.events) for block in blocks if any(event.instruction is not None for event in block.events)]
+    calls = [_Call(block.events) for block in blocks if any(event.name in _CALLS for event in block.events)]
     fitting = [call for call in calls if call.fits(subject.instructions)]
     if not fitting:
         why = "its events do not fit the instructions" if calls else "it has no events of instructions"
@@ -202,8 +202,10 @@ class _Call:
         self._kinds: dict[int, set[str]] = {}
         self.whole = 0
         for event in events:
-            if event.instruction is None:
-                self.whole += event.ticks if event.name == _WHOLE else 0
+            if event.name == _WHOLE:  # its number of an instruction means nothing
+                self.whole += event.ticks
+            elif event.instruction is None:
+                continue
             elif event.part is not None:
                 parts = self.parts.setdefault(event.instruction, {})
                 parts[event.part] = parts.get(event.part, 0) + event.ticks

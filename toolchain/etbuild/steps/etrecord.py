@@ -8,6 +8,7 @@ and the debug handles are those of the built program, also if its methods were l
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from etbuild.errors import BuildError
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
+from etbuild.files.scratch import temporary
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
@@ -90,7 +92,20 @@ def _record(manager: ExecutorchProgramManager, method: str, lines: SourceLines) 
     saved = io.BytesIO()
     with wrap_library_errors(BuildError, ("methods", method), "ExecuTorch cannot save the graph of this method"):
         record.save(saved)
-    return canonical_archive(_canonical_parts(saved.getvalue()))
+        content = canonical_archive(_canonical_parts(saved.getvalue()))
+        _check_readable(content)
+    return content
+
+
+def _check_readable(content: bytes) -> None:
+    """Raises what ExecuTorch raises when it reads an ETRecord: it saves some graphs that it cannot read."""
+    from executorch.devtools.etrecord import parse_etrecord
+
+    with temporary("etrecord") as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file open
+        path = scratch.path / "written.etrecord"
+        path.write_bytes(content)
+        parse_etrecord(str(path))
 
 
 def _describe_sources(program: ExportedProgram, method: str, lines: SourceLines) -> None:
