@@ -1,4 +1,7 @@
-"""Says where the time of a method goes: from the events of an ETDump, and what is known about the program."""
+"""Says where the time of a method goes: from the events of an ETDump, and what is known about the program.
+
+Shares and orders come from medians: one call that the machine interrupts changes a mean much, and no median.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ class TimedOperator:
     operator: str
     delegate: bool
     instructions: int
-    mean: float
+    time: Times
     share: float
 
 
@@ -94,7 +97,7 @@ class Profile:
         calls: The number of measured calls.
         load: The time to load the method; None if the dump does not have it.
         total: The time of a call.
-        outside: The share of the time of a call that belongs to no instruction.
+        outside: The time of a call that belongs to no instruction.
         operators: The operators and backends, the slowest first.
         instructions: The instructions that ran, the slowest first.
     """
@@ -105,7 +108,7 @@ class Profile:
     calls: int
     load: float | None
     total: Times
-    outside: float
+    outside: Times
     operators: list[TimedOperator]
     instructions: list[TimedInstruction]
 
@@ -173,12 +176,10 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
         raise InputError.of(f"the ETDump has {len(fitting)} calls of `{subject.method}`, and all are for warming up")
     counted, scale = fitting[warm_up:], UNITS[unit]
     total = Times.of([call.whole / scale for call in counted])
-    timed = [
-        _instruction(counted, number, subject, scale, total.mean)
-        for number in sorted({n for c in counted for n in c.times})
-    ]
-    timed.sort(key=lambda each: (-each.time.mean, each.number))
-    load = [e.ticks / scale for block in blocks for e in block.events if e.name in _LOAD]
+    numbers = sorted({number for call in counted for number in call.times})
+    timed = [_instruction(counted, number, subject, scale, total.median) for number in numbers]
+    timed.sort(key=lambda each: (-each.time.median, each.number))
+    load = [event.ticks / scale for block in blocks for event in block.events if event.name in _LOAD]
     return Profile(
         program=subject.program,
         method=subject.method,
@@ -186,8 +187,8 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
         calls=len(counted),
         load=max(load) if load else None,  # the one event contains the other
         total=total,
-        outside=max(0.0, 1 - sum(each.share for each in timed)),
-        operators=_operators(timed),
+        outside=Times.of([max(0, call.whole - sum(call.times.values())) / scale for call in counted]),
+        operators=_operators(counted, timed, scale, total.median),
         instructions=timed,
     )
 
@@ -240,32 +241,33 @@ def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: f
         lines=origins.lines_of(subject.method, number, "" if delegate else of_program.name),
         runs=fmean([call.runs.get(number, 0) for call in calls]),
         time=time,
-        share=_share(time.mean, total),
+        share=share(time.median, total),
         parts=parts,
     )
 
 
 def _part(name: str, values: list[float], total: float) -> Part:
     time = Times.of(values)
-    return Part(name, time, _share(time.mean, total))
+    return Part(name, time, share(time.median, total))
 
 
-def _share(time: float, total: float) -> float:
+def share(time: float, total: float) -> float:
+    """The share of a time in the time of a call; 0 if the clock is too coarse to tell."""
     return time / total if total else 0.0
 
 
-def _operators(timed: Sequence[TimedInstruction]) -> list[TimedOperator]:
+def _operators(
+    calls: Sequence[_Call], timed: Sequence[TimedInstruction], scale: float, total: float
+) -> list[TimedOperator]:
     """The sums of instructions with one operator or backend."""
-    groups: dict[tuple[str, bool], list[TimedInstruction]] = {}
+    groups: dict[tuple[str, bool], list[int]] = {}
     for each in timed:
-        groups.setdefault((each.operator, each.delegate), []).append(each)
-    found = [
-        TimedOperator(
-            operator, delegate, len(group), sum(each.time.mean for each in group), sum(each.share for each in group)
-        )
-        for (operator, delegate), group in groups.items()
-    ]
-    return sorted(found, key=lambda each: (-each.mean, each.operator))
+        groups.setdefault((each.operator, each.delegate), []).append(each.number)
+    found = []
+    for (operator, delegate), numbers in groups.items():
+        time = Times.of([sum(call.times.get(number, 0) for number in numbers) / scale for call in calls])
+        found.append(TimedOperator(operator, delegate, len(numbers), time, share(time.median, total)))
+    return sorted(found, key=lambda each: (-each.time.median, each.operator))
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
@@ -284,8 +286,8 @@ def heading(profile: Profile) -> str:
     """What was measured, in one line."""
     total, unit = profile.total, profile.unit
     return (
-        f"{profile.program} {profile.method}: {number(total.mean)} {unit} a call (median {number(total.median)}, "
-        f"{number(total.min)} to {number(total.max)}, {profile.calls} {'call' if profile.calls == 1 else 'calls'})"
+        f"{profile.program} {profile.method}: {number(total.median)} {unit} a call (the median; "
+        f"{number(total.min)} to {number(total.max)} in {profile.calls} {'call' if profile.calls == 1 else 'calls'})"
     )
 
 
@@ -303,19 +305,20 @@ def tables(profile: Profile) -> list[Rows]:
     """The profile as tables: the operators, the slowest instructions, and the parts of delegates."""
     unit = profile.unit
     by_operator = [
-        (_named(each), str(each.instructions), number(each.mean), f"{each.share:.1%}") for each in profile.operators
+        (_named(each), str(each.instructions), number(each.time.median), f"{each.share:.1%}")
+        for each in profile.operators
     ]
-    by_operator.append(
-        ("(outside of instructions)", "", number(profile.outside * profile.total.mean), f"{profile.outside:.1%}")
-    )
+    outside = profile.outside.median
+    of_call = f"{share(outside, profile.total.median):.1%}"
+    by_operator.append(("(outside of instructions)", "", number(outside), of_call))
     by_instruction = [
-        (str(each.number), _named(each), number(each.time.mean), f"{each.share:.1%}", each.layer, _where(each))
+        (str(each.number), _named(each), number(each.time.median), f"{each.share:.1%}", each.layer, _where(each))
         for each in profile.instructions[:_SHOWN]
     ]
     parts = [
-        (str(each.number), part.name, number(part.time.mean), f"{part.share:.1%}")
+        (str(each.number), part.name, number(part.time.median), f"{part.share:.1%}")
         for each in profile.instructions
-        for part in sorted(each.parts, key=lambda part: -part.time.mean)
+        for part in sorted(each.parts, key=lambda part: -part.time.median)
     ]
     found = [
         Rows("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),

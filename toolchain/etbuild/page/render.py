@@ -36,6 +36,7 @@ def render(content: Content) -> bytes:
     )
     environment.filters["timeline"] = timeline.svg
     environment.filters["time"] = profile.number
+    environment.filters["share"] = profile.share
     scripts = [_script(_HERE / "scripts" / name) for name in SCRIPTS] + [_script(_HERE / "page.js")]
     style = (_HERE / "page.css").read_text("utf-8")
     shown = _visible(dataclasses.asdict(content))
