@@ -8,18 +8,22 @@ import struct
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etbuild import json_schema
+from etbuild.analysis import profile as analysis
 from etbuild.build import BuildOptions, build
 from etbuild.cli import main
 from etbuild.files import etdump
+from etbuild.files.instructions import Instruction
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import silent
 from etbuild.manifest import validate
+from etbuild.page import of_file, render
 from etbuild.plan.plan import from_manifest
 from etbuild.steps.resources import Effort
 from tests.helpers import browser
@@ -248,3 +252,14 @@ def test_the_text_is_a_table(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"^net\.pte forward: \S+ ms a call \(the median; \S+ to \S+ in 2 calls\)$", out, re.MULTILINE)
     assert re.search(r"^delegate XnnpackBackend +1 +\S+ +\S+%$", out, re.MULTILINE)
     assert textwrap.dedent(out) == out
+
+
+def test_names_from_a_file_stay_text_on_the_page(project: Path) -> None:
+    hostile = "</td><script>alert(1)</script>\x1b"
+    blocks = [etdump.Block("Execute", [etdump.Event("DELEGATE_CALL", 0, None, 5), etdump.Event("x", 0, hostile, 3)])]
+    subject = analysis.Subject(hostile, hostile, [Instruction(hostile, "delegate")], analysis.Origins())
+    found = analysis.summarize(blocks, subject)
+    page = render.render(replace(of_file.shown(project / "out/net.pte"), profile=found))
+    assert b"<script>alert" not in page
+    assert b"alert(1)" in page
+    assert "\x1b" not in analysis.text(found)

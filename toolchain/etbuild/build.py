@@ -36,7 +36,8 @@ class BuildResult:
 
     Attributes:
         key: The key of the program.
-        artifacts: The program, the named data, the tokenizer, the report, the index, and the page if it was asked for.
+        artifacts: The program, the named data, the tokenizer, the report, the index, and the page and the ETRecords if
+            they were asked for.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
     """

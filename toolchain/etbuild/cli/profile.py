@@ -95,12 +95,14 @@ def _calls(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Prints where the time goes, and writes the page and the ETDump if asked for."""
-    from etbuild.analysis import profile
     from etbuild.cli.shown_tables import Table, on_terminal, show
+    from etbuild.processes.library_output import library_messages_off
 
     _check(options)
     options.restart()  # a crash of the runtime is then an error that says so
     with _program(options) as program:
+        with library_messages_off():
+            from etbuild.analysis import profile
         found = _profile(options, program)
         if options.html is not None:
             _write_page(options.html, program, found)
@@ -180,11 +182,9 @@ def _profile(options: argparse.Namespace, program: Path) -> Profile:
         if dump is None:
             dump = Path(scratch) / "events.etdp"
             _record(options, files, method, warm_up + options.calls, dump)
-        blocks = etdump.read(dump)
-        found = profile.summarize(blocks, _subject(files, method), options.clock, warm_up)
         if options.etdump is not None:
             artifacts.replace(options.etdump, dump.read_bytes())
-    return found
+        return profile.summarize(etdump.read(dump), _subject(files, method), options.clock, warm_up)
 
 
 def _only(files: ProgramFiles) -> str:

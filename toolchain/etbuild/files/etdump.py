@@ -6,6 +6,7 @@ event for each instruction of a call, and so one step of a loop; this reader kee
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ def read(path: Path) -> list[Block]:
     try:
         data = regular_files.read(path, MAX_BYTES)
     except OSError as error:
-        raise InputError.of(f"{path}: cannot read the file: {error.strerror}") from None
+        hint = "record fewer calls" if error.errno == errno.EFBIG else None
+        raise InputError.of(f"{path}: cannot read the file: {error.strerror}", hint) from None
     if data[8:12] == _IDENTIFIER:  # the runtime writes the size in front
         data = data[4:]
     if data[4:8] != _IDENTIFIER:
