@@ -21,7 +21,7 @@ UNITS = {"ns": 1e6, "us": 1e3, "ms": 1.0, "s": 1e-3, "cycles": 1.0}
 """The ticks in a millisecond, by the unit of a clock. Cycles are not converted."""
 _WHOLE, _LOAD = "Method::execute", ("Program::load_method", "Method::init")
 _CALLS = {"OPERATOR_CALL": "operator", "DELEGATE_CALL": "delegate"}
-_SHOWN = 30  # instructions in a text
+_SHOWN = 30  # instructions, and parts of delegates, in a text
 
 
 @dataclass(frozen=True)
@@ -322,11 +322,27 @@ def tables(profile: Profile) -> list[Rows]:
     ]
     found = [
         Rows("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),
-        Rows("slowest instructions", ("number", "operator", unit, "share", "layer", "line"), by_instruction, (0, 2, 3)),
+        Rows(
+            _titled("slowest instructions", len(profile.instructions)),
+            ("number", "operator", unit, "share", "layer", "line"),
+            by_instruction,
+            (0, 2, 3),
+        ),
     ]
     if parts:
-        found.append(Rows("inside of delegates", ("instruction", "part", unit, "share"), parts[:_SHOWN], (0, 2, 3)))
+        found.append(
+            Rows(
+                _titled("inside of delegates", len(parts)),
+                ("instruction", "part", unit, "share"),
+                parts[:_SHOWN],
+                (0, 2, 3),
+            )
+        )
     return found
+
+
+def _titled(title: str, count: int) -> str:
+    return f"{title} ({_SHOWN} of {count})" if count > _SHOWN else title
 
 
 def text(profile: Profile) -> str:
