@@ -51,6 +51,7 @@ def test_a_bundle_has_a_vector_for_each_test_with_one_call(
     for name in ("forward/example", "forward/random-1", "count/example", "cases/one"):
         assert f" {name} " in captured.out
     assert "`cases/two` is no test vector: a vector is one call" in captured.err
+    assert "`scaled/example`: a bundle holds only tensors as outputs, so the vector has only inputs" in captured.err
     data = path.read_bytes()
     assert data[4:8] == b"BP08"
     assert (project / "out/net.pte").read_bytes() in data
@@ -69,6 +70,11 @@ def test_a_wrong_program_gets_no_bundle(project: Path, tmp_path: Path, capsys: p
     err = capsys.readouterr().err
     assert "the runtime does not compute the outputs of `forward/example`" in err
     assert not (tmp_path / "net.bpte").exists()
+
+
+def test_a_filter_without_a_test_is_an_error(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bundle(project, tmp_path / "net.bpte", "--filter=nothing/*") == 2
+    assert "no test has the name `nothing/*`" in capsys.readouterr().err
 
 
 def in_new_process(directory: Path, seed: int, *arguments: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 import textwrap
 import warnings
@@ -59,7 +60,7 @@ class Net(torch.nn.Module):
         return total + rows
 
     def scaled(self, x, by: int):
-        return torch.cumsum(x * by, 0)
+        return by * 2, torch.cumsum(x * by, 0)
 
 
 def create():
@@ -263,3 +264,15 @@ def test_names_from_a_file_stay_text_on_the_page(project: Path) -> None:
     assert b"<script>alert" not in page
     assert b"alert(1)" in page
     assert "\x1b" not in analysis.text(found)
+
+
+def test_damaged_facts_beside_a_program_are_an_error(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(project / "out", tmp_path / "out")
+    facts = json.loads((out / "net.lowering.json").read_text())
+    facts["memory"] = {}
+    (out / "net.lowering.json").write_text(json.dumps(facts))
+    words = ["profile", str(out / "net.pte"), "forward", "--calls=1", "--html", str(tmp_path / "net.html")]
+    assert main.main(words) == 2
+    assert "net.lowering.json: the file is damaged" in capsys.readouterr().err

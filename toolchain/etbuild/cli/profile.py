@@ -222,7 +222,7 @@ def _subject(files: ProgramFiles, method: str) -> Any:
     (plan,) = (plan for plan in plans if plan.name == method)
     lowering = _lowering(files.program, files.facts["sha256"])
     origins = Origins()
-    if lowering is not None and method in lowering["instructions"]:
+    if lowering is not None and method in lowering["instructions"] and method in lowering["graphs"]:
         nodes = lowering["graphs"][method]["nodes"]
         layers = {node["name"]: node["layer"] for node in nodes if "name" in node and "layer" in node}
         origins = Origins(lowering["instructions"][method], layers, _lines(files.program))
@@ -257,7 +257,10 @@ def _write_page(path: Path, program: Path, found: Profile) -> None:
     lowering = _lowering(program, sha256)
     reported = of_file.index_beside(program, sha256) and program.with_suffix(".report.json").is_file()
     if lowering is not None and reported:
-        shown = page.shown(program.parent, program.stem, lowering, _lines(program))
+        try:
+            shown = page.shown(program.parent, program.stem, lowering, _lines(program))
+        except (LookupError, TypeError, ValueError) as error:  # the file may name anything
+            raise InputError.of(f"{program.with_suffix('.lowering.json')}: the file is damaged: {error!r}") from error
     else:
         shown = of_file.shown(program)
     artifacts.replace(path, render.render(replace(shown, profile=found)))

@@ -139,14 +139,14 @@ class Lowered:
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
         written: The buffers that methods of the program write to; None if it has no other methods.
-        look: Gets what ExecuTorch has emitted.
+        look: Gets what ExecuTorch has emitted; None if nobody looks at it.
     """
 
     edge: EdgeProgramManager
     shards: dict[str, str]
     non_finite: NonFinite
     written: frozenset[str] | None
-    look: Callable[[ExecutorchProgramManager], None] = lambda manager: None
+    look: Callable[[ExecutorchProgramManager], None] | None = None
 
 
 def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
@@ -175,7 +175,8 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     weights = _weights_by_content(edge, digests)
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
-    lowered.look(manager)
+    if lowered.look is not None:
+        lowered.look(manager)
     if sharing:
         planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
         facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}

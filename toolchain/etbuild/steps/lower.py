@@ -384,8 +384,7 @@ def _lower_together(
         with what.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(what.plan, programs, shards, context.finder, etrecord=look is not None)
         with what.stage("emit"):
-            lowered = Lowered(edge, shards, weights, None, *([look] if look is not None else []))
-            emitted = emit_methods(what.plan, lowered, context.finder)
+            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None, look), context.finder)
             adapters.check_kept(emitted, read)
         return write_program(what.plan, [emitted], shards, context, directory)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import BuildError, EtbuildError
+from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
@@ -69,15 +69,17 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
 
     Raises:
-        InputError: The inputs of a test do not fit the program.
+        InputError: No test has a wanted name, or the inputs of a test do not fit the program.
         BuildError: The model fails, the runtime computes something else, or no test can be a vector.
     """
     vectors: list[Vector] = []
     left_out: dict[str, str] = {}
     counts: dict[str, int] = {}
-    for case in tester.cases:
-        if pattern is not None and not fnmatch.fnmatchcase(case.name, pattern):
-            continue
+    wanted = [each for each in tester.cases if pattern is None or fnmatch.fnmatchcase(each.name, pattern)]
+    if not wanted:
+        names = ", ".join(each.name for each in tester.cases)
+        raise InputError.of(f"no test has the name `{pattern}`", f"the tests are {names}")
+    for case in wanted:
         reason = _why_not(case)
         if reason is not None:
             left_out[case.name] = reason
@@ -107,18 +109,16 @@ def _why_not(case: Case) -> str | None:
 def _vector(tester: Tester, case: Case, number: int) -> Vector:
     (call,) = case.calls
     expected = tester.expected(call)
-    tolerances = tester.tolerances(call, expected)
-    tensors = all(isinstance(each, torch.Tensor) for each in expected)
+    tensors = [_own(value) for value in expected if isinstance(value, torch.Tensor)]
+    tolerances = tester.tolerances(call, tensors)
+    enough = [each.atol + each.of_largest * _largest(value) for each, value in zip(tolerances, tensors, strict=True)]
     return Vector(
         method=call.method,
         number=number,
         case=case.name,
         inputs=[_own(value) for value in call.leaves],
-        outputs=[_own(value) for value in expected] if tensors else None,
-        atol=max(
-            (each.atol + each.of_largest * _largest(value) for each, value in zip(tolerances, expected, strict=False)),
-            default=0.0,
-        ),
+        outputs=tensors if len(tensors) == len(expected) else None,
+        atol=max(enough, default=0.0),
         rtol=max((each.rtol for each in tolerances), default=0.0),
     )
 

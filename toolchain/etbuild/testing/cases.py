@@ -88,15 +88,11 @@ class Tester:
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
         return compare.differences(actual, expected, tolerance, quantized)
 
-    def tolerances(self, call: Call, expected: Sequence[Any]) -> list[Tolerance]:
+    def tolerances(self, call: Call, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
         """How far each output of a call may be from the expected one."""
         of_method = self._tests.methods[call.method].tolerance
         quantized = self._reference.is_quantized(call.method)
-        return [
-            compare.default_tolerance(each, quantized) if of_method is None else of_method
-            for each in expected
-            if isinstance(each, torch.Tensor)
-        ]
+        return [compare.default_tolerance(each, quantized) if of_method is None else of_method for each in expected]
 
     def names(self) -> list[str]:
         """The names of the tests, without the checks of the build."""
