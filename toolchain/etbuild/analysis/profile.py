@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from etbuild.analysis.tables import table
-from etbuild.errors import InputError
+from etbuild.errors import InputError, printable
 from etbuild.files.etdump import Block, Event
 from etbuild.files.instructions import Instruction
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
@@ -286,7 +286,7 @@ def heading(profile: Profile) -> str:
     """What was measured, in one line."""
     total, unit = profile.total, profile.unit
     return (
-        f"{profile.program} {profile.method}: {number(total.median)} {unit} a call (the median; "
+        f"{printable(profile.program)} {printable(profile.method)}: {number(total.median)} {unit} a call (the median; "
         f"{number(total.min)} to {number(total.max)} in {profile.calls} {'call' if profile.calls == 1 else 'calls'})"
     )
 
