@@ -10,6 +10,8 @@
 | `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
 | `page_program` | ExecutorchPage, if somebody asks for the page | report, index, facts, lines of the sources | page |
+| `bundle_program` | ExecutorchBundle, if somebody asks for it | manifest, sources, data, weights, program, index | bundled program |
+| `etrecord_program` | ExecutorchEtrecord, if somebody asks for it | lowering plan, graphs, data, weights, lines of the sources, program | a directory with an ETRecord of each method |
 | `publish_program` | ExecutorchPublish, only for Bazel 4 | program, named data, report | copies |
 
 An edit runs only the actions that it reaches:
@@ -39,6 +41,8 @@ program_plan = rule(
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load(
     "//rules/private:common.bzl",
+    "bundle_arguments",
+    "etrecord_arguments",
     "export_arguments",
     "export_error",
     "import_paths_error",
@@ -498,3 +502,73 @@ def page_program(ctx, plans, export, lowered, reported):
         progress = "Making the page of",
     )
     return page
+
+def bundle_program(ctx, plans, manifest, inputs, lowered, reported, variant = "", parameters = {}):
+    """Declares ExecutorchBundle, which bundles a program with test vectors. Bazel runs it if somebody asks for the bundle.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      manifest: File, the manifest.
+      inputs: the result of `program_inputs`.
+      lowered: the result of `lower_program`, or of `publish_program`.
+      reported: the result of `report_program`.
+      variant: string, a variant of the manifest; empty for the manifest without one.
+      parameters: dict of string to string, the values of parameters of the manifest.
+
+    Returns:
+      File, `NAME.bpte`.
+    """
+    bundled = ctx.actions.declare_file(plans.name + ".bpte")
+    run_driver(
+        ctx,
+        _arguments(ctx, bundle_arguments(
+            plans,
+            manifest,
+            repository_path(manifest),
+            inputs,
+            lowered.pte,
+            bundled,
+            variant,
+            parameters,
+        )),
+        inputs = depset(
+            [manifest, lowered.pte, reported.index] + lowered.named_data.values() +
+            _files(inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
+            transitive = [inputs.source_files],
+        ),
+        outputs = [bundled],
+        mnemonic = "ExecutorchBundle",
+        progress = "Bundling",
+        torch = True,
+    )
+    return bundled
+
+def etrecord_program(ctx, plans, inputs, export, lowered):
+    """Declares ExecutorchEtrecord, which writes ETRecords for ExecuTorch's Inspector. Bazel runs it if somebody asks for them.
+
+    It lowers all methods once more, and fails if this makes another program.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+      lowered: the result of `lower_program`.
+
+    Returns:
+      File, the directory `NAME.etrecord` with `METHOD.etrecord` for each method.
+    """
+    directory = ctx.actions.declare_directory(plans.name + ".etrecord")
+    run_driver(
+        ctx,
+        _arguments(ctx, etrecord_arguments(plans, export, inputs, lowered.pte, directory)),
+        inputs = [plans.lower, export.directory, export.lines, lowered.pte] + export.exported_methods.values() +
+                 _files(inputs.data + inputs.weights + inputs.adapters),
+        outputs = [directory],
+        mnemonic = "ExecutorchEtrecord",
+        progress = "Lowering once more, for ETRecords of",
+        torch = True,
+        worker = True,
+    )
+    return directory

@@ -5,6 +5,8 @@ It declares the same actions as the rule for Bazel, with the same arguments: see
 
 load(
     "//rules/private:common.bzl",
+    "bundle_arguments",
+    "etrecord_arguments",
     "export_arguments",
     "export_error",
     "inputs_error",
@@ -181,9 +183,44 @@ def _report(ctx: AnalysisContext, plans, inputs, export, lowered, required: list
     )
     return reported
 
-def _sub_targets(lowered, reported, export) -> dict:
+def _bundle(ctx: AnalysisContext, plans, manifest, inputs, lowered, reported) -> Artifact:
+    """Declares the action that bundles the program with test vectors. Buck2 runs it if somebody asks for the bundle."""
+    bundled = declare(ctx, plans.name + ".bpte")
+    run_driver(
+        ctx,
+        bundle_arguments(
+            plans,
+            manifest.file,
+            manifest.path,
+            inputs,
+            lowered.pte,
+            bundled,
+            ctx.attrs.variant,
+            ctx.attrs.parameters,
+        ),
+        outputs = [bundled],
+        category = "executorch_bundle",
+        hidden = [reported.index] + lowered.named_data.values(),
+    )
+    return bundled
+
+def _etrecord(ctx: AnalysisContext, plans, inputs, export, lowered) -> Artifact:
+    """Declares the action that writes ETRecords. Buck2 runs it if somebody asks for them."""
+    directory = declare(ctx, plans.name + ".etrecord", dir = True)
+    run_driver(
+        ctx,
+        etrecord_arguments(plans, export, inputs, lowered.pte, directory),
+        outputs = [directory],
+        category = "executorch_etrecord",
+        torch = True,
+    )
+    return directory
+
+def _sub_targets(lowered, reported, export, bundled, etrecord) -> dict:
     """Returns the sub-targets: `:NAME[pte]`, `:NAME[ptd][TAG]` and so on."""
     found = {
+        "bundled": [DefaultInfo(default_output = bundled)],
+        "etrecord": [DefaultInfo(default_output = etrecord)],
         "export": [DefaultInfo(default_outputs = [export.directory] + export.exported_methods.values())],
         "index": [DefaultInfo(default_output = reported.index)],
         "ptd": [DefaultInfo(
@@ -208,12 +245,14 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     lowered = _lower(ctx, plans, inputs, export)
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []
     reported = _report(ctx, plans, inputs, export, lowered, verified)
+    bundled = _bundle(ctx, plans, manifest, inputs, lowered, reported)
+    etrecord = _etrecord(ctx, plans, inputs, export, lowered)
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     return [
         DefaultInfo(
             default_output = lowered.pte,
             other_outputs = lowered.named_data.values() + tokenizer + [reported.index],
-            sub_targets = _sub_targets(lowered, reported, export),
+            sub_targets = _sub_targets(lowered, reported, export, bundled, etrecord),
         ),
         ExecutorchProgramInfo(
             backends = ctx.attrs.backends,
@@ -238,6 +277,7 @@ executorch_program = rule(
     doc = """Builds an ExecuTorch program from a manifest.
 
 Sub-targets: `:NAME[pte]`, `:NAME[ptd]`, `:NAME[ptd][TAG]`, `:NAME[index]`, `:NAME[report]`, `:NAME[tokenizer]`,
+`:NAME[bundled]`, `:NAME[etrecord]`,
 `:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as`, `weights_as` and
 `adapters_as` map names to files.
 """,

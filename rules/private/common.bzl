@@ -22,8 +22,8 @@ ENVIRONMENT = {
 # These characters separate names in arguments of the driver, or are not allowed in file names.
 _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
 
-# `NAME.export` and `NAME.pte` are other outputs. The driver has the same list, and a test compares the two.
-_NOT_TAGS = ["export", "pte"]
+# `NAME.etrecord`, `NAME.export` and `NAME.pte` are other outputs. The driver has the same list, and a test compares the two.
+_NOT_TAGS = ["etrecord", "export", "pte"]
 
 def names_error(names):
     """Says whether a name of a method, a backend or a tag is empty, has a character that it must not have, or stands twice.
@@ -455,4 +455,62 @@ def report_arguments(plans, export, lowered, tokenizer, index):
         _named("--data", tokenizer),
         "-o",
         _path("", index, parent = True),
+    ]
+
+def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, variant = "", parameters = {}):
+    """Returns the arguments of the driver's verb `bundle`. The index and the named data are beside the program.
+
+    Args:
+      plans: struct with `name`.
+      manifest: file.
+      manifest_path: string, its path in its repository.
+      inputs: struct with `sources`, `data`, `weights`, `adapters` and `tokenizer`.
+      pte: file, the program.
+      bundled: file that the action writes.
+      variant: string.
+      parameters: dict of string to string.
+
+    Returns:
+      list of arguments.
+    """
+    return [
+        "bundle",
+        _path("", manifest),
+        "--manifest-name=" + manifest_path,
+        "--program-name=" + plans.name,
+    ] + (["--variant=" + variant] if variant else []) + [
+        "--set={}={}".format(parameter, value)
+        for parameter, value in sorted(parameters.items())
+    ] + [
+        _named("--source", inputs.sources),
+        _named("--data", inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
+        _path("--program=", pte),
+        "--declared-only",
+        "--no-cache",
+        "-o",
+        _path("", bundled),
+    ]
+
+def etrecord_arguments(plans, export, inputs, pte, directory):
+    """Returns the arguments of the driver's verb `etrecord`.
+
+    Args:
+      plans: struct with `lower`.
+      export: struct with `directory`, `exported_methods` and `lines`.
+      inputs: struct with `data`, `weights` and `adapters`.
+      pte: file, the program.
+      directory: directory that the action writes.
+
+    Returns:
+      list of arguments.
+    """
+    return ["etrecord", _path("", plans.lower), "--export", _path("", export.directory)] + [
+        _path("--exported={}=".format(method), exported)
+        for method, exported in export.exported_methods.items()
+    ] + [
+        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+        _path("--lines=", export.lines),
+        _path("--program=", pte),
+        "-o",
+        _path("", directory),
     ]

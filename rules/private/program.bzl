@@ -3,7 +3,9 @@
 load(
     "//rules:actions.bzl",
     "TOOLCHAIN_TYPE",
+    "bundle_program",
     "check_export",
+    "etrecord_program",
     "export_program",
     "lower_program",
     "page_program",
@@ -65,6 +67,17 @@ def _executorch_program_impl(ctx):
     if not RUNS_VALIDATIONS:
         lowered = publish_program(ctx, plans, lowered, reported)
 
+    bundled = bundle_program(
+        ctx,
+        plans,
+        manifest,
+        inputs,
+        lowered,
+        reported,
+        variant = ctx.attr.variant,
+        parameters = ctx.attr.parameters,
+    )
+    etrecord = etrecord_program(ctx, plans, inputs, export, lowered)
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     shipped = [lowered.pte] + lowered.named_data.values() + tokenizer + [reported.index]
     return [
@@ -72,6 +85,8 @@ def _executorch_program_impl(ctx):
         OutputGroupInfo(
             # Bazel 5 and later always build this group, so the checks also run for someone who needs only the program.
             _validation = depset([reported.report]),
+            bundled = depset([bundled]),
+            etrecord = depset([etrecord]),
             export = depset([export.directory] + export.exported_methods.values()),
             index = depset([reported.index]),
             named_data = depset(lowered.named_data.values()),
@@ -230,6 +245,8 @@ Output groups, for `--output_groups=GROUP`:
 - `pte`, `named_data`, `tokenizer` and `index`: the default outputs, one kind each.
 - `report`: `mlp.report.json`, facts about each method.
 - `page`: `mlp.report.html`, a page about the program for people: its graph, bytes, memory and provenance.
+- `bundled`: `mlp.bpte`, the program with test vectors for devices.
+- `etrecord`: the directory `mlp.etrecord` with an ETRecord of each method, for ExecuTorch's Inspector.
 - `export`: the exported methods, before they are lowered.
 """,
     attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EACH_EXAMPLE
+from tests.helpers import commands
 from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 PROGRAMS = {
@@ -160,17 +161,23 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
 
 
 @pytest.mark.rotates(days=2)
-def test_providers_and_output_groups(checkout: Workspace) -> None:
+def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> None:
     checkout.run("test", "//tests/bazel/starlark/...")  # the analysis makes the checks
     for group, files in {
         "pte": ["net.pte"],
         "named_data": ["net.down.ptd", "net.up.ptd"],
         "report": ["net.report.json"],
         "page": ["net.report.html"],
+        "bundled": ["net.bpte"],
+        "etrecord": ["net.etrecord"],
         "export": ["net.export", "net.export.down.pt2", "net.export.up.pt2"],
     }.items():
         shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}", *WORKERS).err
         assert re.findall(r"starlark/(net\..*)", shown) == files
+    commands.build(checkout.directory / "tests/bazel/starlark/net.yaml", tmp_path, "--etrecord")
+    for name in ("down", "up"):
+        record = f"net.etrecord/{name}.etrecord"
+        assert sha256(checkout.output(f"tests/bazel/starlark/{record}")) == sha256(tmp_path / record)
 
 
 @pytest.mark.parametrize("name", EACH_EXAMPLE)

@@ -301,7 +301,7 @@ def test_two_files_with_one_name_are_named_by_their_places(package: Workspace) -
     assert "weights_as" in said
 
 
-@pytest.mark.parametrize("tag", ["export", "pte"])
+@pytest.mark.parametrize("tag", ["etrecord", "export", "pte"])
 def test_a_tag_with_the_name_of_another_output(package: Workspace, tag: str) -> None:
     said = wrong(package, '    named_data = ["all"],\n    weights = ', f'    named_data = ["{tag}"],\n    weights = ')
     assert f"'{tag}' cannot be a tag: NAME.{tag} is another output" in said

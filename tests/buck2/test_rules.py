@@ -67,6 +67,8 @@ def test_the_example_has_an_action_for_each_step(example: Any) -> None:
         ("executorch_lower", "score"),
         ("executorch_lower", None),
         ("executorch_report", None),
+        ("executorch_bundle", None),
+        ("executorch_etrecord", None),
     ]
 
 
@@ -84,6 +86,8 @@ def test_sub_targets_name_each_file(example: Any) -> None:
         "[ptd][encoder]": ["pair.encoder.ptd"],
         "[index]": ["pair.index.json"],
         "[report]": ["pair.report.json"],
+        "[bundled]": ["pair.bpte"],
+        "[etrecord]": ["pair.etrecord"],
         "[export]": ["pair.export", "pair.export.embed.pt2", "pair.export.score.pt2"],
     }
 
@@ -128,7 +132,7 @@ def test_only_steps_with_pytorch_run_in_a_worker(tmp_path: Path) -> None:
     file = tmp_path / "BUCK"
     file.write_text(TOOLCHAIN)
     for action in project(toolchain=file)["actions"]:
-        torch = action["category"] in ("executorch_export", "executorch_lower")
+        torch = action["category"] in ("executorch_export", "executorch_lower", "executorch_etrecord")
         assert (action["worker"] is not None) == torch
         assert action["weight"] == (2 if torch else 1)
         if torch:
@@ -138,8 +142,9 @@ def test_only_steps_with_pytorch_run_in_a_worker(tmp_path: Path) -> None:
 def test_a_program_is_verified_on_request(tmp_path: Path) -> None:
     text = 'executorch_program(name = "net", manifest = "net.yaml", srcs = ["net.py"], verify_reproducible = True)'
     actions = package(tmp_path, text)["actions"]
-    assert [each["category"] for each in actions][-2:] == ["executorch_verify", "executorch_report"]
-    assert actions[-2]["outputs"][0] in actions[-1]["inputs"]
+    [verify] = [each for each in actions if each["category"] == "executorch_verify"]
+    [report] = [each for each in actions if each["category"] == "executorch_report"]
+    assert verify["outputs"][0] in report["inputs"]
 
 
 def test_variants_share_one_export(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def _write_seeds(scratch: Path) -> None:
     for name, path in {
         "pte-net": made / "net.pte",
         "ptd-net": made / "net.weights.ptd",
+        "etdump-net": made / "net.etdp",
         "report-net": made / "net.report.json",
         "lowering-net": made / "net.lowering.json",
         "export-net": scratch / "export/module.json",
@@ -100,6 +101,7 @@ def _build_in_steps(scratch: Path, manifest: Path, made: Path) -> None:
         ["lower", plans["method"], "--export", export, *declared, "--method=forward", "-o", str(scratch / "lowered")],
         ["lower", plans["lower-plan"], "--export", export, *declared, "-o", str(made)],
         ["report", plans["plan"], "--inputs", inputs, "--lowering", str(made / "net.lowering.json"), "-o", str(made)],
+        ["profile", str(made / "net.pte"), "add", "--calls=2", "--etdump", str(made / "net.etdp")],
     ):
         code = cli.main(arguments)
         assert code == 0, arguments

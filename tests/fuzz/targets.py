@@ -349,6 +349,20 @@ def fuzz_ptd(data: bytes) -> None:
     _describe("net.ptd", data)
 
 
+def fuzz_etdump(data: bytes) -> None:
+    """The events of a device, as the profile of a method."""
+    from etbuild.analysis import profile
+    from etbuild.files import etdump
+    from etbuild.files.instructions import Instruction
+
+    method = [Instruction("XnnpackBackend", "delegate"), Instruction("aten::cumsum.out", "operator")]
+    subject = profile.Subject("net.pte", "forward", method, profile.Origins())
+    with _only_our_errors():
+        found = profile.summarize(etdump.read(_file("net.etdp", data)), subject)
+        json.dumps(profile.as_json(found))
+        assert all(line.isprintable() for line in profile.text(found).split("\n"))
+
+
 def _describe(name: str, data: bytes) -> None:
     from etbuild.analysis import inspection, program_diff
     from etbuild.files import program_file

@@ -16,7 +16,7 @@ from etbuild.results import LoweringFacts
 from .indexes import MANIFEST, edited
 
 LOWERING: LoweringFacts = {
-    "schema": "executorch-lowering/v1",
+    "schema": "executorch-lowering/v2",
     "data": {},
     "tensors": {},
     "constant_methods": {},
@@ -38,6 +38,7 @@ LOWERING: LoweringFacts = {
         "prefill": {"delegated": {}, "fallback": {}},
     },
     "graphs": {},
+    "instructions": {},
     "memory": {},
     "named_data": {"weights": {"a": 300, "b": 400}},
     "sharing": {

@@ -131,6 +131,8 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
         "test",
         "run",
         "bench",
+        "profile",
+        "bundle",
         "explain",
         "inspect",
         "diff",

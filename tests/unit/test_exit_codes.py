@@ -153,6 +153,7 @@ JSON_ELSEWHERE = {
     "build": "integration/test_local_cache.py",
     "history": "registry/test_history.py",
     "inspect": "integration/test_inspect.py",
+    "profile": "integration/test_profile.py",
     "pull": "registry/test_registry.py",
     "push": "registry/test_registry.py",
     "run": "integration/test_program_tests.py",

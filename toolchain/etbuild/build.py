@@ -36,7 +36,8 @@ class BuildResult:
 
     Attributes:
         key: The key of the program.
-        artifacts: The program, the named data, the tokenizer, the report, the index, and the page if it was asked for.
+        artifacts: The program, the named data, the tokenizer, the report, the index, and the page and the ETRecords if
+            they were asked for.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
     """
@@ -70,6 +71,9 @@ class BuildOptions:
         effort: How lowering runs.
         verify_reproducible: Build twice without the cache, and compare.
         page: Also write the page of the program.
+        etrecord: Also write an ETRecord of each method.
+        origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
+            instructions of the program come from.
     """
 
     stage: Stage
@@ -78,6 +82,13 @@ class BuildOptions:
     effort: Effort = field(default_factory=Effort)
     verify_reproducible: bool = False
     page: Page | None = None
+    etrecord: bool = False
+    origins: Path | None = None
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
+        return self.page is not None or self.origins is not None or self.etrecord
 
 
 @dataclass(frozen=True)
@@ -167,8 +178,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         used = used_sources(inputs, plan.export_plan)
         request = _Request.read(plan, inputs, used)
     # A caller who changes how lowering runs wants lowering to run.
-    # The page needs what the steps wrote, which the cache has for each step.
-    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.page is not None:
+    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
     cached = _cached(request, directory, options.stage, cache)
@@ -241,6 +251,18 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+        if options.origins is not None:
+            from etbuild.steps.report import write_json
+
+            write_json(options.origins, name, "lowering", lowering)
+            write_json(options.origins, name, "export.lines", lines.to_json())
+        if options.etrecord:
+            from etbuild.steps import etrecord
+
+            found = etrecord.etrecords(
+                steps.lowering(staged / "export"), lines, program_directory / f"{name}.pte", staged
+            )
+            artifacts += etrecord.write(program_directory, found, f"{name}.etrecord")
         if options.page is not None:
             with stage("make the page"):
                 from etbuild.steps.page import write_page
@@ -289,10 +311,9 @@ class _Steps:
         from etbuild.steps import lower
 
         plan = self.request.plan.lower_plan
-        inputs = self.request.inputs.only(_lower_data(self.request, exported))
 
         def run() -> None:
-            what = lower.Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+            what = self.lowering(exported)
             if kept is not None:
                 kept.mkdir()
                 self._lower_and_keep(what, directory, kept)
@@ -302,6 +323,13 @@ class _Steps:
                 lower.lower(what, directory)
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
+
+    def lowering(self, exported: Path) -> Lowering[LowerPlan]:
+        """What to lower, and how, with the export in a directory."""
+        from etbuild.steps.lower import Lowering
+
+        inputs = self.request.inputs.only(_lower_data(self.request, exported))
+        return Lowering(self.request.plan.lower_plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes methods from the cache, lowers the others, and merges all of them."""

@@ -265,7 +265,8 @@ class WeightDigests(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `operators`, `graphs` and `memory` are by method. `named_data` has the size in bytes of each blob by tag and key.
+    `operators`, `graphs`, `instructions` and `memory` are by method. `instructions` has the names of each instruction's
+    nodes in the exported graph. `named_data` has the size in bytes of each blob by tag and key.
     """
 
     schema: str
@@ -273,6 +274,7 @@ class LoweringFacts(WeightDigests):
     program: ProgramFacts
     operators: dict[str, OperatorCounts]
     graphs: dict[str, MethodGraph]
+    instructions: dict[str, list[list[str]]]
     memory: dict[str, MemoryPlan]
     named_data: dict[str, Counts]
     sharing: Sharing

@@ -65,6 +65,11 @@ def add(verbs: Any) -> None:
         help="with --html: the page also shows what differs from OTHER, a .pte, an index, or a directory with an index",
     )
     parser.add_argument(
+        "--etrecord",
+        action="store_true",
+        help="also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
+    )
+    parser.add_argument(
         "--timeout",
         type=seconds,
         metavar="SECONDS",
@@ -163,6 +168,7 @@ def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) 
             effort(options),
             options.verify_reproducible,
             Page(options.against) if options.html else None,
+            options.etrecord,
         )
         return plan.name, build(plan, declared, options.directory, how)
     except EtbuildError as error:

@@ -27,6 +27,8 @@ _VERBS = (
     "test",
     "run",
     "bench",
+    "profile",
+    "bundle",
     "explain",
     "inspect",
     "diff",
@@ -49,6 +51,7 @@ _VERBS = (
     "lower",
     "report",
     "page",
+    "etrecord",
     "reproduce",
     "runtime",
 )
@@ -234,8 +237,8 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, page, reproduce and "
-        "runtime.",
+        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, page, etrecord, reproduce "
+        "and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {__version__}")

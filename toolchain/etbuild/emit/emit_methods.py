@@ -5,9 +5,10 @@ Methods that were lowered one by one are also emitted one by one. `merge` then p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -85,6 +86,7 @@ class MethodFacts:
         tagged: The weights with a shard that portable operators read, by name.
         trained: The names of the weights that it trains.
         buffers: Its buffers, if the program shares the buffers that methods write to; else None.
+        instructions: For each instruction, the names of its nodes in the exported graph, as far as they are known.
     """
 
     operators: OperatorCounts
@@ -93,6 +95,7 @@ class MethodFacts:
     tagged: dict[str, TaggedWeight]
     trained: list[str]
     buffers: Buffers | None
+    instructions: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,14 @@ class Lowered:
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
         written: The buffers that methods of the program write to; None if it has no other methods.
+        look: Gets what ExecuTorch has emitted; None if nobody looks at it.
     """
 
     edge: EdgeProgramManager
     shards: dict[str, str]
     non_finite: NonFinite
     written: frozenset[str] | None
+    look: Callable[[ExecutorchProgramManager], None] | None = None
 
 
 def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
@@ -168,10 +173,16 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     buffers = {name: mutable_buffers.describe(edge, name, shared, digests) for name in facts}
     claims, requests = named_data.claims(edge, shards), list(named_data.requests(edge))
     weights = _weights_by_content(edge, digests)
+    names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
+    if lowered.look is not None:
+        lowered.look(manager)
     if sharing:
         planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
         facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
+    facts = {
+        name: replace(of_method, instructions=_origins(output, name, names[name])) for name, of_method in facts.items()
+    }
     program = output.program
     _check_named_buffers(edge, output)
     return Emitted(
@@ -213,7 +224,20 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
     program = edge.exported_program(method)
     graph, places = method_graph.describe(program), weight_places(program, digests, lower_plan.backends)
-    return MethodFacts(operator_counts(program), graph, places, _tagged(program, digests), _trained(program), None)
+    return MethodFacts(operator_counts(program), graph, places, _tagged(program, digests), _trained(program), None, [])
+
+
+def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]]) -> list[list[str]]:
+    """For each instruction of a method, the names of its nodes in the exported graph. Of the instructions in branches
+    and loops, ExecuTorch keeps no handles."""
+    (plan,) = (plan for plan in output.program.execution_plan if plan.name == method)
+    of_method: Any = output.debug_handle_map.get(method, {})
+    count = sum(len(chain.instructions) for chain in plan.chains)
+    found = [
+        dict.fromkeys(name for handle in method_graph.handles(of_method.get(number)) for name in names.get(handle, ()))
+        for number in range(count)
+    ]
+    return [list(each) for each in found]
 
 
 def _to_executorch(

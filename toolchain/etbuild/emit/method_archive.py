@@ -34,7 +34,7 @@ from etbuild.lower.named_data import Request
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
-_SCHEMA = "executorch-lowered-method/v3"
+_SCHEMA = "executorch-lowered-method/v4"
 BLOBS = "blobs"
 _METHOD, _PLAN = "method.json", "plan.json"
 _KINDS = ("constants", "mutable", "delegates", "external")
@@ -103,6 +103,7 @@ def _facts(facts: MethodFacts) -> dict[str, Any]:
         "tagged": {name: dataclasses.asdict(weight) for name, weight in facts.tagged.items()},
         "trained": facts.trained,
         "buffers": None if facts.buffers is None else dataclasses.asdict(facts.buffers),
+        "instructions": facts.instructions,
     }
 
 
@@ -273,6 +274,7 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
             [Planned(**each) for each in buffers["planned"]],
             buffers["unplanned"],
         ),
+        facts["instructions"],
     )
 
 

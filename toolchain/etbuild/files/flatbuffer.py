@@ -56,9 +56,15 @@ def slot(field: int) -> int:
     return 4 + 2 * field  # the table of offsets begins with its own size and the size of the fields
 
 
-def number(table: Table, field: int, kind: type) -> int:
-    """A number; 0 if it is missing. `kind` is one of `flatbuffers.number_types`."""
-    return int(table.GetSlot(slot(field), 0, kind))
+def number(table: Table, field: int, kind: type, missing: int = 0) -> int:
+    """A number; `missing` if the table does not have it. `kind` is one of `flatbuffers.number_types`."""
+    return int(table.GetSlot(slot(field), missing, kind))
+
+
+def inner(table: Table, field: int) -> Table | None:
+    """A table in a field of another one; None if it is missing."""
+    place = table.Offset(slot(field))
+    return Table(table.Bytes, table.Indirect(table.Pos + place)) if place else None
 
 
 def tables(table: Table, field: int) -> Iterator[Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from executorch.exir.schema import (
@@ -21,6 +22,24 @@ from etbuild.results import GraphBlock, GraphNode, MemoryPlan, MethodGraph, Plan
 
 _MOST_TENSORS = 4000  # of a memory plan: more could not be told apart
 _MOST_USES = 5_000_000  # many instructions of a damaged file may name one long list
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a method.
+
+    Attributes:
+        name: The operator, the backend, or the kind of an instruction that computes nothing.
+        kind: `operator`, `delegate` or `control`.
+    """
+
+    name: str
+    kind: str
+
+
+def listed(plan: ExecutionPlan) -> list[Instruction]:
+    """The instructions of a method, in the order of their numbers in an ETDump. ExecuTorch writes only one chain."""
+    return [Instruction(_called(plan, call), _KINDS.get(type(call), "control")) for call in _calls(plan)]
 
 
 def memory_plan(plan: ExecutionPlan) -> MemoryPlan:
@@ -90,6 +109,7 @@ def graph(plan: ExecutionPlan, compiled: list[int]) -> MethodGraph:
 
 
 _Call = object
+_KINDS: dict[type, str] = {KernelCall: "operator", DelegateCall: "delegate"}
 
 
 def _calls(plan: ExecutionPlan) -> list[_Call]:

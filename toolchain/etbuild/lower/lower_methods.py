@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 
 
 def lower_programs(
-    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], finder: SourceFinder
+    lower_plan: MethodPlan,
+    programs: dict[str, ExportedProgram],
+    shards: dict[str, str],
+    finder: SourceFinder,
+    etrecord: bool = False,
 ) -> EdgeProgramManager:
     """Lowers methods together.
 
@@ -54,6 +58,8 @@ def lower_programs(
         programs: The exported program of each method, by name. They are changed in place.
         shards: The named-data shard of each parameter that has a tag, by name.
         finder: Finds declared sources, which may contain partitioners and passes.
+        etrecord: Whether ExecuTorch keeps the graphs before partitioning for an ETRecord. It does not change the
+            program.
 
     Raises:
         InputError: The plan names an operator or a callable that does not exist.
@@ -89,6 +95,7 @@ def lower_programs(
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
             partitioner={name: lists.lists[name] for name in methods},
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
+            generate_etrecord=etrecord,
         )
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)

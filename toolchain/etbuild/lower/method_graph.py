@@ -64,6 +64,28 @@ def describe(program: ExportedProgram) -> MethodGraph:
     return described.graph
 
 
+def names_by_handle(program: ExportedProgram) -> dict[int, list[str]]:
+    """The names of nodes in the exported graph, by the debug handles that ExecuTorch gives to what comes from them.
+
+    Args:
+        program: The lowered method, before it is emitted: emission replaces handles by the numbers of instructions.
+    """
+    graphs = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    inside = [each.original_module.graph_module for each in named_data.delegates(program.graph_module)]
+    found: dict[int, dict[str, None]] = {}
+    for module in [*graphs, *inside]:
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                for handle in handles(node.meta.get("debug_handle")):
+                    found.setdefault(handle, {})[first_name(node)] = None
+    return {handle: list(names) for handle, names in found.items()}
+
+
+def handles(of_node: Any) -> list[int]:
+    """Debug handles as a list: a fused node has several, and others have none."""
+    return [each for each in pytree.tree_leaves(of_node) if isinstance(each, int)]
+
+
 class _Described:
     """The graph as far as it has been walked."""
 

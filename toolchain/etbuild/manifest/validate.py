@@ -604,7 +604,7 @@ def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) 
                 yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
 
 
-OTHER_OUTPUTS = ("export", "pte")
+OTHER_OUTPUTS = ("etrecord", "export", "pte")
 """What follows the program's name in the names of the program and of the directory that build rules export to. The
 rules have the same list."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from etbuild.analysis.profile import Profile
 from etbuild.analysis.tables import size
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.results import (
@@ -124,6 +125,7 @@ class Content:
         constants: The values of the constant methods.
         provenance: Tables with versions and digests, by their headings.
         difference: What differs from another program; None if there is nothing to compare with.
+        profile: Where the time of a method goes; None if it was not measured.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Content:
     constants: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, dict[str, str]] = field(default_factory=dict)
     difference: Difference | None = None
+    profile: Profile | None = None
 
 
 def of_build(

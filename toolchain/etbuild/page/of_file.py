@@ -13,7 +13,13 @@ from etbuild.results import Index, MemoryPlan, MethodGraph
 
 
 def page(path: Path, against: Path | None = None) -> bytes:
-    """The page of a `.pte`, which may come from any build. The index beside it adds what the file does not tell.
+    """The page of a `.pte`. Arguments and errors are those of `shown`."""
+    return render.render(shown(path, against))
+
+
+def shown(path: Path, against: Path | None = None) -> content.Content:
+    """What the page of a `.pte` shows, which may come from any build. The index beside it adds what the file does not
+    tell.
 
     Args:
         path: The `.pte`.
@@ -25,10 +31,10 @@ def page(path: Path, against: Path | None = None) -> bytes:
     facts = program_file.describe(path)
     if facts["kind"] != "program":
         raise InputError.of(f"{path}: only a program has a page", "name a .pte")
-    shown, memory = graphs(path)
-    index = _index(path, facts["sha256"])
+    drawn, memory = graphs(path)
+    index = index_beside(path, facts["sha256"])
     differing = difference(against, path, index[0] if index else None) if against is not None else None
-    return render.render(content.of_program(facts, shown, memory, index[1] if index else None, differing))
+    return content.of_program(facts, drawn, memory, index[1] if index else None, differing)
 
 
 def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
@@ -50,7 +56,7 @@ def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
         raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
 
 
-def _index(path: Path, sha256: str) -> tuple[Path, Index] | None:
+def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
     """The index beside a program, if there is one that lists these bytes."""
     try:
         found = find_index.read_index(path)

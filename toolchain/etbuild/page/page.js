@@ -151,6 +151,16 @@
   byId("fit").addEventListener("click", () => drawing.fit());
   byId("method").addEventListener("change", () => draw(byId("method").value));
   byId("search").addEventListener("input", search);
+  // A button of the profile shows its instruction in the graph.
+  document.querySelectorAll("button.find").forEach((button) => button.addEventListener("click", () => {
+    const option = [...byId("method").options].find((each) => each.textContent === button.dataset.method);
+    if (!option) return;
+    byId("method").value = option.value;
+    byId("search").value = button.dataset.find;
+    draw(option.value);
+    byId("graph").scrollIntoView();
+    byId("search").focus({ preventScroll: true });
+  }));
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   const recolor = () => { if (drawing) draw(byId("method").value); };
   preferred.addEventListener("change", recolor);

@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from etbuild.analysis import profile
 from etbuild.errors import printable
 from etbuild.page import timeline
 from etbuild.page.content import Content
@@ -34,6 +35,8 @@ def render(content: Content) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters["timeline"] = timeline.svg
+    environment.filters["time"] = profile.number
+    environment.filters["share"] = profile.share
     scripts = [_script(_HERE / "scripts" / name) for name in SCRIPTS] + [_script(_HERE / "page.js")]
     style = (_HERE / "page.css").read_text("utf-8")
     shown = _visible(dataclasses.asdict(content))

@@ -18,12 +18,13 @@ from etbuild.runtime.program_files import ProgramFiles
 class Session:
     """A loaded program. It keeps its state from one call to the next."""
 
-    def __init__(self, files: ProgramFiles, scratch: Path) -> None:
+    def __init__(self, files: ProgramFiles, scratch: Path, record: bool = False) -> None:
         """Loads a program.
 
         Args:
             files: Its files.
             scratch: A directory that outlives the session.
+            record: Whether the runtime records its events, for `write_events`.
 
         Raises:
             InputError: The runtime has none of a backend that the program calls.
@@ -37,7 +38,12 @@ class Session:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
         data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
-        self._load = partial(Runtime.get().load_program, data_path=data, verification=Verification.InternalConsistency)
+        self._load = partial(
+            Runtime.get().load_program,
+            data_path=data,
+            verification=Verification.InternalConsistency,
+            enable_etdump=record,
+        )
         self._programs: dict[str, Any] = {}
         self.load_program(next(iter(files.facts["methods"])))
 
@@ -76,6 +82,22 @@ class Session:
     def forget(self) -> None:
         """Forgets the loaded program with its state."""
         self._programs.clear()
+
+    def write_events(self, method: str, path: Path) -> None:
+        """Writes an ETDump: the events of loading a method and of its calls. The session must record them.
+
+        Args:
+            method: A method that was called.
+            path: The file to write.
+
+        Raises:
+            BuildError: The runtime cannot record events.
+        """
+        program = self.load_program(method)
+        if not program._program.has_etdump():
+            hint = "record on a device and name the file with `--from`; docs/profiling.md says how"
+            raise BuildError.of("the runtime here was built without an event tracer, so it cannot record events", hint)
+        program.write_etdump_result_to_file(str(path), str(path.with_name(f"{path.name}.values")))
 
     def state(self, method: str, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """The buffers of a method that the program holds by name, which needs `emit_mutable_buffer_names`.

@@ -33,6 +33,7 @@ from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
+    from executorch.exir import ExecutorchProgramManager
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
@@ -118,6 +119,23 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
             return merge(what, methods, directory)
     with _lowering_with_operators(what) as (saved, context):
         return _lower_together(_with_constants(what, saved), saved, context, directory)
+
+
+def lower_recorded(
+    what: Lowering[LowerPlan], directory: Path, look: Callable[[ExecutorchProgramManager], None]
+) -> list[artifacts.Artifact]:
+    """Lowers all methods together, and keeps what an ETRecord needs. The program is the same.
+
+    Args:
+        what: The methods.
+        directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
+        look: Gets what ExecuTorch has emitted, which has an ETRecord.
+
+    Returns:
+        The artifacts and the errors are those of `lower`.
+    """
+    with _lowering_with_operators(what) as (saved, context):
+        return _lower_together(_with_constants(what, saved), saved, context, directory, look)
 
 
 def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
@@ -344,7 +362,11 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
 
 
 def _lower_together(
-    what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
+    what: Lowering[LowerPlan],
+    saved: SavedExport,
+    context: StepContext,
+    directory: Path,
+    look: Callable[[ExecutorchProgramManager], None] | None = None,
 ) -> list[artifacts.Artifact]:
     from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
@@ -360,9 +382,9 @@ def _lower_together(
     weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(what.plan, shards))
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
-            edge = lower_programs(what.plan, programs, shards, context.finder)
+            edge = lower_programs(what.plan, programs, shards, context.finder, etrecord=look is not None)
         with what.stage("emit"):
-            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None), context.finder)
+            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None, look), context.finder)
             adapters.check_kept(emitted, read)
         return write_program(what.plan, [emitted], shards, context, directory)
 
@@ -474,6 +496,7 @@ def write_program(
             "program": emission.program,
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "graphs": {name: of_method.graph for name, of_method in methods.items()},
+            "instructions": {name: of_method.instructions for name, of_method in methods.items()},
             "memory": emission.memory,
             "named_data": emission.named_data,
             "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),

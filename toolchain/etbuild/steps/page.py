@@ -27,9 +27,16 @@ def write_page(
         InputError: A file is damaged, or the other program is of another kind.
         BuildError: The page cannot be written.
     """
+    page = render.render(shown(directory, name, lowering, lines, against))
+    return artifacts.write(directory, f"{name}.report.html", "page", lambda file: file.write(page))
+
+
+def shown(
+    directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None = None
+) -> content.Content:
+    """What the page of a build shows. Arguments and errors are those of `write_page`."""
     index_path = directory / f"{name}.index.json"
     index = json_file.read(index_path, json_file.Format("an index", "index"))
     report = json_file.read(directory / f"{name}.report.json", json_file.Format("a report", "report"))
     differing = difference(against, directory / f"{name}.pte", index_path) if against is not None else None
-    page = render.render(content.of_build(report, index, lowering, lines, differing))
-    return artifacts.write(directory, f"{name}.report.html", "page", lambda file: file.write(page))
+    return content.of_build(report, index, lowering, lines, differing)

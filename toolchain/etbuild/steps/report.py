@@ -20,7 +20,7 @@ from etbuild.report.index import index
 from etbuild.report.report import report
 from etbuild.results import KeyInputs, LoweringFacts
 
-LOWERING_SCHEMA = "executorch-lowering/v1"
+LOWERING_SCHEMA = "executorch-lowering/v2"
 
 
 def check_and_report(

@@ -12,13 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.export import example_values
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan import tests as planned
 from etbuild.plan.plan import Plan
-from etbuild.plan.tests import Metric, TestPlan
+from etbuild.plan.tests import Metric, TestPlan, Tolerance
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
@@ -70,6 +72,27 @@ class Tester:
         """The backends that the program calls and that the runtime here does not have."""
         found: list[str] = child.run({"the runtime": lambda: unavailable(self._files)})["the runtime"]
         return found
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """The cases, in the order of the tests."""
+        return self._cases
+
+    def expected(self, call: Call) -> list[Any]:
+        """The outputs of the model for one call with fresh state."""
+        found: list[list[Any]] = child.run({"PyTorch": lambda: self._reference.run([call])})["PyTorch"]
+        return found[0]
+
+    def differences(self, method: str, actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
+        """The problems of the outputs of a call; empty if they are right."""
+        tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
+        return compare.differences(actual, expected, tolerance, quantized)
+
+    def tolerances(self, call: Call, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
+        """How far each output of a call may be from the expected one."""
+        of_method = self._tests.methods[call.method].tolerance
+        quantized = self._reference.is_quantized(call.method)
+        return [compare.default_tolerance(each, quantized) if of_method is None else of_method for each in expected]
 
     def names(self) -> list[str]:
         """The names of the tests, without the checks of the build."""
@@ -185,9 +208,7 @@ class Tester:
         return self._reference.is_quantized(name)
 
     def _wrong(self, call: Call, actual: list[Any], expected: list[Any]) -> str:
-        tolerance = self._tests.methods[call.method].tolerance
-        quantized = self._reference.is_quantized(call.method)
-        return "\n".join(compare.differences(actual, expected, tolerance, quantized))
+        return "\n".join(self.differences(call.method, actual, expected))
 
     def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,6 +74,13 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
             tests, or the runtime here does not have a backend of the program.
         BuildError: The model cannot be made.
     """
+    with opened(plan, tests, files, inputs, options) as tester:
+        return _run(tester, files, options)
+
+
+@contextmanager
+def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, options: TestOptions) -> Iterator[Tester]:
+    """Makes the tester of a program, whose model can be run inside. Arguments and errors are those of `run`."""
     extended = plan.export_plan.replace(
         lowering_callables=tuple(sorted({*plan.export_plan.lowering_callables, *tests.callables}))
     )
@@ -92,8 +100,7 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
         try:
             seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
             with importable(used, kept.data.values()) as finder:
-                tester = Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
-                return _run(tester, files, options)
+                yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
         finally:
             torch.set_num_threads(threads)
 
