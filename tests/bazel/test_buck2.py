@@ -11,7 +11,7 @@ from tests.helpers.workspaces import Workspace
 
 Actions = dict[tuple[str, str], list[list[str]]]
 OPTIONS = ("--output=jsonproto",)
-QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Verify|Report)", {})'
+QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Verify|Report|Bundle|Etrecord)", {})'
 
 
 def by_bazel(workspace: Workspace, targets: str) -> Actions:

@@ -59,6 +59,7 @@ def test_the_examples_of_the_documentation_are_complete(documented: Workspace) -
     packages = {path.parent.name for path in (documented.directory / "documented").rglob("BUILD")}
     assert packages == {
         "actions",
+        "benchmark",
         "cc",
         "defs",
         "library",

@@ -212,7 +212,11 @@ def fuzz_package(data: bytes) -> None:
     sound = _sound_package()
 
     def load(blob: Descriptor, limit: int) -> bytes:
-        return data if blob.sha256 == replaced else sound.documents[blob.sha256]
+        if blob.sha256 == replaced:
+            return data
+        if blob.sha256 not in sound.documents:
+            raise InputError.of("the registry has no such blob")
+        return sound.documents[blob.sha256]
 
     [program], [statement] = sound.programs, sound.statements
     for blob in (sound.root, program.manifest, program.index, statement.manifest, statement.blobs[1]):

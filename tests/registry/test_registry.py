@@ -283,6 +283,15 @@ def test_a_forward_tag_can_be_new(server: Registry, builds: Path, repository: st
     run("verify", f"{name}:main")
 
 
+def test_a_package_whose_only_tag_stays_can_be_pulled_by_its_digest(
+    server: Registry, builds: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    name = f"{server.address}/{repository}"
+    run("push", pack(builds, tmp_path, "first", "2026-11-02T23:30:00Z"), f"{name}:main")
+    told = run("push", pack(builds, tmp_path, "changed", "2026-11-01T23:30:00Z"), name, "--forward-tag", "main")
+    run("verify", told.splitlines()[-1])
+
+
 def test_a_forward_tag_needs_a_date(
     server: Registry, builds: Path, repository: str, run: Run, tmp_path: Path, relay: Relay
 ) -> None:

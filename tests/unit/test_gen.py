@@ -147,6 +147,9 @@ def test_an_item_is_added_behind_one_without_a_comma(package: Path) -> None:
         ('"body"\n        # below', '"body",\n        "head"\n        # below'),
         ('"body"  # why\n        # below', '"body",  # why\n        "head"\n        # below'),
         ('"body"  # why\n        ,', '"body"  # why\n        ,\n        "head",'),
+        ('"body"  # why, how', '"body",  # why, how\n        "head"'),
+        ('"body"\n        # below, too', '"body",\n        "head"\n        # below, too'),
+        ('"body",\n        ("old")  # old, too', '"body",\n        "head",'),
         ('"old",  # old\n        "body"  # why', '"body",  # why\n        "head"'),
         ('"body",  # why\n        "old"  # old', '"body",  # why\n        "head",'),
         # Items in parentheses.

@@ -122,6 +122,28 @@ def parts(links: list[str | None]) -> Callable[[str], Answer]:
     return answer
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        "<?part=1>; rel=next",
+        "<?part=1>; title=\"a, b\"; REL='next'",
+        '<?part=1>; rel="last next"',
+        '<?more;part=1>; rel="next"',
+        '<?part=0>; rel="first", <?part=1>; rel="next"',
+        f'</v2/a/b/referrers/{SUBJECT.digest.replace(":", "%3A")}?part=1>; rel="next"',
+    ],
+)
+def test_the_next_part_is_found_in_each_form_of_a_link(link: str) -> None:
+    first = f"/v2/a/b/referrers/{SUBJECT.digest}"
+
+    def answer(path: str) -> Answer:
+        if path == first:
+            return 200, {"Content-Type": INDEX, "Link": link}, listed("x/1")
+        return (200, {"Content-Type": INDEX}, listed("x/2")) if path.endswith("part=1") else (404, {}, b"")
+
+    assert asked(answer, lambda one: one.referrers(SUBJECT, "x/2")) == [Descriptor.of(MANIFEST, b"x/2")]
+
+
 def test_referrers_come_in_parts() -> None:
     place = f"/v2/a/b/referrers/{SUBJECT.digest}"
     answer = parts([f"{place}?part=1", "?part=2", None])

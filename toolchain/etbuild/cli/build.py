@@ -92,8 +92,22 @@ def seconds(text: str) -> float:
     return found
 
 
+_NOT_USED = {
+    "stop_after": None,
+    "verify_reproducible": False,
+    "html": False,
+    "against": None,
+    "etrecord": False,
+    "json": False,
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `build` and `watch` share: variants, inputs, output directory, cache and speed."""
+    """Adds the options that all verbs share that build: variants, inputs, output directory, cache and speed.
+
+    Verbs that do not add the other options of `build` have them as if nobody had used them.
+    """
+    parser.set_defaults(**_NOT_USED)
     add_variant(parser, several=True)
     add_settings(parser)
     add_roots(parser)

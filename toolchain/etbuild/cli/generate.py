@@ -45,7 +45,7 @@ def add(verbs: Any) -> None:
         help="draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
     )
     build.add_options(parser)
-    parser.set_defaults(run=run, stop_after=None, verify_reproducible=False, html=False, against=None)
+    parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:

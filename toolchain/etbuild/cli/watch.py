@@ -61,15 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
-    own = {
-        "manifest": manifest,
-        "json": False,
-        "verify_reproducible": False,
-        "html": False,
-        "against": None,
-        "stop_after": None,
-        "restart": lambda: None,
-    }
+    own = {"manifest": manifest, "restart": lambda: None}
 
     def task() -> None:
         from etbuild.cli.terminal import print_error

@@ -76,6 +76,9 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     names = set(_requirements("executorch", "torch", "jsonschema", "pyyaml", "safetensors"))
     others = [name for name in sorted(packages) if name not in names]
     owners = _owners() if others else {}
+    if not owners.keys() >= set(others):  # one may have been installed since this process looked
+        _owners.cache_clear()
+        owners = _owners()
     for name in others:
         if name in owners:
             names.update(_requirements(*owners[name]))

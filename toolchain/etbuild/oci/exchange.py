@@ -5,6 +5,7 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md describe
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -144,7 +145,7 @@ class Exchange:
             with again, self.request("GET", place, headers, stream=True) as response:
                 self.expect(response, HTTPStatus.OK, *also)
                 data = b"".join(self.body(response, limit))
-        link = response.links.get("next", {}).get("url")
+        link = _next(response.headers.get("Link", ""))
         return Whole(response.status_code, response.headers, data, self._joined(response.url, link) if link else None)
 
     def body(self, response: requests.Response, limit: int) -> Iterator[bytes]:
@@ -213,3 +214,20 @@ class Exchange:
             if broken:
                 raise Broken(reason(error)) from error
             raise BuildError.of(f"{self}: {what}: {reason(error)}") from error
+
+
+_LINK = re.compile(r'<([^<>]*)>((?:[^,"<]|"[^"]*")*)')
+_RELATION = re.compile(r""";\s*rel\s*=\s*["']?([^"';]*)""", re.IGNORECASE)
+
+
+def _next(header: str) -> str | None:
+    """The address of the next part that a header `Link` names; None if there is none.
+
+    `requests` overlooks links with several relations, with a semicolon in the address, or with `REL`. A list would be
+    read in part then, without an error.
+    """
+    for address, parameters in _LINK.findall(header):
+        relation = _RELATION.search(parameters)
+        if relation and "next" in relation[1].lower().split():
+            return str(address).strip() or None
+    return None

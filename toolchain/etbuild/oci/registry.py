@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 from etbuild.errors import BuildError, InputError
 from etbuild.files import json_file
@@ -237,7 +238,8 @@ class Repository:
         whole = f"{self._exchange.root}{place}"
         seen = {whole}
         while found.next is not None:
-            if not found.next.startswith(f"{whole}?"):
+            address, query, _ = found.next.partition("?")
+            if not query or unquote(address) != whole:  # some write the colon of a digest as %3A
                 raise BuildError.of(f"{self}: {place} goes on at {found.next[:200]}, which is elsewhere")
             if found.next in seen or len(seen) > _MOST_PARTS:
                 raise self._endless(place)

@@ -120,7 +120,7 @@ def push(
         data = content.documents[statement.manifest.sha256]
         repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
     names, stay = list(tags), list[str]()
-    if sign is not None or not (tags or forward_tags):
+    if sign is not None or not tags:  # tags that move only forward may stay
         names.insert(0, content.root.digest)
     for name in names:
         repository.put_document(name, content.root, content.documents[content.root.sha256])

@@ -172,7 +172,7 @@ class Starlark:
 
     def _comma(self, place: int) -> int | None:
         """The place behind the comma that follows a place, after spaces and comments; None if there is none."""
-        match = re.compile(r"(?:\s|#[^\r\n]*)*,").match(self.text, place)
+        match = re.compile(r"(?:\s|#[^\r\n]*(?=[\r\n]))*,").match(self.text, place)
         return match.end() if match else None
 
     def line_start(self, place: int) -> int:
