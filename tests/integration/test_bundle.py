@@ -146,3 +146,23 @@ def test_a_graph_that_executorch_cannot_save_is_named(
     err = capsys.readouterr().err
     assert "model.yaml:7:3: methods.branch: ExecuTorch cannot save the graph of this method" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_later_build_leaves_no_file_of_an_earlier_one(tmp_path: Path) -> None:
+    def built(methods: str, tag: str, *arguments: str) -> list[str]:
+        (tmp_path / "model.yaml").write_text(
+            f"schema: executorch-model/v1\nname: net\nmodel: {{factory: 'model:create'}}\nmethods: {{{methods}}}\n"
+            f"named_data: {{{tag}: {{parameters: ['linear.*']}}}}\n"
+        )
+        out = tmp_path / "out"
+        words = ["build", str(tmp_path / "model.yaml"), "-o", str(out), "--no-cache", *arguments]
+        assert main.main(words) == 0
+        return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+
+    (tmp_path / "model.py").write_text(MODEL)
+    forward, count = (f"{name}: {{example_inputs: [{{shape: [2, 8]}}]}}" for name in ("forward", "count"))
+    first = built(f"{forward}, {count}", "old", "--etrecord")
+    assert {"net.old.ptd", "net.etrecord/count.etrecord"} <= {*first}
+    second = built(forward, "new", "--etrecord", "--html")
+    always = ["net.index.json", "net.new.ptd", "net.pte", "net.report.html", "net.report.json"]
+    assert second == ["net.etrecord/forward.etrecord", *always]

@@ -203,6 +203,22 @@ def test_the_inspector_of_executorch_measures_the_same(
     assert theirs == {each["number"]: pytest.approx(each["time"]["mean"]) for each in ours["instructions"]}
 
 
+def test_kernels_name_the_operator_of_a_call() -> None:
+    from etbuild.errors import InputError
+
+    events = [etdump.Event("native_call_sin.out", 0, None, 3), etdump.Event("OPERATOR_CALL", 0, None, 5)]
+    blocks = [etdump.Block("Execute", events)]
+
+    def subject(*instructions: Instruction) -> analysis.Subject:
+        return analysis.Subject("net.pte", "forward", instructions, analysis.Origins())
+
+    assert analysis.summarize(blocks, subject(Instruction("aten::sin.out", "operator"))).calls == 1
+    with pytest.raises(InputError, match="do not fit the instructions"):
+        analysis.summarize(blocks, subject(Instruction("aten::cos.out", "operator")))
+    with pytest.raises(InputError, match="has no operator and no delegate"):
+        analysis.summarize([], subject())
+
+
 def test_a_damaged_file_of_events_is_refused(tmp_path: Path) -> None:
     from etbuild.errors import InputError
 

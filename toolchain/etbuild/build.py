@@ -262,12 +262,12 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             found = etrecord.etrecords(
                 steps.lowering(staged / "export"), lines, program_directory / f"{name}.pte", staged
             )
-            artifacts += etrecord.write(program_directory, found, f"{name}.etrecord")
+            artifacts[-1:-1] = etrecord.write(program_directory, found, f"{name}.etrecord")  # the index stays last
         if options.page is not None:
             with stage("make the page"):
                 from etbuild.steps.page import write_page
 
-                artifacts.append(write_page(program_directory, name, lowering, lines, options.page.against))
+                artifacts.insert(-1, write_page(program_directory, name, lowering, lines, options.page.against))
         return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 

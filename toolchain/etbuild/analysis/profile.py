@@ -21,6 +21,7 @@ UNITS = {"ns": 1e6, "us": 1e3, "ms": 1.0, "s": 1e-3, "cycles": 1.0}
 """The ticks in a millisecond, by the unit of a clock. Cycles are not converted."""
 _WHOLE, _LOAD = "Method::execute", ("Program::load_method", "Method::init")
 _CALLS = {"OPERATOR_CALL": "operator", "DELEGATE_CALL": "delegate"}
+_KERNEL = "native_call_"  # the kernels of ExecuTorch tell their operator, without its namespace: `native_call_add.out`
 _SHOWN = 30  # instructions, and parts of delegates, in a text
 
 
@@ -166,6 +167,8 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
     Raises:
         InputError: The ETDump has no such call of the method, or calls of another program.
     """
+    if all(each.kind == "control" for each in subject.instructions):
+        raise InputError.of(f"`{subject.method}` has no operator and no delegate, so there are no times to show")
     calls = [_Call(block.events) for block in blocks if any(event.name in _CALLS for event in block.events)]
     fitting = [call for call in calls if call.fits(subject.instructions)]
     if not fitting:
@@ -201,6 +204,7 @@ class _Call:
         self.runs: dict[int, int] = {}
         self.parts: dict[int, dict[str, int]] = {}
         self._kinds: dict[int, set[str]] = {}
+        self._kernels: dict[int, set[str]] = {}
         self.whole = 0
         for event in events:
             if event.name == _WHOLE:  # its number of an instruction means nothing
@@ -214,6 +218,8 @@ class _Call:
                 self.times[event.instruction] = self.times.get(event.instruction, 0) + event.ticks
                 self.runs[event.instruction] = self.runs.get(event.instruction, 0) + 1
                 self._kinds.setdefault(event.instruction, set()).add(_CALLS[event.name])
+            elif event.name.startswith(_KERNEL):
+                self._kernels.setdefault(event.instruction, set()).add(event.name.removeprefix(_KERNEL))
         self.whole = self.whole or sum(self.times.values())
 
     def fits(self, instructions: Sequence[Instruction]) -> bool:
@@ -221,6 +227,9 @@ class _Call:
         wanted = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
         if any(self._kinds[number] != wanted.get(number) for number in self._kinds):
             return False
+        for number, kernels in self._kernels.items():
+            if wanted.get(number) == {"operator"} and instructions[number].name.rpartition("::")[2] not in kernels:
+                return False
         jumps = any(each.name == "JumpFalseCall" for each in instructions)
         return bool(self._kinds) and (jumps or self._kinds.keys() == wanted.keys())
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from etbuild.results import ArtifactFacts
 
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
+_ETRECORD = re.compile(r"[\w-]+\.etrecord", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,28 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 
     The index is moved last. Before anything is moved, the index of an earlier build is removed, with the files that it
     lists and this build does not make. So an index never describes files of another build, and a renamed tag leaves no
-    old file behind. Links in the directory are not followed.
+    old file behind. Nor does a removed method leave its ETRecord if the build makes ETRecords. Links in the directory
+    are not followed.
 
     Raises:
         BuildError: A file cannot be moved there.
     """
     with _turn(directory, fcntl.LOCK_EX) as place:
-        _withdraw(place, artifacts[-1].file, {artifact.file for artifact in artifacts})
+        made = {artifact.file for artifact in artifacts}
+        _withdraw(place, artifacts[-1].file, made)
+        _remove(place, _other_etrecords(place, made))
         for artifact in artifacts:
             _move(artifact, place)
     return [replace_fields(artifact, directory=directory) for artifact in artifacts]
+
+
+def _other_etrecords(place: Folder, made: set[str]) -> list[str]:
+    """The ETRecords that stand beside those of a build and that it does not make."""
+    others = []
+    for parent in {name.partition("/")[0] for name in made if name.endswith(".etrecord") and "/" in name}:
+        with contextlib.suppress(OSError), place.enter(parent) as folder:  # it may not be there yet
+            others += [f"{parent}/{name}" for name in folder.names(_ETRECORD)]
+    return sorted({*others} - made)
 
 
 def publish_together(builds: list[list[Artifact]], directory: Path, aside: Path, removed: Sequence[str] = ()) -> None:
