@@ -1,16 +1,14 @@
 """The rule executorch_benchmark: measures a program when it is run."""
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
-load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
+load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":program_arguments.bzl", "located", "program_arguments")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 
 # `bazel run` starts the script in the directory of its runfiles. Paths of the user are relative to another one.
 _SCRIPT = """\
-#!/usr/bin/env bash
-{init}
-runfiles_export_envvars
 driver="$(rlocation {driver})"
 arguments=(
 {arguments}
@@ -20,7 +18,6 @@ exec "$driver" bench "${{arguments[@]}}" "$@"
 """
 
 def _benchmark_impl(ctx):
-    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     given = program_arguments(ctx, ctx.attr.program[ProgramInputsInfo])
     arguments, files = list(given.arguments), list(given.files)
     if ctx.attr.against:
@@ -28,19 +25,9 @@ def _benchmark_impl(ctx):
         arguments.append(located(ctx, "--against=", other.pte))
         files += [other.pte, other.index] + other.named_data.values()
     arguments += [quoted(option) for option in ctx.attr.options]
+    return driver_script(ctx, _SCRIPT, files, arguments = lines_of(arguments))
 
-    script = ctx.actions.declare_file(ctx.label.name + ".sh")
-    ctx.actions.write(script, _SCRIPT.format(
-        arguments = "\n".join(["  " + argument for argument in arguments]),
-        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
-        init = RUNFILES_INIT,
-    ), is_executable = True)
-    return [DefaultInfo(
-        executable = script,
-        runfiles = ctx.runfiles(files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
-    )]
-
-_BENCHMARK_ATTRS = {
+_BENCHMARK_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
     "against": attr.label(
         doc = "Another program that is measured in turns with `program`. It has methods with the same inputs.",
         providers = [ExecutorchProgramInfo],
@@ -53,10 +40,7 @@ _BENCHMARK_ATTRS = {
         mandatory = True,
         providers = [ProgramInputsInfo],
     ),
-    "_runfiles": attr.label(
-        default = RUNFILES_LIBRARY,
-    ),
-}
+})
 
 executorch_benchmark = rule(
     implementation = _benchmark_impl,

@@ -4,34 +4,20 @@ It makes two targets: one writes the lockfile, the other is a test that compares
 """
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
-load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
+load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script")
 
 _SCRIPT = """\
-#!/usr/bin/env bash
-{init}
-runfiles_export_envvars
 exec "$(rlocation {driver})" lock "$(rlocation {index})" {arguments}
 """
 
 def _script(ctx, arguments, files):
     """Returns the providers of a target that runs the driver's verb `lock` with these arguments."""
-    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     index = ctx.attr.program[ExecutorchProgramInfo].index
-    script = ctx.actions.declare_file(ctx.label.name + ".sh")
-    ctx.actions.write(script, _SCRIPT.format(
-        arguments = arguments,
-        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
-        index = quoted(runfiles_path(ctx, index)),
-        init = RUNFILES_INIT,
-    ), is_executable = True)
-    return [DefaultInfo(
-        executable = script,
-        runfiles = ctx.runfiles([index] + files).merge(toolchain.runfiles).merge(
-            ctx.attr._runfiles[DefaultInfo].default_runfiles,
-        ),
-    )]
+    path = quoted(runfiles_path(ctx, index))
+    return driver_script(ctx, _SCRIPT, [index] + files, arguments = arguments, index = path)
 
 def _lock_test_impl(ctx):
     lock = quoted(ctx.attr.lock_name)
@@ -46,7 +32,7 @@ def _lock_test_impl(ctx):
     hint = "bazel run " + (quoted(label) if " " in label else label)
     return _script(ctx, "{} --hint={}".format(lock, quoted(hint)), files)
 
-_UPDATE_ATTRS = {
+_UPDATE_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
     "lock_name": attr.string(
         doc = "The file name of the lockfile.",
         mandatory = True,
@@ -56,10 +42,7 @@ _UPDATE_ATTRS = {
         mandatory = True,
         providers = [ExecutorchProgramInfo],
     ),
-    "_runfiles": attr.label(
-        default = RUNFILES_LIBRARY,
-    ),
-}
+})
 
 _TEST_ATTRS = dict(
     _UPDATE_ATTRS,

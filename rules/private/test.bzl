@@ -1,15 +1,12 @@
 """The rule executorch_program_test: a program against eager PyTorch."""
 
-load("//toolchain:runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":library.bzl", "LIBRARIES")
 load(":program_arguments.bzl", "program_arguments")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 
 _SCRIPT = """\
-#!/usr/bin/env bash
-{init}
-runfiles_export_envvars
 arguments=(
 {arguments}
 )
@@ -23,7 +20,6 @@ exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"
 """
 
 def _test_impl(ctx):
-    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     program = ctx.attr.program[ProgramInputsInfo]
     given = program_arguments(ctx, program, ctx.files.srcs, ctx.attr.deps, ctx.files.data)
     arguments = given.arguments
@@ -31,21 +27,11 @@ def _test_impl(ctx):
         arguments.append("--skip-unavailable")
     if not ctx.attr.search:
         arguments.append("--no-search")
-
-    script = ctx.actions.declare_file(ctx.label.name + ".sh")
-    ctx.actions.write(script, _SCRIPT.format(
-        arguments = "\n".join(["  " + argument for argument in arguments]),
-        driver = quoted(runfiles_path(ctx, toolchain.driver.executable)),
-        init = RUNFILES_INIT,
-    ), is_executable = True)
-    return [DefaultInfo(
-        executable = script,
-        runfiles = ctx.runfiles(given.files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
-    )]
+    return driver_script(ctx, _SCRIPT, given.files, arguments = lines_of(arguments))
 
 _program_test = rule(
     implementation = _test_impl,
-    attrs = {
+    attrs = dict(DRIVER_SCRIPT_ATTRS, **{
         "data": attr.label_list(
             doc = "Files that the manifest's `tests` and `checks.metric` name, named as those of the program's `data`.",
             allow_files = True,
@@ -72,10 +58,7 @@ _program_test = rule(
             default = "fail",
             values = ["fail", "skip"],
         ),
-        "_runfiles": attr.label(
-            default = RUNFILES_LIBRARY,
-        ),
-    },
+    }),
     test = True,
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import tempfile
@@ -12,10 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli import test
 from etbuild.cli.build import seconds
 from etbuild.cli.options import (
-    add_cache_directory,
+    add_cache,
     add_declared,
     add_parser,
     add_roots,
@@ -25,6 +23,7 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
+from etbuild.cli.program import build_program
 from etbuild.errors import CheckError, EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ def add(verbs: Any) -> None:
     add_settings(where)
     add_roots(where)
     add_declared(where)
-    kept = where.add_mutually_exclusive_group()
-    add_cache_directory(kept)
-    kept.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_cache(where)
     rule = parser.add_argument_group("for build rules")
     rule.add_argument(
         "--program", dest="built", type=Path, metavar="FILE", help="the .pte that was built from the manifest"
@@ -228,11 +225,9 @@ def _program(
         name = next(each["file"] for each in content["artifacts"] if each["kind"] == "program")
         return program_files.read(index.parent / name)
     manifest, plan = loaded
-    own = copy.copy(options)
-    own.manifest = path
     directory = Path(scratch.enter_context(tempfile.TemporaryDirectory()))
     try:
-        return program_files.read(test.build_program(own, plan, directory))
+        return program_files.read(build_program(options, path, plan, directory))
     except EtbuildError as error:
         raise located(error, manifest.positions) from error
 

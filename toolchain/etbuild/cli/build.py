@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache_directory,
+    add_cache,
     add_declared,
     add_effort,
     add_manifest,
@@ -18,9 +18,9 @@ from etbuild.cli.options import (
     add_roots,
     add_settings,
     add_variant,
-    cache,
     effort,
     inputs,
+    kept_cache,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, Problem, printable
@@ -120,9 +120,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory for the artifacts (default: the current directory)",
     )
-    where = parser.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_cache(parser)
     add_effort(parser)
 
 
@@ -174,10 +172,9 @@ def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) 
         if options.stop_after is not None:
             _show_stages(options, plan, declared)
             return None
-        kept = None if options.no_cache else cache(options.cache_dir)
         how = BuildOptions(
             Progress().stage,
-            kept,
+            kept_cache(options),
             options.restart,
             effort(options),
             options.verify_reproducible,

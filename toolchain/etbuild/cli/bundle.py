@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache_directory,
+    add_cache,
     add_declared,
     add_manifest,
     add_parser,
@@ -19,6 +19,7 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
+from etbuild.cli.program import add_program, build_program, check_program
 from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -43,21 +44,9 @@ def add(verbs: Any) -> None:
     add_roots(parser)
     add_declared(parser)
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="the file to write (default: NAME.bpte)")
-    parser.add_argument(
-        "--program", type=Path, metavar="FILE", help="bundle this .pte instead of building one; its index is beside it"
-    )
-    parser.add_argument(
-        "--named-data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a .ptd file of `--program` (repeatable; default: those of its index)",
-    )
+    add_program(parser, "bundle")
     parser.add_argument("--filter", metavar="PATTERN", help="take only tests with such names: `decode/*`")
-    where = parser.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_cache(parser)
     rule = parser.add_argument_group("for build rules")
     rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
     rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
@@ -74,8 +63,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.manifest.positions import located
     from etbuild.plan.plan import from_manifest
 
-    if options.named_data and options.program is None:
-        raise InputError.of("--named-data goes with --program")
+    check_program(options)
     loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
     plan = from_manifest(loaded.data)
     if options.program_name is not None:
@@ -103,7 +91,7 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
     tests = _possible(tests_of(loaded.data, plan.methods), options)
     how = TestOptions(stage=Progress().stage)
     with tempfile.TemporaryDirectory() as scratch:
-        program = options.program or _build(options, plan, Path(scratch))
+        program = options.program or build_program(options, options.manifest, plan, Path(scratch))
         files = program_files.read(program, options.named_data)
         with opened(plan, tests, files, declared, how) as tester:
             from etbuild.testing.bundle import bundle
@@ -128,18 +116,6 @@ def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
                 print(f"note: `cases/{name}` is no test vector: {[*files, *code][0]} is not declared", file=sys.stderr)
                 del cases[name]
     return tests.replace(cases=cases, metrics=())
-
-
-def _build(options: argparse.Namespace, plan: Plan, directory: Path) -> Path:
-    """Builds the program, or takes it from the cache. Returns the path of the `.pte`."""
-    from etbuild.build import BuildOptions, build
-    from etbuild.cli.options import cache
-    from etbuild.cli.terminal import Progress
-
-    kept = None if options.no_cache else cache(options.cache_dir)
-    declared = inputs(options, [options.manifest.parent, *options.root])
-    build(plan, declared, directory, BuildOptions(Progress().stage, kept))
-    return directory / f"{plan.name}.pte"
 
 
 def _tell(output: Path, found: Bundle) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_data, add_step_parser, declared, inputs, positions_beside
+from etbuild.cli.options import add_data, add_exported, add_step_parser, exported, inputs, positions_beside
 from etbuild.errors import EtbuildError
 
 
@@ -14,16 +14,7 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "etrecord", "Write an ETRecord of each method of a program")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
-    parser.add_argument(
-        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
-    )
-    parser.add_argument(
-        "--exported",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an exported method outside of DIR (repeatable)",
-    )
+    add_exported(parser)
     add_data(parser)
     parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
     parser.add_argument("--program", type=Path, required=True, metavar="FILE", help="the .pte that was built")
@@ -47,7 +38,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
-    from etbuild.export.layout import ExportFiles
     from etbuild.files.artifacts import whole_directory
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.plan.plan import LowerPlan, read_plan
@@ -57,8 +47,7 @@ def _write(options: argparse.Namespace) -> None:
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
-    methods = declared("--exported", options.exported)
-    export = ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)
+    export = exported(options)
     lines = export.lines if options.lines is None else SourceLines.read(options.lines)
     what = Lowering(plan, export, inputs(options, []), Progress().stage, Effort(jobs=1))
     with whole_directory(options.directory) as staged:

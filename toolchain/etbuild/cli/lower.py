@@ -6,11 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from etbuild.cli.options import add_data, add_effort, add_step_parser, declared, effort, inputs, positions_beside
+from etbuild.cli.options import (
+    add_data,
+    add_effort,
+    add_exported,
+    add_step_parser,
+    declared,
+    effort,
+    exported,
+    inputs,
+    positions_beside,
+)
 from etbuild.errors import EtbuildError, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from etbuild.export.layout import ExportFiles
     from etbuild.plan.plan import MethodPlan
     from etbuild.steps.lower import Lowering
 
@@ -21,16 +30,7 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
-    parser.add_argument(
-        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
-    )
-    parser.add_argument(
-        "--exported",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an exported method outside of DIR (repeatable)",
-    )
+    add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
@@ -96,11 +96,4 @@ def _what(options: argparse.Namespace, plan: P) -> Lowering[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.steps.lower import Lowering
 
-    return Lowering(plan, _export(options), inputs(options, []), Progress().stage, effort(options))
-
-
-def _export(options: argparse.Namespace) -> ExportFiles:
-    from etbuild.export.layout import ExportFiles
-
-    methods = declared("--exported", options.exported)
-    return ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)
+    return Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))

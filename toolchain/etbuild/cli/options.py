@@ -13,6 +13,7 @@ from etbuild.errors import InputError, Positions
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.export.layout import ExportFiles
     from etbuild.inputs.declared import Inputs
     from etbuild.steps.resources import Effort
 
@@ -145,6 +146,40 @@ def add_cache_directory(parser: argparse._ActionsContainer) -> None:
         metavar="DIR",
         help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
     )
+
+
+def add_cache(parser: argparse._ActionsContainer) -> None:
+    """Adds the options that name the directory of the local cache, or use none."""
+    where = parser.add_mutually_exclusive_group()
+    add_cache_directory(where)
+    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+
+
+def kept_cache(options: argparse.Namespace) -> Cache | None:
+    """Returns the local cache, from the options of `add_cache`. Errors and notes are those of `cache`."""
+    return None if options.no_cache else cache(options.cache_dir)
+
+
+def add_exported(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for what `etbuild export` wrote."""
+    parser.add_argument(
+        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
+    )
+    parser.add_argument(
+        "--exported",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="an exported method outside of DIR (repeatable)",
+    )
+
+
+def exported(options: argparse.Namespace) -> ExportFiles:
+    """Returns the files of the export, from the options of `add_exported`."""
+    from etbuild.export.layout import ExportFiles
+
+    methods = declared("--exported", options.exported)
+    return ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)
 
 
 def add_effort(parser: argparse.ArgumentParser) -> None:

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache_directory,
+    add_cache,
     add_declared,
     add_parser,
     add_roots,
     add_settings,
     add_variant,
-    cache,
-    inputs,
     settings,
 )
+from etbuild.cli.program import add_named_data, build_program
 from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -58,14 +57,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--clock", choices=_UNITS, default="ns", help="with --from: unit of the device's clock (default: ns)"
     )
-    parser.add_argument(
-        "--named-data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a .ptd of the program (repeatable; default: those that its index lists)",
-    )
+    add_named_data(parser, "the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--html", type=Path, metavar="PAGE", help="write the page of the program, with the times, to PAGE"
@@ -75,9 +67,7 @@ def add(verbs: Any) -> None:
     add_settings(building)
     add_roots(building)
     add_declared(building)
-    where = building.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_cache(building)
     parser.set_defaults(run=run)
 
 
@@ -103,9 +93,12 @@ def run(options: argparse.Namespace) -> int:
     with _program(options) as program:
         with library_messages_off():
             from etbuild.analysis import profile
-        found = _profile(options, program)
+            from etbuild.runtime import program_files
+        files = program_files.read(program, options.named_data)
+        lowering = _lowering(files)
+        found = _profile(options, files, lowering)
         if options.html is not None:
-            _write_page(options.html, program, found)
+            _write_page(options.html, files, lowering, found)
     if options.json:
         print(json.dumps(profile.as_json(found), indent=2))
     elif on_terminal():
@@ -151,8 +144,6 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
 
 def _build(options: argparse.Namespace, directory: Path) -> Path:
     """Builds a program, with the files that say where its instructions come from beside it."""
-    from etbuild.build import BuildOptions, build
-    from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
     from etbuild.manifest.positions import located
     from etbuild.plan.plan import from_manifest
@@ -160,20 +151,15 @@ def _build(options: argparse.Namespace, directory: Path) -> Path:
     loaded = validate.load(options.target, None, options.variant, settings(options))
     plan = from_manifest(loaded.data)
     try:
-        declared = inputs(options, [options.target.parent, *options.root])
-        kept = None if options.no_cache else cache(options.cache_dir)
-        build(plan, declared, directory, BuildOptions(Progress().stage, kept, origins=directory))
+        return build_program(options, options.target, plan, directory, origins=directory)
     except EtbuildError as error:
         raise located(error, loaded.positions) from error
-    return directory / f"{plan.name}.pte"
 
 
-def _profile(options: argparse.Namespace, program: Path) -> Profile:
+def _profile(options: argparse.Namespace, files: ProgramFiles, lowering: LoweringFacts | None) -> Profile:
     from etbuild.analysis import profile
     from etbuild.files import artifacts, etdump
-    from etbuild.runtime import program_files
 
-    files = program_files.read(program, options.named_data)
     method = options.method or _only(files)
     files.method(method)
     warm_up = options.warm_up if options.warm_up is not None else 0 if options.dump is not None else 2
@@ -184,7 +170,7 @@ def _profile(options: argparse.Namespace, program: Path) -> Profile:
             _record(options, files, method, warm_up + options.calls, dump)
         if options.etdump is not None:
             artifacts.replace(options.etdump, dump.read_bytes())
-        return profile.summarize(etdump.read(dump), _subject(files, method), options.clock, warm_up)
+        return profile.summarize(etdump.read(dump), _subject(files, method, lowering), options.clock, warm_up)
 
 
 def _only(files: ProgramFiles) -> str:
@@ -213,14 +199,13 @@ def _record(options: argparse.Namespace, files: ProgramFiles, method: str, calls
         record(files, method, given, calls, path)
 
 
-def _subject(files: ProgramFiles, method: str) -> Any:
+def _subject(files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Any:
     from etbuild.analysis.profile import Origins, Subject
     from etbuild.files import instructions, program_file, regular_files
 
     with regular_files.opened(files.program) as file:
         plans = program_file.read_program(file.read()).program.execution_plan
     (plan,) = (plan for plan in plans if plan.name == method)
-    lowering = _lowering(files.program, files.facts["sha256"])
     origins = Origins()
     if lowering is not None and method in lowering["instructions"] and method in lowering["graphs"]:
         nodes = lowering["graphs"][method]["nodes"]
@@ -229,15 +214,15 @@ def _subject(files: ProgramFiles, method: str) -> Any:
     return Subject(files.program.name, method, instructions.listed(plan), origins)
 
 
-def _lowering(program: Path, sha256: str) -> LoweringFacts | None:
+def _lowering(files: ProgramFiles) -> LoweringFacts | None:
     """The facts of the lowering that made a program, if they are beside it."""
     from etbuild.steps.report import read_lowering
 
-    path = program.with_suffix(".lowering.json")
+    path = files.program.with_suffix(".lowering.json")
     if not path.is_file():
         return None
     facts = read_lowering(path)
-    return facts if any(each["sha256"] == sha256 for each in facts["artifacts"]) else None
+    return facts if any(each["sha256"] == files.facts["sha256"] for each in facts["artifacts"]) else None
 
 
 def _lines(program: Path) -> Any:
@@ -246,16 +231,15 @@ def _lines(program: Path) -> Any:
     return SourceLines.read(program.with_suffix(".export.lines.json"))
 
 
-def _write_page(path: Path, program: Path, found: Profile) -> None:
+def _write_page(path: Path, files: ProgramFiles, lowering: LoweringFacts | None, found: Profile) -> None:
     from dataclasses import replace
 
-    from etbuild.files import artifacts, program_file
+    from etbuild.files import artifacts
     from etbuild.page import of_file, render
     from etbuild.steps import page
 
-    sha256 = program_file.describe(program)["sha256"]
-    lowering = _lowering(program, sha256)
-    reported = of_file.index_beside(program, sha256) and program.with_suffix(".report.json").is_file()
+    program = files.program
+    reported = of_file.index_beside(program, files.facts["sha256"]) and program.with_suffix(".report.json").is_file()
     if lowering is not None and reported:
         try:
             shown = page.shown(program.parent, program.stem, lowering, _lines(program))

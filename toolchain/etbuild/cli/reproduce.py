@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
+from etbuild.cli.options import add_declared, add_exported, add_step_parser, declared, inputs, positions_beside
 from etbuild.errors import EtbuildError
 
 
@@ -32,16 +32,7 @@ def add(verbs: Any) -> None:
         metavar="FILE",
         help="an artifact of the first build: a file, or a directory of shards (repeatable)",
     )
-    parser.add_argument(
-        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
-    )
-    parser.add_argument(
-        "--exported",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an exported method outside of DIR (repeatable)",
-    )
+    add_exported(parser)
     parser.add_argument("--lines", type=Path, metavar="FILE", help="the lines that the export wrote outside of DIR")
     parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
     parser.add_argument(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_parser
+from etbuild.cli.program import add_named_data
 from etbuild.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,14 +31,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("program", type=Path, metavar="PROGRAM", help="the .pte")
     parser.add_argument("method", metavar="METHOD", help="the method")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
-    parser.add_argument(
-        "--named-data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a .ptd of the program (repeatable; default: those that its index lists)",
-    )
+    add_named_data(parser, "the program")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the outputs to FILE.safetensors")
     parser.add_argument("--json", action="store_true", help="print the outputs as JSON")
     parser.set_defaults(run=run)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache_directory,
+    add_cache,
     add_declared,
     add_manifest,
     add_parser,
@@ -20,7 +20,8 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
-from etbuild.errors import CheckError, EtbuildError, InputError
+from etbuild.cli.program import add_program, build_program, check_program
+from etbuild.errors import CheckError, EtbuildError
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
@@ -42,17 +43,7 @@ def add(verbs: Any) -> None:
     add_settings(parser)
     add_roots(parser)
     add_declared(parser)
-    parser.add_argument(
-        "--program", type=Path, metavar="FILE", help="test this .pte instead of building one; its index is beside it"
-    )
-    parser.add_argument(
-        "--named-data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a .ptd file of `--program` (repeatable; default: those of its index)",
-    )
+    add_program(parser, "test")
     parser.add_argument("--filter", metavar="PATTERN", help="run only tests with such names: `decode/*`")
     parser.add_argument(
         "--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts of the tests, from 1"
@@ -65,9 +56,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--no-search", action="store_true", help="do not search for the operator that causes a failure")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    where = parser.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_cache(parser)
     rule = parser.add_argument_group("for build rules")
     rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
     rule.add_argument(
@@ -130,28 +119,15 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
         stage=stage,
         at_once=processors(),
     )
-    if options.named_data and options.program is None:
-        raise InputError.of("--named-data goes with --program")
+    check_program(options)
     if options.program is not None:
         return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            program = build_program(options, plan, Path(scratch))
+            program = build_program(options, options.manifest, plan, Path(scratch))
         except CheckError as error:
             from etbuild.manifest.positions import located
 
             return [Result(f"checks/{number}", "failed", str(each)) for number, each in
                     enumerate(located(error, loaded.positions).problems, 1)]  # fmt: skip
         return run(plan, tests, program_files.read(program), declared, how)
-
-
-def build_program(options: argparse.Namespace, plan: Plan, directory: Path) -> Path:
-    """Builds the program, or takes it from the cache. Returns the path of the `.pte`."""
-    from etbuild.build import BuildOptions, build
-    from etbuild.cli.options import cache
-    from etbuild.cli.terminal import Progress
-
-    declared = inputs(options, [options.manifest.parent, *options.root])
-    kept = None if options.no_cache else cache(options.cache_dir)
-    build(plan, declared, directory, BuildOptions(Progress().stage, kept))
-    return directory / f"{plan.name}.pte"

@@ -1,0 +1,66 @@
+"""Builds the program that a verb runs or measures, and adds the options that name one that is built already."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild.cli.options import inputs, kept_cache
+from etbuild.errors import InputError
+
+if TYPE_CHECKING:
+    from etbuild.plan.plan import Plan
+
+
+def add_program(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Adds the options for a program that is built already, with what the verb does to it, such as `test`."""
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="FILE",
+        help=f"{verb} this .pte instead of building one; its index is beside it",
+    )
+    add_named_data(parser, "`--program`")
+
+
+def add_named_data(parser: argparse.ArgumentParser, program: str) -> None:
+    """Adds the option for the named data of a program."""
+    parser.add_argument(
+        "--named-data",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"a .ptd file of {program} (repeatable; default: those of its index)",
+    )
+
+
+def check_program(options: argparse.Namespace) -> None:
+    """Checks the options of `add_program`.
+
+    Raises:
+        InputError: There is named data of no program.
+    """
+    if options.named_data and options.program is None:
+        raise InputError.of("--named-data goes with --program")
+
+
+def build_program(
+    options: argparse.Namespace, manifest: Path, plan: Plan, directory: Path, origins: Path | None = None
+) -> Path:
+    """Builds a program, or takes it from the cache. Returns the path of the `.pte`.
+
+    Args:
+        options: The options of `add_roots`, `add_declared` and `add_cache`.
+        manifest: The manifest.
+        plan: Its plan.
+        directory: Where to write the program.
+        origins: Where to write the files that say where its instructions come from; None: nowhere.
+    """
+    from etbuild.build import BuildOptions, build
+    from etbuild.cli.terminal import Progress
+
+    declared = inputs(options, [manifest.parent, *options.root])
+    build(plan, declared, directory, BuildOptions(Progress().stage, kept_cache(options), origins=origins))
+    return directory / f"{plan.name}.pte"
