@@ -11,8 +11,9 @@ and XNNPACK:
     export_llm  ExecuTorch's `export_llm`, after its conversion of the checkpoint
     plain       plain.py, a script with ExecuTorch's attention and caches
 
-One process runs the programs in turn. A ratio of speeds is the median of the ratios of its rounds. The benchmark fails
-if a program computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion parameters too, which the others do
+One process runs the programs in turn. A ratio of speeds is the centre of the ratios of the rounds, with its 95 %
+interval. A program counts as slower than another if the whole interval says so. The benchmark fails if a program
+computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion parameters too, which the others do
 not build.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
@@ -36,6 +38,8 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from measure import Usage, command, usage  # noqa: E402
+
+from etbuild.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
 OPTIMUM = ROOT / ".cache/bench/optimum"
 LENGTH = 512
@@ -143,11 +147,20 @@ def compare(scratch: Path, names: list[str], rounds: int) -> dict[str, Row]:
         row["decode tokens/s"] = 1000 / statistics.median(measured[name]["decode"])
         row["scores differ"] = distance(measured[name]["scores"], measured[first]["scores"])
         for kind in ("prefill", "decode"):
-            pairs = zip(measured[name][kind], measured[first][kind], strict=True)
-            row[f"{kind} / {first}"] = statistics.median(theirs / own for theirs, own in pairs)
+            found = ratio(measured[name][kind], measured[first][kind])
+            row |= {f"{kind} / {first}": found.centre, f"{kind} low": found.low, f"{kind} high": found.high}
         if row["scores differ"] > ALIKE:
             sys.exit(f"{name} computes other scores than {first}: {row['scores differ']:.3f}")
     return rows
+
+
+def ratio(times: list[float], others: list[float]) -> Interval:
+    """The ratio of two programs' times in the same rounds, with its 95 % interval."""
+    logarithms = [math.log(time / other) for time, other in zip(times, others, strict=True)]
+    found = signed_rank(logarithms)
+    if found is None:
+        sys.exit(f"{len(times)} rounds give no interval: at least {FEWEST} do")
+    return Interval(*map(math.exp, (found.centre, found.low, found.high)))
 
 
 def bars(rows: dict[str, Row]) -> dict[str, dict[str, float]]:
@@ -158,9 +171,14 @@ def bars(rows: dict[str, Row]) -> dict[str, dict[str, float]]:
         f"{key} / best": {"ratio": own[key] / min(row[key] for row in others), "at most": 1.0}
         for key in ("planned MB", "size MB")
     }
-    # A round's ratio has the others' time above ours.
     for kind in ("prefill", "decode"):
-        found[f"{kind} time / best"] = {"ratio": 1 / min(row[f"{kind} / ours"] for row in others), "at most": 1.0}
+        best = min(others, key=lambda row: float(row[f"{kind} / ours"]))  # its ratio has the other's time above ours
+        found[f"{kind} time / best"] = {
+            "ratio": 1 / best[f"{kind} / ours"],
+            "low": 1 / best[f"{kind} high"],
+            "high": 1 / best[f"{kind} low"],
+            "at most": 1.0,
+        }
     if "optimum" in rows:
         for key, most in (("export CPU s", 0.5), ("peak MB", 1.0)):
             found[f"{key} / optimum"] = {"ratio": own[key] / rows["optimum"][key], "at most": most}
@@ -223,7 +241,7 @@ def main() -> None:
 
 
 def _misses(row: dict[str, float]) -> bool:
-    return "at most" in row and row.get("ratio", row.get("value", 0.0)) > row["at most"]
+    return "at most" in row and row.get("low", row.get("ratio", row.get("value", 0.0))) > row["at most"]
 
 
 def write(directory: Path, sections: dict[str, Any], shown: str) -> None:

@@ -27,6 +27,8 @@ from executorch.exir.backend.canonical_partitioners.group_partitioner import Gro
 from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from executorch.exir.program import _program
+from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
+from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter
@@ -38,7 +40,14 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from etbuild import accelerate
-from etbuild.accelerate import annotate_where_possible, match_where_possible, merge_by_sets, replay_once, sort_in_place
+from etbuild.accelerate import (
+    annotate_where_possible,
+    compute_values_once,
+    match_where_possible,
+    merge_by_sets,
+    replay_once,
+    sort_in_place,
+)
 
 from .conftest import Build
 
@@ -337,6 +346,28 @@ def test_a_replay_uses_the_values_of_the_replay_before() -> None:
         first = ExportPass()(edge_module()).graph_module
         second = ExportPass()(first).graph_module
     assert all(one is other for one, other in zip(values(first), values(second), strict=True))
+
+
+def test_the_verifier_computes_no_value_again_and_still_finds_wrong_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    compute = compute_values_once._compute
+
+    def counting(replay: Interpreter, target: Any, args: Any, kwargs: Any) -> Any:
+        computed.append(target)
+        return compute(replay, target, args, kwargs)
+
+    monkeypatch.setattr(compute_values_once, "_compute", counting)
+    with accelerate.accelerated(["compute_values_once"]):
+        module = ExportPass()(edge_module()).graph_module
+        assert computed
+        computed.clear()
+        verifier = EXIREdgeDialectVerifier()
+        verifier(module)
+        assert not computed
+        operator = next(node for node in module.graph.nodes if node.op == "call_function")
+        operator.meta["val"] = operator.meta["val"].to(torch.int64)
+        with pytest.raises(SpecViolationError, match="mismatched dtypes"):
+            verifier(module)
 
 
 def test_two_nodes_of_a_graph_never_share_a_value() -> None:

@@ -2,7 +2,8 @@
 
 Most passes of ExecuTorch end with `ExportPass.call`, which runs the graph on fake tensors, node by node, into a new
 graph. About twenty passes replay a method. PyTorch caches what operators make of fake tensors, but a look into its
-cache takes most of the time of a replay: it describes all arguments again, and makes a new tensor.
+cache takes most of the time of a replay: it describes all arguments again, and makes a new tensor. The verifier of the
+edge dialect replays it once more after each group of passes, to see the dtypes of arguments.
 
 Here each fake tensor is described once. An operator whose arguments have equal descriptions gives the result of an
 earlier replay. The n-th operator of a replay with certain arguments gets the n-th result for them, so that two nodes of
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, TensorMetadata, extract_tensor_metadata
 from torch.fx import Interpreter
@@ -140,7 +142,8 @@ def compute_values_once() -> Iterator[None]:
 
     def call_function(self: Interpreter, target: Any, args: Any, kwargs: Any) -> Any:
         # Passes compute with a plain interpreter of an empty graph.
-        if type(self) is Interpreter and len(self.graph.nodes) == 0:
+        of_pass = type(self) is Interpreter and len(self.graph.nodes) == 0
+        if of_pass or isinstance(self, EdgeOpArgValidator):
             return memory.call(self, target, args, kwargs)
         return _compute(self, target, args, kwargs)
 

@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +91,7 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     return names
 
 
-@functools.cache
-def _owners() -> Mapping[str, list[str]]:
-    """The distributions of each top-level name. This reads the files of all distributions, so it is done once."""
-    return importlib.metadata.packages_distributions()
+_owners = functools.cache(distributions.by_top_level_name)
 
 
 @functools.cache

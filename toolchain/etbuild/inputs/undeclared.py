@@ -46,6 +46,8 @@ _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these li
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries read these
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
+_READING = (None, "r", "rb", "rt")
+_NOT_READING = os.O_ACCMODE | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # O_RDONLY is 0
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
 _FILE = (
@@ -225,11 +227,10 @@ def check_package(name: str) -> None:
 
 def _in_key(top: str, packages: set[str]) -> bool:
     """Whether a change of an installed package changes the key. True if the package is not installed."""
-    import importlib.metadata
-
+    from etbuild.inputs.distributions import by_top_level_name
     from etbuild.inputs.toolchain import distributions_of
 
-    owners = {name.lower().replace("_", "-") for name in importlib.metadata.packages_distributions().get(top, ())}
+    owners = {name.lower().replace("_", "-") for name in by_top_level_name().get(top, ())}
     if not owners:
         return importlib.util.find_spec(top) is None
     return bool(owners & {name.lower().replace("_", "-") for name in distributions_of(packages)})
@@ -251,6 +252,8 @@ def _refuse(watch: _Watch, problem: Problem) -> None:
 
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
+    if mode in _READING and flags & _NOT_READING == 0 and _is_named_readable(watch, path):
+        return  # almost every file: following its links would take longer than reading a small module
     real = real_path(path)
     if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
         return
@@ -289,9 +292,11 @@ def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
 
 def _listed(watch: _Watch, path: Any = None) -> None:
     directory = os.curdir if path is None else f"{_DESCRIPTORS}{path}" if isinstance(path, int) else path
-    real = real_path(directory)
     frame = sys._getframe(2)
-    if real is None or frame.f_code.co_filename.startswith(_FINDERS) or _may_read(watch, directory):
+    if frame.f_code.co_filename.startswith(_FINDERS) or _is_named_readable(watch, directory):
+        return
+    real = real_path(directory)
+    if real is None or _may_read(watch, directory):
         return
     author = author_of(frame)
     if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
@@ -413,6 +418,14 @@ def _is_editable(watch: _Watch, real: str) -> bool:
 
 def _may_read(watch: _Watch, path: Any) -> bool:
     return any(lies_in(place, watch.readable) or lies_in(place, watch.made) for place in places_of(path))
+
+
+def _is_named_readable(watch: _Watch, path: Any) -> bool:
+    """Whether the name of a file is that of a readable one. Other names may be links to readable files."""
+    if not isinstance(path, (str, bytes)):
+        return False
+    named = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - Path.resolve follows links
+    return lies_in(named, watch.readable)
 
 
 def _check_modules(watch: _Watch, before: set[str]) -> None:

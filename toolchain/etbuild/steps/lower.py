@@ -141,6 +141,8 @@ def lower_recorded(
 def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
     """Lowers methods one by one, each in a child process. Several run at the same time, and all use the same imports.
 
+    A method by itself is lowered in this process, which saves the time for copying pages of memory.
+
     Args:
         what: The methods. It may contain others.
         directories: The directory for each method, by name. The directories exist and are empty.
@@ -149,6 +151,10 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
+    if len(directories) == 1:
+        ((name, directory),) = directories.items()
+        lower_method(what, name, directory)
+        return
     at_once = min(what.effort.jobs, len(directories))
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
     with _lowering(what) as (saved, context):
