@@ -123,3 +123,26 @@ def test_metadata_is_read_as_pythons_own_library_reads_it() -> None:
         name = each.metadata["Name"]
         theirs = importlib.metadata.distribution(name)  # the first of this name, if there are two
         assert distributions.version_and_requirements(name) == (theirs.version, tuple(theirs.requires or ()))
+
+
+def test_owners_of_packages_are_those_that_python_finds(site: Path) -> None:
+    def install(name: str, **files: str) -> None:
+        directory = site / name
+        directory.mkdir()
+        for file, text in files.items():
+            (directory / file.replace("_", "-").replace("-level", "_level").replace("-txt", ".txt")).write_text(text)
+
+    metadata(site, RECORD='our_net/__init__.py,sha256=a,0\n"our_net/a, b.py",,\nour_net/x.so,,\n../../bin/run,,\n')
+    install("six_like-1.dist-info", METADATA="Name:  six-like\n\nName: no\n", RECORD="six_like.py,,\nshared/a.py,,\n")
+    install("other-1.dist-info", METADATA="Name: other\n", RECORD="shared/b.py,,\nonly_data/x.json,,\n")
+    install("named-1.dist-info", METADATA="Name: named\n", RECORD="unnamed/b.py,,\n", top_level_txt="first\nsecond\n")
+    install("empty-1.dist-info", METADATA="Name: empty\n")
+    install("old-1.egg-info", PKG_INFO="Name: old\n", SOURCES_txt="old/__init__.py\nsetup.py\n")
+    found = distributions.by_top_level_name()
+    expected = importlib.metadata.packages_distributions()
+    assert {top: sorted(owners) for top, owners in found.items()} == {
+        top: sorted(owners) for top, owners in expected.items()
+    }
+    assert sorted(found["shared"]) == ["other", "six-like"]
+    assert found["old"] == ["old"]
+    assert found["second"] == ["named"]

@@ -72,7 +72,9 @@ def by_top_level_name() -> dict[str, list[str]]:
     for distribution in importlib.metadata.distributions():
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         name = _NAME.search(text.partition("\n\n")[0])
-        for top in _top_level_names(distribution) if name is not None else ():
+        if name is None:
+            continue
+        for top in _top_level_names(distribution):
             owners.setdefault(top, []).append(name.group(1))
     return owners
 
