@@ -152,7 +152,8 @@ def write_results(directory: Path, rows: list[Row], pairs: int) -> None:
     (directory / "zoo.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
     listed = ", ".join(f"{key} {value}" for key, value in machine.items())
     head = "`python benchmarks/zoo/run.py --write benchmarks/results` writes this page. The command's help"
-    about = f"The machine: {listed}. Medians of {pairs} pairs."
+    how = f"Medians of {pairs} pairs." if pairs > 1 else "One pair of each model."
+    about = f"The machine: {listed}. {how}"
     text = f"# Zoo\n\n{head}\nsays what the columns are.\n\n{about}\n\n{table(rows)}\n"
     (directory / "zoo.md").write_text(text, "utf-8")
     plot(results, directory / "zoo.svg")
