@@ -71,7 +71,7 @@ def main(out: Path) -> None:
     program = edge.to_executorch(
         ExecutorchBackendConfig(
             external_constants=lambda node: node.meta.get("custom", {}).get("delegate_constant_tag"),
-            memory_planning_pass=MemoryPlanningPass(),
+            memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
         )
     )
     out.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,12 @@ def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_no
     monkeypatch.setenv("ETBUILD_CACHE_DIR", str(in_the_way))
     assert main.main(["build", manifest, *out]) == 0
     assert "note: building without a cache" in project.capsys.readouterr().err
+
+
+def test_what_a_pass_changes_in_a_library_does_not_reach_the_next_steps(project: Project) -> None:
+    """Whether a method comes from the cache must not change what merges it."""
+    project.write("model.yaml", WITH_WEIGHTS + 'passes: {edge: ["changes:edge"]}\n')
+    code = "import warnings\n\ndef edge(method, program):\n    warnings.of_a_pass = True\n    return []\n"
+    project.write("changes.py", code)
+    project.build()
+    assert not hasattr(warnings, "of_a_pass")

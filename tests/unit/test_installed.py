@@ -138,11 +138,15 @@ def test_owners_of_packages_are_those_that_python_finds(site: Path) -> None:
     install("named-1.dist-info", METADATA="Name: named\n", RECORD="unnamed/b.py,,\n", top_level_txt="first\nsecond\n")
     install("empty-1.dist-info", METADATA="Name: empty\n")
     install("old-1.egg-info", PKG_INFO="Name: old\n", SOURCES_txt="old/__init__.py\nsetup.py\n")
+    install("native-1.dist-info", METADATA="Name: native\n", RECORD="fast.cpython-311.so,,\nfast.libs/c.so,,\n")
+    unreadable = site / "unreadable-1.dist-info"
+    unreadable.mkdir()
+    (unreadable / "METADATA").write_bytes("Name: unreadable\nAuthor: Jos\u00e9\n".encode("latin-1"))
     found = distributions.by_top_level_name()
     expected = importlib.metadata.packages_distributions()
-    assert {top: sorted(owners) for top, owners in found.items()} == {
-        top: sorted(owners) for top, owners in expected.items()
-    }
+    assert {top: sorted(found[top]) for top in expected} == {top: sorted(owners) for top, owners in expected.items()}
+    assert found["fast"] == ["native"]
+    assert "fast.libs" not in found
     assert sorted(found["shared"]) == ["other", "six-like"]
     assert found["old"] == ["old"]
     assert found["second"] == ["named"]

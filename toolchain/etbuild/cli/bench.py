@@ -23,7 +23,7 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
-from etbuild.cli.program import build_program
+from etbuild.cli.program import build_into
 from etbuild.errors import CheckError, EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _program(
     manifest, plan = loaded
     directory = Path(scratch.enter_context(tempfile.TemporaryDirectory()))
     try:
-        return program_files.read(build_program(options, path, plan, directory))
+        return program_files.read(build_into(options, path, plan, directory))
     except EtbuildError as error:
         raise located(error, manifest.positions) from error
 

@@ -19,7 +19,7 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
-from etbuild.cli.program import add_program, build_program, check_program
+from etbuild.cli.program import add_program, build_into, check_program
 from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
     tests = _possible(tests_of(loaded.data, plan.methods), options)
     how = TestOptions(stage=Progress().stage)
     with tempfile.TemporaryDirectory() as scratch:
-        program = options.program or build_program(options, options.manifest, plan, Path(scratch))
+        program = options.program or build_into(options, options.manifest, plan, Path(scratch))
         files = program_files.read(program, options.named_data)
         with opened(plan, tests, files, declared, how) as tester:
             from etbuild.testing.bundle import bundle

@@ -19,7 +19,7 @@ from etbuild.cli.options import (
     add_variant,
     settings,
 )
-from etbuild.cli.program import add_named_data, build_program
+from etbuild.cli.program import add_named_data, build_into
 from etbuild.errors import EtbuildError, InputError
 
 if TYPE_CHECKING:
@@ -95,8 +95,10 @@ def run(options: argparse.Namespace) -> int:
             from etbuild.analysis import profile
             from etbuild.runtime import program_files
         files = program_files.read(program, options.named_data)
+        method = options.method or _only(files)
+        files.method(method)
         lowering = _lowering(files)
-        found = _profile(options, files, lowering)
+        found = _profile(options, files, method, lowering)
         if options.html is not None:
             _write_page(options.html, files, lowering, found)
     if options.json:
@@ -151,17 +153,15 @@ def _build(options: argparse.Namespace, directory: Path) -> Path:
     loaded = validate.load(options.target, None, options.variant, settings(options))
     plan = from_manifest(loaded.data)
     try:
-        return build_program(options, options.target, plan, directory, origins=directory)
+        return build_into(options, options.target, plan, directory, origins=directory)
     except EtbuildError as error:
         raise located(error, loaded.positions) from error
 
 
-def _profile(options: argparse.Namespace, files: ProgramFiles, lowering: LoweringFacts | None) -> Profile:
+def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:
     from etbuild.analysis import profile
     from etbuild.files import artifacts, etdump
 
-    method = options.method or _only(files)
-    files.method(method)
     warm_up = options.warm_up if options.warm_up is not None else 0 if options.dump is not None else 2
     with tempfile.TemporaryDirectory() as scratch:
         dump = options.dump

@@ -46,7 +46,7 @@ def check_program(options: argparse.Namespace) -> None:
         raise InputError.of("--named-data goes with --program")
 
 
-def build_program(
+def build_into(
     options: argparse.Namespace, manifest: Path, plan: Plan, directory: Path, origins: Path | None = None
 ) -> Path:
     """Builds a program, or takes it from the cache. Returns the path of the `.pte`.

@@ -20,7 +20,7 @@ from etbuild.cli.options import (
     inputs,
     settings,
 )
-from etbuild.cli.program import add_program, build_program, check_program
+from etbuild.cli.program import add_program, build_into, check_program
 from etbuild.errors import CheckError, EtbuildError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
         return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            program = build_program(options, options.manifest, plan, Path(scratch))
+            program = build_into(options, options.manifest, plan, Path(scratch))
         except CheckError as error:
             from etbuild.manifest.positions import located
 

@@ -25,7 +25,8 @@ _INSTALL_SECONDS = 2.0  # the time an installer may take for the last files, plu
 _FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
 _INSTALLERS = re.compile(r"__editable__|__rules_executorch\.pth|distutils-precedence\.pth|_virtualenv\.pth")
 _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE)
-_TOP_LEVEL_NAME = re.compile(r'^"?([^,"/\n]+)(?:/[^,\n]*)?\.py"?,', re.MULTILINE)  # of a row of a RECORD
+# The first name of a row of a RECORD, if the file is a module.
+_TOP_LEVEL_NAME = re.compile(r'^"?([^,"/.\n]+)(?:/[^,\n]*|(?:\.[\w-]+)*)\.(?:py|so|pyd)"?,', re.MULTILINE)
 _IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
 
 
@@ -65,17 +66,16 @@ def version_and_requirements(name: str) -> tuple[str, tuple[str, ...]]:
 def by_top_level_name() -> dict[str, list[str]]:
     """The installed distributions that own each top-level name.
 
-    `importlib.metadata.packages_distributions` finds the same in five times the time: it parses descriptions, and makes
-    a path for each file.
+    `importlib.metadata.packages_distributions` takes five times as long: it parses descriptions, and makes a path for
+    each file. Before Python 3.12 it does not know extension modules.
     """
     owners: dict[str, list[str]] = {}
     for distribution in importlib.metadata.distributions():
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        name = _NAME.search(text.partition("\n\n")[0])
-        if name is None:
-            continue
-        for top in _top_level_names(distribution):
-            owners.setdefault(top, []).append(name.group(1))
+        tops = _top_level_names(distribution)
+        text = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "") if tops else ""
+        if (name := _NAME.search(text.partition("\n\n")[0])) is not None:
+            for top in tops:
+                owners.setdefault(top, []).append(name.group(1))
     return owners
 
 

@@ -91,7 +91,7 @@ def distributions_of(packages: Iterable[str]) -> set[str]:
     return names
 
 
-_owners = functools.cache(distributions.by_top_level_name)
+_owners = functools.cache(distributions.by_top_level_name)  # this reads a file of each installed distribution
 
 
 @functools.cache

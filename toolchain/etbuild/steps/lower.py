@@ -139,9 +139,10 @@ def lower_recorded(
 
 
 def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
-    """Lowers methods one by one, each in a child process. Several run at the same time, and all use the same imports.
+    """Lowers methods one by one. Several run at the same time, and all use the same imports.
 
-    A method by itself is lowered in this process, which saves the time for copying pages of memory.
+    Each runs in a child process, so that what its code changes in PyTorch reaches nothing else. A single method without
+    code of others is lowered in this process, which saves the time for copying pages of memory.
 
     Args:
         what: The methods. It may contain others.
@@ -151,10 +152,6 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
-    if len(directories) == 1:
-        ((name, directory),) = directories.items()
-        lower_method(what, name, directory)
-        return
     at_once = min(what.effort.jobs, len(directories))
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
     with _lowering(what) as (saved, context):
@@ -176,9 +173,18 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
                 return run
 
             with what.stage(shown):
-                forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+                if len(directories) == 1 and not _runs_code_of_others(what.plan, saved):
+                    task(*directories)()
+                else:
+                    forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
         finally:
             torch.set_num_threads(threads)
+
+
+def _runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
+    """Whether lowering runs code of the user, or of a backend that may do anything."""
+    imported = saved.sources or plan.custom_ops.modules or plan.custom_ops.libraries
+    return bool(imported) or _looks_at_others(plan) is not None
 
 
 def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:

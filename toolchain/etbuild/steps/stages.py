@@ -1,4 +1,4 @@
-"""What the steps share: the names of ExecuTorch's stages, and imports that the garbage collector ignores."""
+"""What the steps share: the names of ExecuTorch's stages, and how the garbage collector runs in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 STAGES = ("source_transform", "quantize", "export", "to_edge", "lower", "to_executorch")
 """ExecuTorch's stages of an export, in their order, with the names that `--stop-after` takes."""
 
-_NEW_OBJECTS = 50_000  # they take some 5 MB
+_NEW_OBJECTS = 50_000  # by themselves they take some 5 MB
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def frozen_if_first(package: str) -> Iterator[None]:
     """Keeps a package's first import from the garbage collector: a million objects that are never freed.
 
     During the import the collector is off. It would look at all of these objects again and again: a second of four.
-    Later it runs less often than Python's default of 700 new objects: the graphs of a method are large, and stay.
+    From then on it runs after 50,000 new objects, by default after 700: the graphs of methods are large, and stay.
     """
     first = package not in sys.modules and gc.isenabled()
     if not first:
