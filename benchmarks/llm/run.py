@@ -13,8 +13,8 @@ and XNNPACK:
 
 One process runs the programs in turn. A ratio of speeds is the centre of the ratios of the rounds, with its 95 %
 interval. A program counts as slower than another if the whole interval says so. The benchmark fails if a program
-computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion and a Llama 3.2 of 1.2 billion
-parameters too, which the others do not build.
+computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion and a Llama 3.2 of 1.2 billion parameters too,
+which the others do not build.
 """
 
 from __future__ import annotations
@@ -167,16 +167,20 @@ def ratio(times: list[float], others: list[float]) -> Interval:
 def bars(rows: dict[str, Row]) -> dict[str, dict[str, float]]:
     """Our figures as ratios to others', with the largest ratio that we promise."""
     own = rows["ours"]
-    others = [row for name, row in rows.items() if name != "ours"]
+    others = {name: row for name, row in rows.items() if name != "ours"}
     found = {
-        f"{key} / best": {"ratio": own[key] / min(row[key] for row in others), "at most": 1.0}
+        f"{key} / best": {"ratio": own[key] / min(row[key] for row in others.values()), "at most": 1.0}
         for key in ("planned MB", "size MB")
     }
     for kind in ("prefill", "decode"):
-        for name, row in rows.items():  # its ratio has the other's time above ours
+        for name, row in others.items():  # its ratio has the other's time above ours
             low, high = 1 / row[f"{kind} high"], 1 / row[f"{kind} low"]
-            ratio_to = {"ratio": 1 / row[f"{kind} / ours"], "low": low, "high": high, "at most": 1.0}
-            found |= {f"{kind} time / {name}": ratio_to} if name != "ours" else {}
+            found[f"{kind} time / {name}"] = {
+                "ratio": 1 / row[f"{kind} / ours"],
+                "low": low,
+                "high": high,
+                "at most": 1.0,
+            }
     if "optimum" in rows:
         for key, most in (("export CPU s", 0.5), ("peak MB", 1.0)):
             found[f"{key} / optimum"] = {"ratio": own[key] / rows["optimum"][key], "at most": most}
