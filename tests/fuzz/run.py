@@ -182,16 +182,17 @@ def _fuzz(target: str, seconds: int) -> None:
         from tests.fuzz import targets
         from tests.fuzz.seeds import seeds
 
+        known: set[str] = set()
+
+        def run(data: bytes) -> None:
+            try:
+                targets.TARGETS[target](data)
+            except Exception as error:  # every exception is a finding
+                _keep(target, data, error, known)
+
         for data in seeds(target):
             (CORPUS / target / hashlib.sha1(data).hexdigest()).write_bytes(data)
-            targets.TARGETS[target](data)  # instruments the imports, whose time does not count
-    known: set[str] = set()
-
-    def run(data: bytes) -> None:
-        try:
-            targets.TARGETS[target](data)
-        except Exception as error:  # every exception is a finding
-            _keep(target, data, error, known)
+            run(data)  # instruments the imports, whose time does not count
 
     limits = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES}"]
     limits += [f"-timeout={INPUT_SECONDS}", f"-report_slow_units={INPUT_SECONDS}"]

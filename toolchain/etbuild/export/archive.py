@@ -45,7 +45,8 @@ from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.model.method_tensors import carried
-from etbuild.model.module import loading_code, named_tensors, row_major
+from etbuild.model.module import loading_code, named_tensors
+from etbuild.model.tensor_bytes import row_major
 from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.plan import ExportPlan, read_plan
 
@@ -343,7 +344,7 @@ def _all_zero_bytes(tensor: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a tensor, as numbers of eight bytes if it has whole ones: they are compared faster."""
-    flat = tensor.contiguous().view(-1)
+    flat = row_major(tensor).view(-1)
     if flat.storage_offset() * flat.itemsize % 8:
         flat = flat.clone()
     return flat.view(torch.uint8 if tensor.nbytes % 8 else torch.int64)

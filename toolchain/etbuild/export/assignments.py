@@ -24,6 +24,7 @@ from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.export.own_buffers import following_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.folding import folded
+from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.tied_weights import memory
 
 _ATEN = torch.ops.aten
@@ -264,8 +265,7 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
     if (before.dtype, before.device) == (after.dtype, after.device):
         return False
     # Compared as bytes: NaN must equal itself, and some dtypes have no comparison.
-    cast, stored = (value.detach().contiguous().flatten().view(torch.uint8) for value in (before.to(after), after))
-    return bool(torch.equal(cast, stored))
+    return bool(torch.equal(flat_bytes(before.to(after)), flat_bytes(after)))
 
 
 @contextmanager

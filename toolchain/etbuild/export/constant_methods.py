@@ -10,7 +10,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.manifest.example_inputs import INT64
-from etbuild.model.module import row_major
+from etbuild.model.tensor_bytes import row_major
 from etbuild.plan.plan import ExportPlan
 
 

@@ -34,7 +34,8 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, failed, load_callable, wrap_user_error
-from etbuild.model.module import named_tensors, row_major
+from etbuild.model.module import named_tensors
+from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
 from etbuild.plan.parts import ExportMethod
 from etbuild.plan.plan import ExportPlan

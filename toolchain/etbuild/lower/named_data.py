@@ -37,6 +37,7 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
+from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.patching import replaced
 
@@ -408,7 +409,7 @@ def blob_bytes(blob: CordBuffer) -> bytes:
 
 def tensor_content(weight: torch.Tensor) -> bytes:
     """The bytes of a tensor's elements in their logical order."""
-    return bytes(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    return bytes(flat_bytes(weight).numpy())
 
 
 def _check_untagged(

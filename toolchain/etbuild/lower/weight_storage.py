@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.lower import named_data
 from etbuild.lower.weight_sharing import Place, identity
+from etbuild.model.tensor_bytes import flat_bytes
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -44,12 +45,12 @@ class Digests:
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
         """The digest of a tensor's elements in their logical order, and whether all elements are equal."""
-        contiguous = tensor.detach().contiguous()
-        if contiguous.data_ptr() != tensor.data_ptr():
-            return _described_content(contiguous)  # a copy: another tensor may get its address later
-        place = contiguous.data_ptr(), contiguous.nbytes
+        content = flat_bytes(tensor)
+        if content.data_ptr() != tensor.data_ptr():
+            return _described_content(content, tensor.element_size())  # another tensor may get this copy's address
+        place = content.data_ptr(), content.nbytes
         if place not in self._tensors:
-            self._tensors[place] = _described_content(contiguous)
+            self._tensors[place] = _described_content(content, tensor.element_size())
         return self._tensors[place]
 
     def blob(self, blob: CordBuffer) -> str:
@@ -61,9 +62,8 @@ class Digests:
         return self._blobs[id(blob)]
 
 
-def _described_content(contiguous: torch.Tensor) -> tuple[str, bool]:
-    content = contiguous.view(-1).view(torch.uint8)
-    elements = content.view(-1, contiguous.element_size())
+def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, bool]:
+    elements = content.view(-1, element_size)
     uniform = len(elements) == 0 or bool(
         torch.equal(elements[0], elements[-1]) and torch.equal(elements, elements[:1].expand_as(elements))
     )

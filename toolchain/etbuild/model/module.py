@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.model.tensor_bytes import row_major
 from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
@@ -159,15 +160,6 @@ def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
         yield f"a tensor of the layout {str(tensor.layout).partition('.')[2]}", "convert it with `to_dense()`"
     elif tensor.is_quantized:
         yield f"a quantized tensor of eager mode ({tensor.dtype})", "quantize with `quantize` in the manifest"
-
-
-def row_major(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the strides of a new tensor of its shape. XNNPACK refuses weights in other layouts.
-
-    `contiguous()` is not enough: it keeps the strides of dimensions of size 1, which would reach the program's bytes.
-    """
-    strides = torch.empty(tensor.shape, device="meta").stride()
-    return tensor if tensor.stride() == strides else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -99,18 +99,16 @@ def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
 
 
 def _of_torch_file(name: str, file: Path) -> dict[str, str]:
-    import torch
     from safetensors.torch import _TYPES
 
+    from etbuild.model.tensor_bytes import flat_bytes
     from etbuild.model.tensor_files import all_tensors
 
     names = {dtype: code for code, dtype in _TYPES.items()}
     found = {}
     for key, tensor in sorted(all_tensors(name, file, ("model", "weights")).items()):
         state = _state(names.get(tensor.dtype, str(tensor.dtype)), list(tensor.shape))
-        state.update(
-            memoryview(tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
-        )
+        state.update(memoryview(flat_bytes(tensor).numpy()))
         found[key] = state.hexdigest()
     return found
 

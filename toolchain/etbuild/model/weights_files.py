@@ -11,6 +11,7 @@ import torch
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
+from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.plan.plan import MethodPlan
 
 _SHARD = "#"  # tags in a manifest cannot contain this character
@@ -104,11 +105,7 @@ def form(tensor: torch.Tensor) -> str:
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same dtype, shape and bits."""
-    return one is other or (form(one) == form(other) and torch.equal(_bits(one), _bits(other)))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return one is other or (form(one) == form(other) and torch.equal(flat_bytes(one), flat_bytes(other)))
 
 
 def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]:
