@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import io
 import os
 import pickle
 import random
 import subprocess
 import sys
 import typing
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -28,6 +32,7 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from executorch.exir.program import _program
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
+from torch._export.serde import serialize
 from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
 from torch.export import exported_program
@@ -48,6 +53,8 @@ from etbuild.accelerate import (
     replay_once,
     sort_in_place,
 )
+from etbuild.export.provenance import graphs_numbered, remove_addresses
+from etbuild.files.zip_archive import canonical_archive
 
 from .conftest import Build
 
@@ -479,6 +486,57 @@ def test_a_module_compiles_when_it_is_called_or_looked_into() -> None:
         assert "relu" in module.code
         untouched = edge_module()
     assert untouched(x, y)[0].tolist() == [0.0, 1.0]
+
+
+class Branching(torch.nn.Module):
+    """A state, a branch and a dimension of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += x.shape[0]
+        y: torch.Tensor = torch.cond(x.sum() > 0, lambda x: self.layer(x) * self.seen, lambda x: x.sin(), (x,))
+        return y
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_faster_export_has_the_same_bytes(strict: bool) -> None:
+    found = []
+    for exporting, saving in [(accelerate.exporting, accelerate.saving), (contextlib.nullcontext,) * 2]:
+        torch.manual_seed(0)
+        with exporting(), graphs_numbered():
+            shapes = ({0: torch.export.Dim("rows", min=2)},)
+            program = torch.export.export(Branching(), (torch.ones(4, 3),), dynamic_shapes=shapes, strict=strict)
+        remove_addresses(program.graph_module)
+        for graph in program.graph_module.modules():
+            for node in graph.graph.nodes if isinstance(graph, GraphModule) else ():
+                node.meta.pop("stack_trace", None)  # these count the modules that were compiled
+        file = io.BytesIO()
+        with saving():
+            torch.export.save(program, file)
+        ran = program.module()(torch.ones(5, 3))
+        found.append((canonical_archive(file.getvalue()), ran.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("switched", "owner", "name"),
+    [
+        (accelerate.exporting, GraphModule, "recompile"),
+        (accelerate.saving, serialize, "canonicalize"),
+        (accelerate.quantizing, xnnpack_quantizer_utils, "_do_annotate_conv_bn"),
+    ],
+)
+def test_switches_of_exports_are_undone_at_the_end(
+    switched: Callable[[], AbstractContextManager[None]], owner: object, name: str
+) -> None:
+    before = vars(owner)[name]
+    with switched():
+        assert vars(owner)[name] is not before
+    assert vars(owner)[name] is before
 
 
 def test_a_module_can_be_pickled_inside() -> None:

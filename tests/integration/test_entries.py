@@ -102,6 +102,13 @@ class Net(Base):
         self.count = self.count + 1
         return self(x) * self.count
 
+    def branching(self, x):
+        self.count += 1
+        return torch.cond(x.sum() > 0, lambda x: self(x) * self.count, lambda x: x.sin(), (x,))
+
+    def through_branching(self, x):
+        return self.branching(x) + 1
+
     @logged
     def decorated(self, x):
         return self(x) + 1
@@ -130,9 +137,9 @@ def create():
 ENTRIES = (
     *("forward", "by_call", "by_forward", "by_super", "by_class", "by_entries", "twice", "by_child", "by_type"),
     *("counting", "assigning", "decorated", "without_gradients", "of_class", "as_partial", "of_kind", "recursive"),
-    *("tail", "tail.cut", "tripled", "shifted"),
+    *("tail", "tail.cut", "tripled", "shifted", "branching", "through_branching"),
 )
-STRICT = ("by_call", "by_forward", "by_super", "twice", "counting", "decorated", "tail.cut")
+STRICT = ("by_call", "by_forward", "by_super", "twice", "counting", "branching", "decorated", "tail.cut")
 HEAD = """\
 schema: executorch-model/v1
 name: net
@@ -198,7 +205,11 @@ def built(request: pytest.FixtureRequest, build: Build, kept: dict[str, Outcome]
     return kept["net"]
 
 
-@pytest.mark.rotates(days=4, always=["forward", "by_call", "counting", "assigning", "tail_cut", "by_super_strict"])
+ALWAYS = ["forward", "by_call", "counting", "assigning", "tail_cut", "by_super_strict"]
+ALWAYS += ["branching_strict", "through_branching"]  # in this order: what the first leaves in TorchDynamo
+
+
+@pytest.mark.rotates(days=4, always=ALWAYS)
 @pytest.mark.parametrize("exported", EXPORTED)
 def test_an_entry_computes_what_calling_it_computes(exported: str, built: Outcome) -> None:
     torch.manual_seed(1)

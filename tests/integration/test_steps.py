@@ -34,10 +34,14 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(8, 4)
+        self.listed = [torch.nn.Sigmoid()]  # TorchDynamo knows it only by its address
 
     def forward(self, x):
         y = torch.sin(self.linear(x))
         return torch.cond(y.sum() > 0, lambda y: y.relu(), lambda y: y.tanh(), (y,))
+
+    def act(self, x):
+        return self.listed[0](self(x))
 
 def create():
     return Net()
@@ -46,6 +50,7 @@ KINDS = {
     "plain": MANIFEST,
     "quantized": QUANTIZED,
     "strict": MANIFEST + "  strict: true\n",
+    "strict, another method": MANIFEST.replace("example_inputs", "entry: act\n    example_inputs") + "  strict: true\n",
     "quantized strictly": QUANTIZED + "  strict: true\n",
 }
 

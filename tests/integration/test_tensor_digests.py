@@ -22,7 +22,10 @@ def test_safetensors_and_torch_files_give_the_same_digests(tmp_path: Path) -> No
         "one of a column": torch.arange(12.0).reshape(3, 4)[1:2, 2],  # its only dimension has the stride 4
         "conjugate": torch.tensor([1 + 2j]).conj(),
     }
-    save_file({name: tensor.clone(memory_format=torch.contiguous_format).resolve_conj() for name, tensor in tensors.items()}, tmp_path / "w.safetensors")
+    save_file(
+        {name: tensor.clone(memory_format=torch.contiguous_format).resolve_conj() for name, tensor in tensors.items()},
+        tmp_path / "w.safetensors",
+    )
     torch.save(tensors, tmp_path / "w.pt")
     made = [tensor_digests(name, tmp_path / name) for name in ("w.safetensors", "w.pt")]
     assert made[0] == made[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from etbuild import releases
@@ -17,6 +17,7 @@ from etbuild import releases
 # In the order in which they are entered. The modules import torch, so each one is imported only when it is used.
 SWITCHES = (
     "compile_on_demand",
+    "partition_without_printing",
     "share_provenance",
     "replay_once",
     "match_where_possible",
@@ -38,11 +39,7 @@ def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
     Args:
         on: The names of the switches to use. All stay off if the installed versions do not fit.
     """
-    with contextlib.ExitStack() as switches:
-        if on and releases.fitting():
-            for name in SWITCHES:
-                if name in on:
-                    switches.enter_context(_switch(name)())
+    with _entered([name for name in SWITCHES if name in on]):
         yield
 
 
@@ -53,11 +50,29 @@ def importing() -> AbstractContextManager[None]:
     return import_inductor_later() if releases.fitting() else contextlib.nullcontext()
 
 
+def exporting() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.export` is faster."""
+    return _entered(["compile_on_demand"])
+
+
+def saving() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.save` is faster."""
+    return _entered(["save_without_canonical_form"])
+
+
 def quantizing() -> AbstractContextManager[None]:
     """Returns a context manager in which methods are quantized faster."""
-    from etbuild.accelerate.annotate_where_possible import annotate_where_possible
+    return _entered(["annotate_where_possible"])
 
-    return annotate_where_possible() if releases.fitting() else contextlib.nullcontext()
+
+@contextlib.contextmanager
+def _entered(names: Sequence[str]) -> Iterator[None]:
+    """Turns switches on, in this order. All stay off if the installed versions do not fit."""
+    with contextlib.ExitStack() as switches:
+        if names and releases.fitting():
+            for name in names:
+                switches.enter_context(_switch(name)())
+        yield
 
 
 def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:

@@ -14,7 +14,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from executorch.exir.backend import backend_api
 from torch.fx import GraphModule
 from torch.fx import graph_module as fx
 
@@ -78,16 +77,6 @@ def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
     return reduced
 
 
-_partition = backend_api._create_partitions_in_graph_module
-
-
-def _partition_without_printing(*arguments: Any, **keywords: Any) -> Any:
-    """Partitions without printing the module: ExecuTorch formats debug messages with the whole module even if they are
-    off."""
-    with replaced(GraphModule, "__str__", object.__repr__):
-        return _partition(*arguments, **keywords)
-
-
 @contextlib.contextmanager
 def compile_on_demand() -> Iterator[None]:
     """Returns a context manager in which graph modules compile when they are called. Modules that outlive it do so
@@ -96,6 +85,5 @@ def compile_on_demand() -> Iterator[None]:
         replaced(GraphModule, "recompile", _mark_stale),
         replaced(GraphModule, "_code", property(_get_code, _set_code)),
         replaced(GraphModule, "__reduce__", _reduce_compiled),
-        replaced(backend_api, "_create_partitions_in_graph_module", _partition_without_printing),
     ):
         yield

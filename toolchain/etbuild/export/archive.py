@@ -31,6 +31,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
+from etbuild.accelerate import saving
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims
@@ -247,7 +248,8 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     program._example_inputs = None  # their values do not reach the program
     saved = io.BytesIO()
     try:
-        torch.export.save(program, saved)
+        with saving():
+            torch.export.save(program, saved)
     except Exception as error:  # the errors of torch's serializer have no common base class
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error
     return canonical_archive(saved.getvalue())

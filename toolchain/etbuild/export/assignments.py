@@ -201,7 +201,8 @@ def assigned_when_run(
     modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
     written = _Written(module)
-    with torch.no_grad(), _same_random_numbers():
+    # Control flow is compiled even in a run. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
+    with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
             with _assigned_buffers(modules, assigned.buffers), written:
                 run()
@@ -219,7 +220,12 @@ def assigned_when_run(
 
 
 class _Written(TorchDispatchMode):  # type: ignore[misc]
-    """Copies parameters before they are written to. A copy of all parameters would take as much memory as the model."""
+    """Copies parameters before they are written to. A copy of all parameters would take as much memory as the model.
+
+    Branches and loops of control flow cannot write to parameters.
+    """
+
+    supports_higher_order_operators = True
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -227,7 +233,7 @@ class _Written(TorchDispatchMode):  # type: ignore[misc]
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable:
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             for value in [*args, *(kwargs or {}).values()]:
                 key = _storage(value) if isinstance(value, torch.Tensor) else None
                 if key in self._parameters and key not in self.before:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from etbuild.accelerate import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import shortened, summary
 from etbuild.export import (
@@ -146,7 +147,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
         return _traced(prepared, prepared.shapes)
     dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
     path = (*prepared.path, "quantize", "pt2e")
-    with torch.no_grad(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
+    with torch.no_grad(), exporting(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
         program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
     method_results.make_plain(program)
     return program
@@ -175,7 +176,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method_results.make_plain(program)
     core_operators.write(program)
     if strict:
-        strict_names.restore(program, module)
+        strict_names.restore(program, module, root)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
@@ -195,7 +196,7 @@ def _exported(
     printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
-        with contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stderr(printed), exporting():
             program = torch.export.export(
                 root, prepared.arguments, prepared.keywords, dynamic_shapes=dynamic_shapes, strict=strict
             )

@@ -18,33 +18,38 @@ Spec = TypeVar("Spec", InputSpec, OutputSpec)
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # as in torch.export
 
 
-def restore(program: ExportedProgram, module: torch.nn.Module) -> None:
+def restore(program: ExportedProgram, module: torch.nn.Module, root: torch.nn.Module) -> None:
     """Renames weights and modules in a program by their names in the module.
 
     Args:
         program: The result of a strict export. It is changed in place.
-        module: The module that it was exported from.
+        module: The module.
+        root: What was exported: the module, or what stands for it and calls the entry.
     """
-    names = {str(id(child)): name for name, child in module.named_modules()}
+    names = {str(id(child)): name for name, child in (*module.named_modules(), ("", root))}
+    others: dict[str, str] = {}
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
             for node in graph_module.graph.nodes:
                 stack = node.meta.get("nn_module_stack")
                 if stack:
-                    node.meta["nn_module_stack"] = dict(_entry(names, *entry) for entry in stack.items())
+                    node.meta["nn_module_stack"] = dict(_entry(names, others, *entry) for entry in stack.items())
     _name_inputs(program)
 
 
-def _entry(names: dict[str, str], key: str, entry: tuple[str, Any]) -> tuple[str, tuple[str, Any]]:
+def _entry(
+    names: dict[str, str], others: dict[str, str], key: str, entry: tuple[str, Any]
+) -> tuple[str, tuple[str, Any]]:
     """An entry of `nn_module_stack` in the form that a non-strict export writes.
 
     Args:
         names: The names of modules, by their ids as strings.
+        others: The numbers of modules that have no name, such as those in lists, by their ids. New ones are added.
         key: The key of the entry in a strict export.
         entry: TorchDynamo's name of the module, and its class.
     """
     if key not in names:
-        return key, entry
+        return others.setdefault(key, str(len(others))) if key.isdigit() else key, entry
     path = names[key]
     return "__".join(["L", "self", path.replace(".", "_")]), (path, entry[1])
 

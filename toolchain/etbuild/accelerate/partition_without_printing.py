@@ -1,0 +1,27 @@
+"""Partitions a method without printing its graph: ExecuTorch formats a debug message with the whole module for each
+delegate, even if debug messages are off."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from executorch.exir.backend import backend_api
+from torch.fx import GraphModule
+
+from etbuild.patching import replaced
+
+_partition = backend_api._create_partitions_in_graph_module
+
+
+def _partition_without_printing(*arguments: Any, **keywords: Any) -> Any:
+    with replaced(GraphModule, "__str__", object.__repr__):
+        return _partition(*arguments, **keywords)
+
+
+@contextlib.contextmanager
+def partition_without_printing() -> Iterator[None]:
+    """Returns a context manager in which ExecuTorch does not print the modules that it partitions."""
+    with replaced(backend_api, "_create_partitions_in_graph_module", _partition_without_printing):
+        yield

@@ -1,0 +1,27 @@
+"""Saves an exported program without making its canonical form, which `torch.export.save` makes and does not save.
+
+The form is made from a deep copy of the whole serialized program, which takes more time than all else in saving. It is
+made to test whether it can be made. Reading the file back does not need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch._export.serde import serialize
+
+from etbuild.patching import replaced
+
+
+def _as_it_is(program: Any, constants: set[str] | None = None) -> Any:
+    del constants
+    return program
+
+
+@contextlib.contextmanager
+def save_without_canonical_form() -> Iterator[None]:
+    """Returns a context manager in which `torch.export.save` makes no canonical form."""
+    with replaced(serialize, "canonicalize", _as_it_is):
+        yield
