@@ -201,7 +201,7 @@ def assigned_when_run(
     modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
     written = _Written(module)
-    # Control flow is compiled even in a run. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
+    # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
             with _assigned_buffers(modules, assigned.buffers), written:

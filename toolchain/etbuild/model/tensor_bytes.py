@@ -1,4 +1,4 @@
-"""The bytes of tensors, however they lie in memory."""
+"""The bytes of tensors with any strides."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def row_major(tensor: torch.Tensor) -> torch.Tensor:
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's elements in their logical order, as uint8[nbytes]. It is a view of the tensor if the
-    elements lie in that order."""
+    memory has them in that order."""
     return row_major(tensor.detach().resolve_conj().resolve_neg()).view(-1).view(torch.uint8)
