@@ -24,8 +24,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def required() -> tuple[str, tuple[str, ...]]:
+    distributions.version_and_requirements.cache_clear()
+    return distributions.version_and_requirements("our-net")
+
+
 def digest() -> str:
     distributions.facts.cache_clear()
+    distributions.version_and_requirements.cache_clear()
     version, sha256 = distributions.facts("our-net")
     assert version == "1.0"
     return sha256
@@ -123,6 +129,18 @@ def test_metadata_is_read_as_pythons_own_library_reads_it() -> None:
         name = each.metadata["Name"]
         theirs = importlib.metadata.distribution(name)  # the first of this name, if there are two
         assert distributions.version_and_requirements(name) == (theirs.version, tuple(theirs.requires or ()))
+
+
+def test_fields_of_metadata_may_be_folded_and_written_in_any_case(site: Path) -> None:
+    text = "version: 2.5\nRequires-Dist: one\n  >=1\nREQUIRES-DIST: two \n\nRequires-Dist: in-the-description\n"
+    metadata(site, METADATA=text)
+    assert required() == ("2.5", ("one >=1", "two"))
+
+
+def test_metadata_without_a_version_is_an_error(site: Path) -> None:
+    metadata(site, METADATA="Name: our-net\n")
+    with pytest.raises(InputError, match="`our-net` has no version"):
+        required()
 
 
 def test_owners_of_packages_are_those_that_python_finds(site: Path) -> None:

@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend
-
 from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.patching import imported_later
+
+with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas with it, and ours are files
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError, ValidationError
+    from jsonschema.validators import extend
 
 _DIRECTORY = Path(__file__).parent / "schemas"
 _TYPE_NAMES = {

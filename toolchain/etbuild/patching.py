@@ -1,9 +1,12 @@
-"""Replaces one attribute for a while."""
+"""Replaces one attribute or one module for a while."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 
@@ -20,3 +23,24 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def imported_later(module: str, function: str) -> Iterator[None]:
+    """Inside, `from module import function` gives a function that imports the module when it is called.
+
+    It does nothing if the module is already imported.
+    """
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*arguments, **named)
+
+    stand_in = ModuleType(module)
+    setattr(stand_in, function, call)
+    if sys.modules.setdefault(module, stand_in) is not stand_in:
+        yield
+        return
+    try:
+        yield
+    finally:
+        del sys.modules[module]
