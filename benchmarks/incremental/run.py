@@ -27,7 +27,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent), str(ROOT)]
+
+from measure import compile_driver  # noqa: E402
+
+from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED  # noqa: E402
+
 EXAMPLE = "examples/tiny_lm"
 PLAIN = ROOT / "benchmarks/overhead/plain.py"
 
@@ -89,9 +96,6 @@ EDITS = [
 
 def prepared(directory: Path) -> Path:
     """Makes a checkout to edit, with the files that a build reads."""
-    sys.path.insert(0, str(ROOT))
-    from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED
-
     for name in BUILD_FILES:
         shutil.copy2(ROOT / name, directory / name)
     for name in BUILD_DIRECTORIES:
@@ -101,6 +105,7 @@ def prepared(directory: Path) -> Path:
     build.write_text(
         build.read_text("utf-8").replace('srcs = ["model.py"]', 'srcs = ["model.py", "unused.py"]'), "utf-8"
     )
+    compile_driver(directory)
     return directory
 
 

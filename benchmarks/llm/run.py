@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
-from measure import Usage, command, seconds, usage  # noqa: E402
+from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
 
 from etbuild.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
@@ -261,6 +261,7 @@ def main() -> None:
     if options.rounds < FEWEST:
         parser.error(f"--rounds: at least {FEWEST} rounds give an interval")
     sections: dict[str, dict[str, dict[str, float]]] = {}
+    compile_driver(ROOT)
     with tempfile.TemporaryDirectory() as scratch:
         if options.only:
             names = [name for name in BUILDS if name in options.only]  # ours first

@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
-from measure import command, commands, seconds, weighing  # noqa: E402
+from measure import command, commands, compile_driver, seconds, weighing  # noqa: E402
 from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
 
 from etbuild.accelerate import SWITCHES  # noqa: E402
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, .md and .svg there")
     options = parser.parse_args()
+    compile_driver(ROOT)
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options.runs)
         try:
