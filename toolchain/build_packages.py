@@ -84,12 +84,16 @@ def build(options: argparse.Namespace, pins: list[str], out: Path) -> None:
     # of wheels contain none. So pip first chooses torch by version as usual (2.13.0+cpu is above 2.13.0). The hash is
     # checked afterwards.
     wheels = work / "wheels"
-    run([*pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels),
-         *options.pip_arguments, torch.split()[0]])  # fmt: skip
-    run([*into_site, "--no-index", "--find-links", str(wheels), "--requirement", str(torch_lock)])
+    download = [*pip, "download", "--quiet", "--no-deps", "--dest", str(wheels), *options.pip_arguments]
+    run([*download, "--only-binary=:all:", torch.split()[0]])
+    # Downloads go through pip's cache. The installation has none: pip would use a wheel from it that another version of
+    # setuptools built from the same source.
+    from_wheels = [*into_site, "--no-cache-dir", "--no-index", "--find-links", str(wheels)]
+    run([*from_wheels, "--requirement", str(torch_lock)])
     files = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
-    # No cache: pip would use a wheel that another version of setuptools built from the same source.
-    run([*into_site, "--no-cache-dir", *(part for file in files for part in ("--requirement", str(file)))])
+    requirements = [part for file in files for part in ("--requirement", str(file))]
+    run([*download, "--require-hashes", "--no-build-isolation", *requirements])
+    run([*from_wheels, *requirements])
     shutil.rmtree(wheels)
     drop_scripts(site)
 
