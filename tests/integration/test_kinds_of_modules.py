@@ -10,9 +10,16 @@ from .conftest import Build, Outcome
 
 MODEL = """\
 import collections
+import dataclasses
 import torch
 from torch import nn
 
+@dataclasses.dataclass
+class Found:
+    scores: torch.Tensor
+    parts: list
+
+torch.export.register_dataclass(Found)
 Pair = collections.namedtuple("Pair", "scores parts")
 
 class Net(nn.Module):
@@ -54,6 +61,8 @@ MADE = {
     "program": lambda: torch.export.export(Net().eval(), (torch.ones(2, 4),)),
     "two programs": lambda: {"a": MADE["program"](), "b": MADE["program"]()},
     "named tuple": lambda: Net(lambda scores, x: Pair(scores, [x, scores.topk(2)])),
+    "data class": lambda: Net(lambda scores, x: Found(scores, [x, scores.topk(2)])),
+    "complex128": lambda: with_buffer(torch.ones(2, dtype=torch.complex128)),
     "keeps a tensor": Words,
     "float functional": lambda: FloatAdd(),
     "lstm": lambda: nn.LSTM(4, 4),
@@ -102,8 +111,9 @@ def test_an_exported_program_keeps_its_sizes(build: Build) -> None:
     assert "Guard failed: x.size()[0] == 2" in built.err
 
 
-def test_named_tuples_are_plain_tuples_in_a_program(build: Build) -> None:
-    built = made(build, "named tuple")
+@pytest.mark.parametrize("what", ["named tuple", "data class"])
+def test_results_with_names_are_plain_tuples_in_a_program(build: Build, what: str) -> None:
+    built = made(build, what)
     assert (built.code, built.err) == (0, "")
     scores = X @ (torch.arange(16.0).reshape(4, 4) / 16).t()
     for result, expected in zip(run(built), (scores, X, *scores.topk(2)), strict=True):
@@ -124,6 +134,13 @@ def test_a_float_module_of_eager_quantization_is_a_float_module(build: Build) ->
     built = made(build, "float functional")
     assert built.code == 0, built.err
     assert torch.equal(run(built)[0], 2 * X)
+
+
+def test_what_cannot_be_saved_without_weights_is_exported_again(build: Build) -> None:
+    built, plain = made(build, "complex128"), made(build, "module")
+    assert (built.code, plain.code) == (0, 0), built.err + plain.err
+    assert "safetensors cannot hold what the factory made" in built.err
+    assert torch.equal(run(built)[0].relu(), run(plain)[0])
 
 
 @pytest.mark.parametrize(
