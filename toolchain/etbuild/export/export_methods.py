@@ -26,6 +26,7 @@ from etbuild.export import (
     derived_dims,
     example_values,
     method_results,
+    old_values,
     pt2_file,
     strict_names,
 )
@@ -177,6 +178,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     core_operators.write(program)
     if strict:
         strict_names.restore(program, module, root)
+    old_values.copy_results(program, assigned.kept)
+    old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program

@@ -29,14 +29,20 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     buffers = program.graph_signature.inputs_to_buffers
     names = set(program.graph_signature.buffers_to_mutate.values())
     inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in buffers]
-    memory = {_memory(node): buffers[node.name] for node in inputs}
-    graphs = [child.graph for child in program.graph_module.modules() if isinstance(child, GraphModule)]
-    for node in [node for graph in graphs for node in graph.nodes]:
-        names |= {memory[_memory(operand)] for operand in _written(node) if _memory(operand) in memory}
+    memory = {memory_of(node): buffers[node.name] for node in inputs}
+    names |= {memory[place] for place in map(memory_of, written_nodes(program)) if place in memory}
     return names | {original_name(name, methods) for name in names}
 
 
-def _memory(node: Node) -> int | None:
+def written_nodes(program: ExportedProgram) -> Iterator[Node]:
+    """The nodes whose tensors the operators of a method write to, also in other graphs that it calls."""
+    for child in program.graph_module.modules():
+        if isinstance(child, GraphModule):
+            for node in child.graph.nodes:
+                yield from _written(node)
+
+
+def memory_of(node: Node) -> int | None:
     """The identity of the memory of a node's example value; None if it has none."""
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
