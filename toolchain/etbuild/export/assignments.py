@@ -182,7 +182,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
             assigned.kept |= own.kept
             assigned.retyped |= own.retyped
             assigned.reshaped |= own.reshaped
-            assigned.buffers += [name for name in own.lost if own.was_there(name)]
+            assigned.buffers += [*own.moved, *(name for name in own.lost if own.was_there(name))]
             assigned.attributes |= {name: None for name in own.lost if not own.was_there(name)}
     finally:
         state.restore()
