@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,30 @@ def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
     assert_plain(read(tmp_path, entry))
     assert_plain(read(tmp_path, {**entry, "key": "state_dict"}))
     assert "`sparse` in `net.pt` is a sparse tensor" in refusal(tmp_path, {**entry, "ignore": ["_*", "step"]})
+
+
+def quantized() -> torch.Tensor:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    quantize_(layer, Int8WeightOnlyConfig())
+    return layer[0].weight
+
+
+UNUSUAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "nested": (lambda: torch.nested.nested_tensor([WEIGHT[0], WEIGHT[1, :2]]), "a nested tensor"),
+    "meta": (lambda: torch.empty_like(WEIGHT, device="meta"), "on the meta device and has no content"),
+    "torchao": (quantized, "a tensor of the class Int8Tensor"),
+    "rows": (WEIGHT.to_sparse_csr, "a sparse tensor"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_tensor_that_no_module_can_take_is_named(tmp_path: Path, what: str) -> None:
+    make, message = UNUSUAL[what]
+    torch.save({**PLAIN, "linear.weight": make()}, tmp_path / "net.pt")
+    assert f"`linear.weight` in `net.pt` is {message}" in refusal(tmp_path, "net.pt")
 
 
 def test_files_of_old_and_of_compressed_kinds_are_read(tmp_path: Path) -> None:

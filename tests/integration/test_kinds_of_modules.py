@@ -56,12 +56,20 @@ def with_buffer(value):
     net.register_buffer("value", value)
     return net
 
+def negated():
+    net = Net(lambda scores, x: scores + net.value + net.constant - net.linear.bias)
+    net.register_buffer("value", torch.full((4,), 1 + 2j).conj().imag)
+    net.constant = torch._neg_view(torch.ones(4))
+    net.linear.bias = nn.Parameter(torch._neg_view(torch.ones(4)))
+    return net
+
 MADE = {
     "module": Net,
     "program": lambda: torch.export.export(Net().eval(), (torch.ones(2, 4),)),
     "two programs": lambda: {"a": MADE["program"](), "b": MADE["program"]()},
     "named tuple": lambda: Net(lambda scores, x: Pair(scores, [x, scores.topk(2)])),
     "data class": lambda: Net(lambda scores, x: Found(scores, [x, scores.topk(2)])),
+    "negated": lambda: negated(),
     "complex128": lambda: with_buffer(torch.ones(2, dtype=torch.complex128)),
     "keeps a tensor": Words,
     "float functional": lambda: FloatAdd(),
@@ -134,6 +142,12 @@ def test_a_float_module_of_eager_quantization_is_a_float_module(build: Build) ->
     built = made(build, "float functional")
     assert built.code == 0, built.err
     assert torch.equal(run(built)[0], 2 * X)
+
+
+def test_views_that_negate_are_the_numbers_that_they_show(build: Build) -> None:
+    built, plain = made(build, "negated"), made(build, "module")
+    assert (built.code, plain.code) == (0, 0), built.err + plain.err
+    assert torch.allclose(run(built)[0].add(3).relu(), run(plain)[0])
 
 
 def test_what_cannot_be_saved_without_weights_is_exported_again(build: Build) -> None:

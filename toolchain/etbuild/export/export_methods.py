@@ -176,6 +176,9 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)
+    for name, constant in program.constants.items():
+        if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
+            program.constants[name] = row_major(constant)
     if strict:
         strict_names.restore(program, module, root)
     old_values.copy_results(program, assigned.kept)
