@@ -510,6 +510,7 @@ LOST = {
     "code.Net.h": "Net.h = Net.h + x; return Net.h * 1",
     "step.h": "return self.step(x)",
     "n": "self._buffers['n'] = self.n + x; return self.n * 1",
+    "hidden[0].k": "self.hidden[0].k = self.hidden[0].k + x; return self.hidden[0].k * 1",
     "m": "self.m.data = self.m + x; return self.m * 1",
     "child.weight": "self.child.weight.data = self.child.weight + x; return self.child.weight * 1",
 }
@@ -548,6 +549,8 @@ class Net(torch.nn.Module):
         self.register_buffer("n", torch.zeros(2, 4))
         self.register_buffer("m", torch.zeros(2, 4))
         self.child = torch.nn.Embedding(2, 4)
+        self.hidden = [torch.nn.Module()]
+        self.hidden[0].register_buffer("k", torch.zeros(2, 4))
         self.register_buffer("i", torch.zeros(2, 4, dtype=torch.int64))
 
     def forward(self, x):
