@@ -214,6 +214,12 @@ def test_a_state_dict_inside_a_training_checkpoint(tmp_path: Path, wrap: str) ->
     assert_plain(read(tmp_path, "net.pt"))
 
 
+def test_a_state_dict_beside_a_tensor_is_chosen_by_key(tmp_path: Path) -> None:
+    torch.save({"model": PLAIN, "rng": torch.get_rng_state()}, tmp_path / "net.pt")
+    assert "if it is the state dict, write `weights: {file: net.pt, key: model}`" in refusal(tmp_path, "net.pt")
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "model"}))
+
+
 def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
     other = {name: tensor + 1 for name, tensor in PLAIN.items()}
     torch.save({"model": other, "ema": PLAIN}, tmp_path / "net.pt")

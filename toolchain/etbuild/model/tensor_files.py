@@ -93,8 +93,12 @@ class _Loaded:
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors with a place for each number."""
         hint = "list it under `ignore` of `weights`, or save only the state dict of the module"
+        states = _states(self._tensors)
         for name in names:
-            _check_tensor(self._tensors[name], name, self._file, self._place, hint)
+            # Training code may save a tensor beside the state dict, such as the state of a generator of random numbers.
+            choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {name}}}`; else "
+            more = choose if name in states else ""
+            _check_tensor(self._tensors[name], name, self._file, self._place, more + hint)
 
     def form(self, name: str) -> tuple[str, list[int]]:
         tensor: torch.Tensor = self._tensors[name]
