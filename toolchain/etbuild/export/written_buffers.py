@@ -47,11 +47,14 @@ def check_views(programs: Mapping[str, ExportedProgram], tensors: Mapping[str, t
     Raises:
         BuildError: A method writes to a buffer that shares memory with another tensor that methods use.
     """
-    used = {target for program in programs.values() for target in _used(program) if target in tensors}
+    used = sorted({target for program in programs.values() for target in _used(program) if target in tensors})
+    extents = {name: _extent(tensors[name]) for name in used}
     for method, program in programs.items():
         for name in sorted(written_buffers(program, programs.keys()) & tensors.keys()):
-            for other in sorted(used):
-                if _overlap(tensors[name], tensors[other]):
+            start, end = _extent(tensors[name])
+            for other, (other_start, other_end) in extents.items():
+                meet = start < other_end and other_start < end
+                if meet and memory(tensors[name]) != memory(tensors[other]):  # else two names of one tensor
                     message = f"`{method}` writes to the buffer `{name}`, which shares memory with `{other}`"
                     hint = "in a program each has its own memory: register one of them, and take the view in the method"
                     raise BuildError.at(("methods", method), message, hint)
@@ -64,17 +67,9 @@ def _used(program: ExportedProgram) -> Iterator[str]:
             yield spec.target
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two different tensors share memory. Two names of one tensor do not count."""
-    if memory(one) == memory(other) or not (one.numel() and other.numel()):
-        return False
-    (start, end), (other_start, other_end) = _extent(one), _extent(other)
-    return start < other_end and other_start < end
-
-
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first address of a tensor, and the one behind its last element."""
-    if is_traceable_wrapper_subclass(tensor) or tensor.is_meta:
+    """The first address of a tensor, and the one behind its last element. They are equal if it has no memory."""
+    if is_traceable_wrapper_subclass(tensor) or tensor.is_meta or tensor.numel() == 0:
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
