@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,12 @@ def test_a_state_dict_inside_a_training_checkpoint(tmp_path: Path, wrap: str) ->
     assert_plain(read(tmp_path, "net.pt"))
 
 
+def test_a_state_dict_beside_a_tensor_is_chosen_by_key(tmp_path: Path) -> None:
+    torch.save({"model": PLAIN, "rng": torch.get_rng_state()}, tmp_path / "net.pt")
+    assert "if it is the state dict, write `weights: {file: net.pt, key: model}`" in refusal(tmp_path, "net.pt")
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "model"}))
+
+
 def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
     other = {name: tensor + 1 for name, tensor in PLAIN.items()}
     torch.save({"model": other, "ema": PLAIN}, tmp_path / "net.pt")
@@ -244,6 +251,30 @@ def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
     assert_plain(read(tmp_path, entry))
     assert_plain(read(tmp_path, {**entry, "key": "state_dict"}))
     assert "`sparse` in `net.pt` is a sparse tensor" in refusal(tmp_path, {**entry, "ignore": ["_*", "step"]})
+
+
+def quantized() -> torch.Tensor:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    quantize_(layer, Int8WeightOnlyConfig())
+    return layer[0].weight
+
+
+UNUSUAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "nested": (lambda: torch.nested.nested_tensor([WEIGHT[0], WEIGHT[1, :2]]), "a nested tensor"),
+    "meta": (lambda: torch.empty_like(WEIGHT, device="meta"), "on the meta device and has no content"),
+    "torchao": (quantized, "a tensor of the class Int8Tensor"),
+    "rows": (WEIGHT.to_sparse_csr, "a sparse tensor"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_tensor_that_no_module_can_take_is_named(tmp_path: Path, what: str) -> None:
+    make, message = UNUSUAL[what]
+    torch.save({**PLAIN, "linear.weight": make()}, tmp_path / "net.pt")
+    assert f"`linear.weight` in `net.pt` is {message}" in refusal(tmp_path, "net.pt")
 
 
 def test_files_of_old_and_of_compressed_kinds_are_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import random
 import types
@@ -186,7 +187,7 @@ def check(built: Outcome, name: str, entry: str, *inputs: Any, calls: int = 2) -
     assert loaded is not None
     with torch.no_grad():
         for _ in range(calls):
-            expected = pytree.tree_leaves(called(*inputs))
+            expected = pytree.tree_leaves(called(*copy.deepcopy(inputs)))  # a method may write to them
             torch.testing.assert_close(list(loaded.execute(inputs)), expected)
 
 
@@ -461,6 +462,18 @@ class Net(torch.nn.Module):
         self.second = old[:4]
         return self.first * 2 + self.second
 
+    def returned(self, x):
+        old, part = self.first, self.second[1:]
+        self.first = self.first + x[0]
+        self.second = self.second * 2
+        return old, old[:2], part, self.first, x
+
+    def writing(self, x):
+        rows = x.view(-1)
+        rows[1:].add_(1)
+        self.first.add_(x[0])
+        return x, rows[:2], self.linear(x), self.first
+
     def kept(self, x):
         difference = x - self.rows
         self.rows = x
@@ -480,10 +493,11 @@ def create():
 
 
 def test_what_a_method_assigns_reaches_its_own_buffers_and_no_other_method(build: Build) -> None:
-    entries = ("forward", "again", "swapped", "delayed", "kept", "removed", "lazy")
+    entries = ("forward", "again", "swapped", "delayed", "returned", "writing", "kept", "removed", "lazy")
     built = build(HEAD + "".join(method(entry, False) for entry in entries), model=OWN_BUFFERS)
     for entry in entries:
         check(built, entry, entry, torch.randn(2, 4), calls=3)
+    assert built.err.count("note: `writing` writes to its input `x`") == built.err.count("writes to its input") == 1
 
 
 LOST = {
@@ -496,6 +510,9 @@ LOST = {
     "code.Net.h": "Net.h = Net.h + x; return Net.h * 1",
     "step.h": "return self.step(x)",
     "n": "self._buffers['n'] = self.n + x; return self.n * 1",
+    "hidden[0].k": "self.hidden[0].k = self.hidden[0].k + x; return self.hidden[0].k * 1",
+    "m": "self.m.data = self.m + x; return self.m * 1",
+    "child.weight": "self.child.weight.data = self.child.weight + x; return self.child.weight * 1",
 }
 REFUSED = {
     "assigns a tensor of shape (4, 4) to the buffer `n`": "self.n = torch.cat([self.n, x]); return self.n.sum(0)",
@@ -530,6 +547,10 @@ class Net(torch.nn.Module):
         self.c, self.of_slots, self.step, self.states = Cache(), [Slots()], stepping(), {"h": torch.zeros(2, 4)}
         self.pair, self.window = (torch.zeros(2, 4), 1), [torch.zeros(2, 4), torch.ones(2, 4)]
         self.register_buffer("n", torch.zeros(2, 4))
+        self.register_buffer("m", torch.zeros(2, 4))
+        self.child = torch.nn.Embedding(2, 4)
+        self.hidden = [torch.nn.Module()]
+        self.hidden[0].register_buffer("k", torch.zeros(2, 4))
         self.register_buffer("i", torch.zeros(2, 4, dtype=torch.int64))
 
     def forward(self, x):

@@ -402,6 +402,17 @@ def test_dtypes_that_an_operator_does_not_take_are_named(build: Build) -> None:
     assert "Please make sure the dtypes of the Tensor inputs are the same" in whole
 
 
+def test_a_buffer_of_a_module_in_a_plain_list_and_a_keyword_as_a_name(build: Build) -> None:
+    hidden = "self.hidden = [torch.nn.BatchNorm1d(4)]\n        self.linear ="
+    model = MODEL.replace("self.linear =", hidden).replace("self.linear(x).relu()", "self.hidden[0](self.linear(x))")
+    expect(
+        build(model=model), 1, "register it as a buffer. A module with buffers must be an attribute, or in a `torch.nn"
+    )
+    model = MODEL.replace("self.linear =", "self.register_buffer('class', torch.ones(4))\n        self.linear =")
+    model = model.replace("self.linear(x).relu()", "self.linear(x) + getattr(self, 'class')")
+    expect(build(model=model), 1, "is called like a keyword of Python, such as `for` or `class`: rename it")
+
+
 def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(x @ x.T)[0]"))
     expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot decompose this operator")

@@ -10,9 +10,16 @@ from .conftest import Build, Outcome
 
 MODEL = """\
 import collections
+import dataclasses
 import torch
 from torch import nn
 
+@dataclasses.dataclass
+class Found:
+    scores: torch.Tensor
+    parts: list
+
+torch.export.register_dataclass(Found)
 Pair = collections.namedtuple("Pair", "scores parts")
 
 class Net(nn.Module):
@@ -49,11 +56,21 @@ def with_buffer(value):
     net.register_buffer("value", value)
     return net
 
+def negated():
+    net = Net(lambda scores, x: scores + net.value + net.constant - net.linear.bias)
+    net.register_buffer("value", torch.full((4,), 1 + 2j).conj().imag)
+    net.constant = torch._neg_view(torch.ones(4))
+    net.linear.bias = nn.Parameter(torch._neg_view(torch.ones(4)))
+    return net
+
 MADE = {
     "module": Net,
     "program": lambda: torch.export.export(Net().eval(), (torch.ones(2, 4),)),
     "two programs": lambda: {"a": MADE["program"](), "b": MADE["program"]()},
     "named tuple": lambda: Net(lambda scores, x: Pair(scores, [x, scores.topk(2)])),
+    "data class": lambda: Net(lambda scores, x: Found(scores, [x, scores.topk(2)])),
+    "negated": lambda: negated(),
+    "complex128": lambda: with_buffer(torch.ones(2, dtype=torch.complex128)),
     "keeps a tensor": Words,
     "float functional": lambda: FloatAdd(),
     "lstm": lambda: nn.LSTM(4, 4),
@@ -102,8 +119,9 @@ def test_an_exported_program_keeps_its_sizes(build: Build) -> None:
     assert "Guard failed: x.size()[0] == 2" in built.err
 
 
-def test_named_tuples_are_plain_tuples_in_a_program(build: Build) -> None:
-    built = made(build, "named tuple")
+@pytest.mark.parametrize("what", ["named tuple", "data class"])
+def test_results_with_names_are_plain_tuples_in_a_program(build: Build, what: str) -> None:
+    built = made(build, what)
     assert (built.code, built.err) == (0, "")
     scores = X @ (torch.arange(16.0).reshape(4, 4) / 16).t()
     for result, expected in zip(run(built), (scores, X, *scores.topk(2)), strict=True):
@@ -124,6 +142,19 @@ def test_a_float_module_of_eager_quantization_is_a_float_module(build: Build) ->
     built = made(build, "float functional")
     assert built.code == 0, built.err
     assert torch.equal(run(built)[0], 2 * X)
+
+
+def test_views_that_negate_are_the_numbers_that_they_show(build: Build) -> None:
+    built, plain = made(build, "negated"), made(build, "module")
+    assert (built.code, plain.code) == (0, 0), built.err + plain.err
+    assert torch.allclose(run(built)[0].add(3).relu(), run(plain)[0])
+
+
+def test_what_cannot_be_saved_without_weights_is_exported_again(build: Build) -> None:
+    built, plain = made(build, "complex128"), made(build, "module")
+    assert (built.code, plain.code) == (0, 0), built.err + plain.err
+    assert "safetensors cannot hold what the factory made" in built.err
+    assert torch.equal(run(built)[0].relu(), run(plain)[0])
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,52 @@ def test_the_cpp_runtime_shares_them_too(build: Build, tmp_path: Path) -> None:
         ["5", "5", "5", "5"],
         ["5", "5", "5", "5", "2", "2"],
     ]
+
+
+VIEWS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        whole = torch.zeros(8)
+        self.register_buffer("whole", whole)
+        self.register_buffer("head", whole[:4])
+        self.register_buffer("tail", whole[4:])
+        self.register_buffer("all", whole)
+
+    def put(self, x):
+        self.head.add_(x)
+        return x + self.head
+
+    def get(self, x):
+        return self.whole + x
+
+    def twice(self, x):
+        self.head.add_(x)
+        self.tail.add_(self.head)
+        return self.tail + x
+
+    def tied(self, x):
+        self.all.add_(x)
+        return self.whole + x
+
+def create():
+    return Net()
+"""
+OF_VIEWS = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+"""
+
+
+@pytest.mark.parametrize(("methods", "fails"), [("put get", True), ("twice", False), ("tied", False)])
+def test_a_view_of_another_buffer_is_not_written_to(build: Build, methods: str, fails: bool) -> None:
+    made = build(
+        OF_VIEWS + "".join(f"  {name}: {{example_inputs: [{{shape: [1]}}]}}\n" for name in methods.split()),
+        model=VIEWS,
+    )
+    assert made.code == int(fails), made.err
+    assert not fails or "`put` writes to the buffer `head`, which shares memory with `all`" in made.err

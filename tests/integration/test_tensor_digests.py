@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from etbuild.model.tensor_bytes import flat_bytes
+from etbuild.model.tensor_bytes import flat_bytes, row_major
 from etbuild.model.tensor_digests import tensor_digests
 
 
@@ -38,6 +38,16 @@ def test_bytes_of_tensors_with_any_strides() -> None:
     views += [torch.ones(1).expand(3), torch.ones(1).as_strided((1,), (96,)), torch.ones(2).as_strided((1, 2), (0, 1))]
     for view in views:
         assert flat_bytes(view).numpy().tobytes() == view.numpy().tobytes()
+
+
+def test_views_that_negate_are_computed() -> None:
+    numbers = torch.arange(4.0)
+    for view in (torch._neg_view(numbers), torch.complex(numbers, numbers).conj().imag[:2]):
+        assert view.is_neg()
+        computed = row_major(view)
+        assert torch.equal(computed, view)
+        assert not computed.is_neg()
+        assert flat_bytes(view).numpy().tobytes() == (-numbers[: len(view)]).numpy().tobytes()
 
 
 def test_tensors_that_no_module_can_have_are_left_out(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import collections
 import io
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     """Saves an export plan instead of methods, with the sources that lowering needs to export them.
 
     Args:
-        directory: An existing empty directory.
+        directory: An existing directory. What `write` left there before it raised `CannotSave` is removed.
         export_plan: The export plan.
         constants: The values of the constant methods from code, by name.
         used: The sources that the export used.
@@ -153,6 +154,11 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     Raises:
         BuildError: A file cannot be written.
     """
+    for left in directory.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
     _write_lines(directory / LINES, NO_LINES)  # lowering exports the methods, and knows the lines itself
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))

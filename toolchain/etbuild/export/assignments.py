@@ -165,10 +165,13 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         sources: The Python modules of the user's code.
     """
     assigned, state = Assigned(), PythonState(module, sources)
-    children = {name: child for name, child in module.named_modules() if name}
+    registered = dict(module.named_modules())
+    children = {name: child for name, child in registered.items() if name}
 
     def look() -> None:
         assigned.note(state.changes())
+        # torch.export knows no modules in plain lists and the like. It replaces the buffers of all others.
+        assigned.note(change for change in state.changes(BUFFERS) if change.name.rpartition(".")[0] not in registered)
         assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
         state.restore(tensors_of_modules=False)
 
@@ -182,7 +185,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
             assigned.kept |= own.kept
             assigned.retyped |= own.retyped
             assigned.reshaped |= own.reshaped
-            assigned.buffers += [name for name in own.lost if own.was_there(name)]
+            assigned.buffers += [*own.moved, *(name for name in own.lost if own.was_there(name))]
             assigned.attributes |= {name: None for name in own.lost if not own.was_there(name)}
     finally:
         state.restore()

@@ -26,6 +26,7 @@ from etbuild.export import (
     derived_dims,
     example_values,
     method_results,
+    old_values,
     pt2_file,
     strict_names,
 )
@@ -175,8 +176,13 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)
+    for name, constant in program.constants.items():
+        if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
+            program.constants[name] = row_major(constant)
     if strict:
         strict_names.restore(program, module, root)
+    old_values.copy_results(program, assigned.kept)
+    old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program

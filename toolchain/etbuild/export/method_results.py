@@ -29,7 +29,7 @@ def check(program: ExportedProgram, path: DocumentPath) -> None:
 
 
 def make_plain(program: ExportedProgram) -> None:
-    """Replaces named tuples, such as the result of `torch.topk`, by tuples.
+    """Replaces named tuples, such as the result of `torch.topk`, and data classes without a name to save, by tuples.
 
     A program returns a flat list. Its classes of named tuples could be neither saved nor emitted.
     """
@@ -44,6 +44,12 @@ def _plain(spec: pytree.TreeSpec) -> pytree.TreeSpec:
         return spec
     parts = [_plain(part) for part in spec.children()]
     named = spec.type is not tuple and isinstance(spec.type, type) and issubclass(spec.type, tuple)
-    if named or pytree.is_namedtuple_class(spec.context):
+    if named or pytree.is_namedtuple_class(spec.context) or not _can_save(spec):
         return pytree.treespec_tuple(parts)
     return pytree.TreeSpec(spec.type, spec.context, parts)
+
+
+def _can_save(spec: pytree.TreeSpec) -> bool:
+    """Whether torch.export can save a class of results."""
+    known = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
+    return known is not None and known.serialized_type_name != pytree.NO_SERIALIZED_TYPE_NAME_FOUND

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import _trace
 from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import module as nn_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.patching import replaced
 
@@ -34,17 +35,20 @@ class OwnBuffers:
         retyped: Names in `kept` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `lost` that got a tensor of another shape: the buffer's shape and the new one.
         lost: Names of buffers that got a value which a program cannot keep.
+        moved: Names of buffers and parameters of all modules whose memory was replaced: `self.state.data = ...`.
     """
 
     kept: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
     _first: dict[str, torch.Tensor] = field(default_factory=dict)
     _last: dict[str, Any] = field(default_factory=dict)
     _nodes: dict[str, str] = field(default_factory=dict)
     _assigned: dict[str, Any] = field(default_factory=dict)
     _of_torch: dict[str, str] = field(default_factory=dict)
+    _places: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)
 
     def was_there(self, name: str) -> bool:
         """Whether the buffer was a tensor when the method began."""
@@ -54,10 +58,13 @@ class OwnBuffers:
         """Records the buffers when the method begins."""
         self._first = {name: value for name, value in root._buffers.items() if value is not None}
         self._last = {}
+        tensors = (*root.named_buffers(), *root.named_parameters())
+        self._places = [(name, tensor, _storage(tensor)) for name, tensor in tensors if _has_storage(tensor)]
 
     def end(self, root: torch.nn.Module) -> None:
         """Records the buffers when the method ends."""
         self._last = dict(root._buffers)
+        self.moved = [name for name, tensor, place in self._places if _storage(tensor) != place]
 
     def assign(self, root: torch.nn.Module, owner: torch.nn.Module, name: str, value: Any) -> Any:
         """Hook for the assignment to a buffer.
@@ -190,6 +197,10 @@ def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     return first.dim() == last.dim() and all(
         type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)
     )
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return not is_traceable_wrapper_subclass(tensor)
 
 
 def _storage(tensor: torch.Tensor) -> int:

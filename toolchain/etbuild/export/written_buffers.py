@@ -1,15 +1,18 @@
-"""Finds the buffers that an exported method writes to."""
+"""Finds the buffers that an exported method writes to, and refuses those that share memory with another tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from etbuild.errors import BuildError
 from etbuild.model.method_tensors import original_name
+from etbuild.model.tied_weights import memory
 
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:
@@ -28,15 +31,59 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     """
     buffers = program.graph_signature.inputs_to_buffers
     names = set(program.graph_signature.buffers_to_mutate.values())
-    inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in buffers]
-    memory = {_memory(node): buffers[node.name] for node in inputs}
-    graphs = [child.graph for child in program.graph_module.modules() if isinstance(child, GraphModule)]
-    for node in [node for graph in graphs for node in graph.nodes]:
-        names |= {memory[_memory(operand)] for operand in _written(node) if _memory(operand) in memory}
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in buffers and node.users]
+    written = {memory_of(node) for node in written_nodes(program)} - {None}
+    names |= {buffers[node.name] for node in inputs if memory_of(node) in written}  # of views of one tensor, all
     return names | {original_name(name, methods) for name in names}
 
 
-def _memory(node: Node) -> int | None:
+def check_views(programs: Mapping[str, ExportedProgram], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Checks that no method writes to a part of another tensor. In a program, both have memory of their own.
+
+    Args:
+        programs: The methods by name.
+        tensors: The parameters and buffers of the module, by name.
+
+    Raises:
+        BuildError: A method writes to a buffer that shares memory with another tensor that methods use.
+    """
+    used = sorted({target for program in programs.values() for target in _used(program) if target in tensors})
+    extents = {name: _extent(tensors[name]) for name in used}
+    for method, program in programs.items():
+        for name in sorted(written_buffers(program, programs.keys()) & tensors.keys()):
+            start, end = _extent(tensors[name])
+            for other, (other_start, other_end) in extents.items():
+                meet = start < other_end and other_start < end
+                if meet and memory(tensors[name]) != memory(tensors[other]):  # else two names of one tensor
+                    message = f"`{method}` writes to the buffer `{name}`, which shares memory with `{other}`"
+                    hint = "in a program each has its own memory: register one of them, and take the view in the method"
+                    raise BuildError.at(("methods", method), message, hint)
+
+
+def _used(program: ExportedProgram) -> Iterator[str]:
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        if spec.target is not None and inputs[spec.arg.name].users:
+            yield spec.target
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first address of a tensor, and the one behind its last element. They are equal if it has no memory."""
+    if is_traceable_wrapper_subclass(tensor) or tensor.is_meta or tensor.numel() == 0:
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+
+
+def written_nodes(program: ExportedProgram) -> Iterator[Node]:
+    """The nodes whose tensors the operators of a method write to, also in other graphs that it calls."""
+    for child in program.graph_module.modules():
+        if isinstance(child, GraphModule):
+            for node in child.graph.nodes:
+                yield from _written(node)
+
+
+def memory_of(node: Node) -> int | None:
     """The identity of the memory of a node's example value; None if it has none."""
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None

@@ -266,7 +266,15 @@ _HINTS = (
         "the backend asked to keep this operator but did not take it, as XNNPACK inside torch.cond and map: "
         "remove the backend from this method",
     ),
-    ("is mutated in the forward method", "a method writes to a tensor that is not a buffer: register it as a buffer"),
+    (
+        "is mutated in the forward method",
+        "a method writes to a tensor that is not a buffer: register it as a buffer. A module with buffers must be an "
+        "attribute, or in a `torch.nn.ModuleList` or `torch.nn.ModuleDict`",
+    ),
+    (
+        "invalid syntax (<eval_with_key>",
+        "a parameter, buffer or module is called like a keyword of Python, such as `for` or `class`: rename it",
+    ),
     (
         "GuardOnDataDependent",
         "a shape or an index depends on the values of a tensor: use torch._check, or tensor operations; for a model of "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
@@ -92,8 +93,12 @@ class _Loaded:
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors with a place for each number."""
         hint = "list it under `ignore` of `weights`, or save only the state dict of the module"
+        states = _states(self._tensors)
         for name in names:
-            _check_tensor(self._tensors[name], name, self._file, self._place, hint)
+            # Training code may save a tensor beside the state dict, such as the state of a generator of random numbers.
+            choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {name}}}`; else "
+            more = choose if name in states else ""
+            _check_tensor(self._tensors[name], name, self._file, self._place, more + hint)
 
     def form(self, name: str) -> tuple[str, list[int]]:
         tensor: torch.Tensor = self._tensors[name]
@@ -279,9 +284,22 @@ def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, Any]:
 def _check_tensor(value: Any, key: str, name: str, place: DocumentPath, hint: str) -> None:
     if not isinstance(value, torch.Tensor):
         raise InputError.at(place, f"`{key}` in `{name}` is not a tensor", hint)
-    if value.layout is not torch.strided:
-        raise InputError.at(place, f"`{key}` in `{name}` is a sparse tensor", "save it with `tensor.to_dense()`")
+    for unusual, instead in _unusual(value):
+        raise InputError.at(place, f"`{key}` in `{name}` is {unusual}", instead)
+
+
+def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
+    """What keeps a tensor of a file from being a plain one, and a hint."""
+    if tensor.is_nested:
+        yield "a nested tensor", "save its parts, or a padded tensor"
+    elif tensor.layout is not torch.strided:
+        yield "a sparse tensor", "save it with `tensor.to_dense()`"
+    elif tensor.is_meta:
+        yield "on the meta device and has no content", "save it from the CPU"
+    elif is_traceable_wrapper_subclass(tensor):
+        hint = "save it before it is quantized, or with `tensor.dequantize()`; `quantize` in the manifest quantizes it"
+        yield f"a tensor of the class {type(tensor).__name__}", hint
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+    return not any(_unusual(tensor)) and not tensor.is_quantized

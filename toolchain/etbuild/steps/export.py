@@ -206,6 +206,7 @@ def export_methods(
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.line_traces import recorded
+    from etbuild.export.written_buffers import check_views
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
@@ -221,6 +222,7 @@ def export_methods(
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)
+    check_views(programs, modules.tensors)
     if export_plan.carries_content:
         name_apart(programs)
     return programs
@@ -254,6 +256,13 @@ class Modules:
         self._quantized: dict[str, Quantized] = {}
         of_module = [name for name, method in export_plan.methods.items() if method.program is None]
         self._free = free and len({self._how(name) for name in of_module}) == 1
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of the module by name."""
+        from etbuild.model.module import named_tensors
+
+        return named_tensors(self._module)
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:

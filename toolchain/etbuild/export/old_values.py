@@ -1,0 +1,83 @@
+"""Copies tensors in an exported method where a program would read them after they are overwritten.
+
+`torch.export` writes what a method assigns to a buffer into that buffer when the method ends. A result that is the old
+tensor, or a view of it, would then have the new content. And a program returns each input that it writes to before the
+method's own results, which nothing in the model says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from etbuild.export.written_buffers import memory_of, written_nodes
+
+_ATEN = torch.ops.aten
+
+
+def copy_results(program: ExportedProgram, assigned: Collection[str]) -> None:
+    """Copies results that are the old tensor of a buffer, before the new one is written into the buffer.
+
+    Args:
+        program: The method. It is changed in place.
+        assigned: The names of the buffers that get another tensor when the method ends.
+    """
+    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    buffers = [inputs[spec.arg.name] for spec in program.graph_signature.input_specs if spec.target in assigned]
+    output = program.graph.output_node()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for buffer in buffers:
+        writes = program.graph.find_nodes(op="call_function", target=_ATEN.copy_.default)
+        last = next((node for node in reversed(list(writes)) if node.args[0] is buffer), None)
+        for result in output.all_input_nodes if last is not None else ():
+            if result is not last and memory_of(result) == memory_of(buffer):
+                with program.graph.inserting_before(last):
+                    copies[result] = _copy(program.graph, result)
+    if copies:
+        output.args = torch.fx.map_arg(output.args, lambda node: copies.get(node, node))
+        for result, copy in copies.items():
+            _rename_results(program, result.name, copy.name)
+        program.graph_module.recompile()
+
+
+def copy_inputs(program: ExportedProgram, method: str) -> None:
+    """Lets a method write to copies of its inputs, and prints a note about each input that it writes to.
+
+    Args:
+        program: The method. It is changed in place.
+        method: The name of the method.
+    """
+    specs = program.graph_signature.input_specs
+    given = {spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT}
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    written = {memory_of(node) for node in written_nodes(program)} - {None}
+    first = next(node for node in program.graph.nodes if node.op != "placeholder")
+    changed = [node for node in inputs if memory_of(node) in written]
+    for node in changed:
+        with program.graph.inserting_before(first):
+            copy = _copy(program.graph, node)
+        node.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+        _rename_results(program, node.name, copy.name)
+        message = "the program writes to a copy; to see what it writes, return it"
+        print(f"note: `{method}` writes to its input `{node.name}`: {message}", file=sys.stderr)
+    if changed:
+        program.graph_module.recompile()
+
+
+def _copy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    copy = graph.call_function(_ATEN.clone.default, (node,))
+    copy.meta = {key: value for key, value in node.meta.items() if key in ("stack_trace", "nn_module_stack")}
+    copy.meta["val"] = node.meta["val"].clone()
+    return copy
+
+
+def _rename_results(program: ExportedProgram, old: str, new: str) -> None:
+    for spec in program.graph_signature.output_specs:
+        argument: Any = spec.arg
+        if getattr(argument, "name", None) == old:
+            argument.name = new
