@@ -342,3 +342,9 @@ def test_a_size_that_a_pass_fixes_is_an_error(build: Build) -> None:
     built = build(DYNAMIC + 'passes: {edge: ["model:fix"]}\n', model=SPLIT)
     assert built.code == 1
     assert "methods.forward: lowering fixes dimension 0 of the input `x`, which is dynamic" in built.err
+
+
+def test_a_function_of_sizes_that_executorch_refuses_is_named(build: Build) -> None:
+    built = build(DYNAMIC, model=SPLIT.replace("gate.sigmoid() * up", "x + torch.sym_max(x.shape[0] - 4, 0)"))
+    assert built.code == 1
+    assert "methods.forward: lowering forward failed: ExecuTorch cannot compute `sym_max` of sizes" in built.err

@@ -309,6 +309,9 @@ def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram
 
 def _why(error: BaseException) -> str:
     """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
+    function = failed_nodes.refused_function(error)
+    if function is not None:
+        return f"ExecuTorch cannot compute `{function}` of sizes: compute the size in another way, or make it fixed"
     refused = failed_nodes.refused_dtypes(error)
     if not refused:
         at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
