@@ -159,6 +159,13 @@ def _(run: Run) -> bool:
     return fails("is not in Core ATen opset", lambda: lower(net, X))
 
 
+@probe("sizes-of-splits")
+def _(run: Run) -> bool:
+    halves = export(Net(lambda self, x: x.chunk(2, -1)[0]), (X,), dynamic_shapes={"inputs": ({0: Dim("n", max=8)},)})
+    (x, *_) = to_edge_transform_and_lower(halves).exported_program().graph.find_nodes(op="placeholder")
+    return bool(x.meta["val"].shape[0] == 2)
+
+
 @probe("remainder")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x % 3), X.long())

@@ -11,6 +11,7 @@ import torch
 from executorch.runtime import Runtime
 
 from etbuild.files import program_file
+from tests.helpers import commands
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
@@ -165,3 +166,17 @@ class Net("""
     built = [build(MANIFEST, model=model) for _ in range(2)]
     assert [made.code for made in built] == [0, 0], built[0].err + built[1].err
     assert built[0].read("net.pte") == built[1].read("net.pte")
+
+
+def test_an_operator_of_an_installed_package_that_lowering_does_not_import(tmp_path: Path) -> None:
+    """It runs in a process of its own: the operator stays registered in that which imported it."""
+    pytest.importorskip("transformers")
+    call = "torch.ops.transformers.grouped_mm_fallback(x, self.linear.weight[None].mT, torch.tensor([1]).int())"
+    model = MODEL.replace("self.linear(x).relu()", call)
+    model = model.replace("def create():\n", "def create():\n    import transformers.integrations.moe\n")
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "model.yaml").write_text(MANIFEST)
+    made = commands.etbuild("build", tmp_path / "model.yaml", "-o", tmp_path / "out")
+    assert made.returncode == 2
+    assert "methods.forward: lowering does not know the operator `transformers::grouped_mm_fallback`\n" in made.stderr
+    assert "name the module that registers it in `custom_ops.modules`" in made.stderr

@@ -163,6 +163,23 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build:
 
 
 @pytest.mark.rotates(days=3)
+def test_a_mixture_of_experts_gives_the_outputs_of_transformers(build: Build, tmp_path: Path) -> None:
+    """transformers computes experts with an operator that ExecuTorch lacks, unless it is told otherwise."""
+    config = {**TINY, "model_type": "mixtral", "num_local_experts": 3, "num_key_value_heads": 1}
+    wanted = json.loads(manifest({"class": "AutoModelForCausalLM", "config": config}, seed=5))
+    wanted["methods"]["forward"]["dynamic_shapes"] = [[None, {"dim": "seq", "min": 2, "max": 8}]]
+    made = build(json.dumps(wanted))
+    assert made.code == 0, made.err
+    torch.manual_seed(5)
+    module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    prompts = [tokens(length, vocab_size=32, seed=length) for length in (4, 7)]
+    with torch.no_grad():
+        expected = [[[module(prompt).logits]] for prompt in prompts]
+    sessions: list[list[Call]] = [[("forward", [prompt])] for prompt in prompts]
+    assert_close(run(made.directory / "net.pte", sessions, tmp_path), expected)
+
+
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("huggingface", "message"),
     [

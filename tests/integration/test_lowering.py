@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.helpers import runtime
 
 from .conftest import Build, Outcome
 
@@ -299,3 +302,49 @@ def test_an_option_that_the_runtime_cannot_load_with_convolutions(build: Build) 
     outcome = build(head + f"methods: {{forward: {entry}}}\n", model=model)
     assert outcome.code == 1
     assert "and a convolution" in outcome.err
+
+
+SPLIT = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        gate, up = x.chunk(2, -1)
+        return gate.sigmoid() * up
+
+def create():
+    return Net()
+
+def fix(method, program):
+    int(next(iter(program.graph.nodes)).meta["val"].shape[0])
+    return []
+"""
+DYNAMIC = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward: {example_inputs: [{shape: [4, 6]}], dynamic_shapes: [[{dim: n, min: 1, max: 8}, null]]}
+"""
+
+
+def test_the_parts_of_a_split_keep_dynamic_sizes(build: Build, tmp_path: Path) -> None:
+    built = build(DYNAMIC, model=SPLIT)
+    assert built.code == 0, built.err
+    inputs = [torch.randn(rows, 6) for rows in (1, 4, 8)]
+    results = runtime.run(built.directory / "net.pte", [[("forward", [x])] for x in inputs], tmp_path)
+    expected = [[[x[:, :3].sigmoid() * x[:, 3:]]] for x in inputs]
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_size_that_a_pass_fixes_is_an_error(build: Build) -> None:
+    built = build(DYNAMIC + 'passes: {edge: ["model:fix"]}\n', model=SPLIT)
+    assert built.code == 1
+    assert "methods.forward: lowering fixes dimension 0 of the input `x`, which is dynamic" in built.err
+
+
+def test_a_function_of_sizes_that_executorch_refuses_is_named(build: Build) -> None:
+    built = build(DYNAMIC, model=SPLIT.replace("gate.sigmoid() * up", "x + torch.sym_max(x.shape[0] - 4, 0)"))
+    assert built.code == 1
+    assert "methods.forward: lowering forward failed: ExecuTorch cannot compute `sym_max` of sizes" in built.err

@@ -99,6 +99,14 @@ LIMITS = (
         "torch: torch/_decomp",
     ),
     UpstreamLimit(
+        "sizes-of-splits",
+        "The verifier of the edge dialect fixes the first size of what `split` and `chunk` return, also if it is "
+        "dynamic: the program then takes inputs of one size only.",
+        WORKAROUND,
+        "lower/dynamic_sizes.py",
+        "executorch: exir/verification/arg_validator.py",
+    ),
+    UpstreamLimit(
         "remainder",
         "The kernels of `remainder` give integers the sign of the dividend, where PyTorch gives that of the divisor.",
         NOTE,

@@ -18,6 +18,7 @@ a random identifier from the `.pt2` files of torch 2.13.
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import os
 import re
@@ -43,7 +44,7 @@ from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import write_error
 from etbuild.files.zip_archive import canonical_archive
-from etbuild.foreign_errors import wrap_library_errors
+from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.model.method_tensors import carried
@@ -406,14 +407,24 @@ def load_methods(
     programs = {}
     for name in sorted(names):
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
-        hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
-        with wrap_library_errors(InputError, ("methods", name), "cannot read the exported method back", hint):
+        with wrap_errors(functools.partial(_unread, name)):
             program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
             derived_dims.forget_ranges(program)
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program
     return programs
+
+
+def _unread(method: str, error: BaseException) -> InputError:
+    """The error for a method that cannot be read back."""
+    path = ("methods", method)
+    unknown = re.search(r"failed to resolve torch\.ops\.(\w+)\.(\w+)", str(error))
+    if unknown:
+        message = f"lowering does not know the operator `{unknown[1]}::{unknown[2]}`"
+        return InputError.at(path, message, "name the module that registers it in `custom_ops.modules`")
+    hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
+    return from_exception(error, InputError, path, "cannot read the exported method back", hint)
 
 
 def load_content(

@@ -191,6 +191,14 @@ def _operators(error: BaseException) -> list[str]:
     return list(dict.fromkeys(word if word.count(".") > 1 else f"{word}.default" for word in dotted))
 
 
+def refused_function(error: BaseException) -> str | None:
+    """The name of a function of sizes, such as `sym_max`, that the edge dialect refuses without a word."""
+    if not isinstance(error, AssertionError):
+        return None
+    refusing = [frame for frame in _frames(error) if frame.f_code.co_name == "check_valid_edge_op"]
+    return getattr(refusing[-1].f_locals.get("op"), "__name__", None) if refusing else None
+
+
 def refused_dtypes(error: BaseException) -> dict[str, list[tuple[str, ...]]]:
     """The operators that ExecuTorch refuses because of the dtypes of their operands, with the dtypes of each call."""
     found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))

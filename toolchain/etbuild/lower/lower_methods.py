@@ -27,6 +27,7 @@ from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import (
     dequantize,
     dtypes,
+    dynamic_sizes,
     failed_nodes,
     linear_layers,
     method_graph,
@@ -67,6 +68,7 @@ def lower_programs(
             ExecuTorch names them.
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
+    dynamic = dynamic_sizes.of_inputs(programs)
     _check_while_loops(programs, finder)
     dtypes.check_quantized(lower_plan, programs)
     for name in methods:
@@ -80,6 +82,7 @@ def lower_programs(
     named = lower_plan.backends
     with (
         wrap_errors(lambda error: _lowering_error(error, programs, finder)),
+        dynamic_sizes.verified_as_symbols(),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
@@ -100,6 +103,7 @@ def lower_programs(
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
+    dynamic_sizes.check(dynamic, edge)
     _check_written_parameters(edge)
     _check_delegated(lower_plan, edge)
     _check_zero_points(edge, named)
@@ -313,6 +317,9 @@ def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram
 
 def _why(error: BaseException) -> str:
     """ExecuTorch's message without its advice to its own developers and without the schemas of operators."""
+    function = failed_nodes.refused_function(error)
+    if function is not None:
+        return f"ExecuTorch cannot compute `{function}` of sizes: compute the size in another way, or make it fixed"
     refused = failed_nodes.refused_dtypes(error)
     if not refused:
         at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))

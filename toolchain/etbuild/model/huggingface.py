@@ -55,6 +55,8 @@ def create(
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, wanted.attention, dtype)
+        if model._can_set_experts_implementation():  # by default, an operator that ExecuTorch lacks computes experts
+            model.set_experts_implementation("batched_mm")
         if wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):

@@ -1,0 +1,69 @@
+"""Keeps the sizes of inputs dynamic while methods are lowered.
+
+A size is a symbol. Code that turns it into a number fixes it for the whole method at the size of the example, and says
+nothing: the program then takes no other size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.verification import arg_validator
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental.symbolic_shapes import free_symbols
+
+from etbuild.errors import BuildError, Problem
+from etbuild.patching import replaced
+
+Sizes = dict[str, set[tuple[str, int]]]
+"""The names of inputs and the numbers of their dynamic dimensions, by method."""
+
+
+@contextlib.contextmanager
+def verified_as_symbols() -> Iterator[None]:
+    """Returns a context manager in which ExecuTorch's verifier fixes no sizes.
+
+    It asks for the length of a list of tensors that an operator returns, such as `split`. What it takes for the list is
+    the first tensor, whose length is a size. It needs none: an empty list may have any dtype.
+    """
+
+    def length(values: Any) -> int:
+        return 0 if isinstance(values, torch.Tensor) else len(values)
+
+    with replaced(arg_validator, "len", length):
+        yield
+
+
+def of_inputs(programs: Mapping[str, ExportedProgram]) -> Sizes:
+    """The dynamic sizes of the inputs of methods."""
+    return {name: set(_dynamic(program)) for name, program in programs.items()}
+
+
+def _dynamic(program: ExportedProgram) -> Iterator[tuple[str, int]]:
+    inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.name in inputs and isinstance(value, torch.Tensor):
+            yield from ((node.name, place) for place, size in enumerate(value.shape) if free_symbols(size))
+
+
+def check(before: Sizes, edge: EdgeProgramManager) -> None:
+    """Fails if sizes that were dynamic before the lowering are fixed after it.
+
+    Raises:
+        BuildError: The methods and inputs with such a size.
+    """
+    after = of_inputs({name: edge.exported_program(name) for name in edge.methods})
+    hint = "a pass or a backend uses it as a number: change that code, or remove the size from the dynamic shapes"
+    problems = [
+        Problem(f"lowering fixes dimension {place} of the input `{name}`, which is dynamic", ("methods", method), hint)
+        for method in sorted(edge.methods)
+        for name, place in sorted(before[method] - after[method])
+    ]
+    if problems:
+        raise BuildError(problems)
