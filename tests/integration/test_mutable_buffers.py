@@ -227,6 +227,20 @@ class Net(torch.nn.Module):
         self.register_buffer("head", whole[:4])
         self.register_buffer("tail", whole[4:])
         self.register_buffer("all", whole)
+        other = torch.zeros(8)
+        self.register_buffer("other", other)
+        self.register_buffer("even", other[::2])  # not row-major: the driver copies it before the export
+        self.register_buffer("odd", other[1::2])
+
+    def put_even(self, x):
+        self.even.add_(x)
+        return x + self.even
+
+    def get_odd(self, x):
+        return self.odd + x
+
+    def get_other(self, x):
+        return self.other + x
 
     def put(self, x):
         self.head.add_(x)
@@ -255,11 +269,20 @@ methods:
 """
 
 
-@pytest.mark.parametrize(("methods", "fails"), [("put get", True), ("twice", False), ("tied", False)])
-def test_a_view_of_another_buffer_is_not_written_to(build: Build, methods: str, fails: bool) -> None:
+@pytest.mark.parametrize(
+    ("methods", "clash"),
+    [
+        ("put get", "`put` writes to the buffer `head`, which shares memory with `all`"),
+        ("put_even get_other", "`put_even` writes to the buffer `even`, which shares memory with `other`"),
+        ("put_even get_odd", None),
+        ("twice", None),
+        ("tied", None),
+    ],
+)
+def test_a_view_of_another_buffer_is_not_written_to(build: Build, methods: str, clash: str | None) -> None:
     made = build(
         OF_VIEWS + "".join(f"  {name}: {{example_inputs: [{{shape: [1]}}]}}\n" for name in methods.split()),
         model=VIEWS,
     )
-    assert made.code == int(fails), made.err
-    assert not fails or "`put` writes to the buffer `head`, which shares memory with `all`" in made.err
+    assert made.code == int(clash is not None), made.err
+    assert clash is None or clash in made.err

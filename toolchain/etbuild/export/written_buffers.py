@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import BuildError
 from etbuild.model.method_tensors import original_name
-from etbuild.model.tied_weights import memory
 
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:
@@ -37,27 +35,25 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     return names | {original_name(name, methods) for name in names}
 
 
-def check_views(programs: Mapping[str, ExportedProgram], tensors: Mapping[str, torch.Tensor]) -> None:
+def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[str, Collection[str]]) -> None:
     """Checks that no method writes to a part of another tensor. In a program, both have memory of their own.
 
     Args:
         programs: The methods by name.
-        tensors: The parameters and buffers of the module, by name.
+        overlaps: The parameters and buffers that share a part of their memory: for each, the names of the others.
 
     Raises:
         BuildError: A method writes to a buffer that shares memory with another tensor that methods use.
     """
-    used = sorted({target for program in programs.values() for target in _used(program) if target in tensors})
-    extents = {name: _extent(tensors[name]) for name in used}
+    if not overlaps:
+        return
+    used = {target for program in programs.values() for target in _used(program)}
     for method, program in programs.items():
-        for name in sorted(written_buffers(program, programs.keys()) & tensors.keys()):
-            start, end = _extent(tensors[name])
-            for other, (other_start, other_end) in extents.items():
-                meet = start < other_end and other_start < end
-                if meet and memory(tensors[name]) != memory(tensors[other]):  # else two names of one tensor
-                    message = f"`{method}` writes to the buffer `{name}`, which shares memory with `{other}`"
-                    hint = "in a program each has its own memory: register one of them, and take the view in the method"
-                    raise BuildError.at(("methods", method), message, hint)
+        for name in sorted(written_buffers(program, programs.keys()) & overlaps.keys()):
+            for other in sorted(used.intersection(overlaps[name])):
+                message = f"`{method}` writes to the buffer `{name}`, which shares memory with `{other}`"
+                hint = "in a program each has its own memory: register one of them, and take the view in the method"
+                raise BuildError.at(("methods", method), message, hint)
 
 
 def _used(program: ExportedProgram) -> Iterator[str]:
@@ -65,14 +61,6 @@ def _used(program: ExportedProgram) -> Iterator[str]:
     for spec in program.graph_signature.input_specs:
         if spec.target is not None and inputs[spec.arg.name].users:
             yield spec.target
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first address of a tensor, and the one behind its last element. They are equal if it has no memory."""
-    if is_traceable_wrapper_subclass(tensor) or tensor.is_meta or tensor.numel() == 0:
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
 
 
 def written_nodes(program: ExportedProgram) -> Iterator[Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -13,11 +14,13 @@ from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import row_major
+from etbuild.model.tied_weights import overlapping
 from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
 FLOATING = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
+_overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
@@ -146,10 +149,17 @@ def normalize(module: torch.nn.Module) -> None:
     ]
     if problems:
         raise BuildError(problems)
+    _overlaps[module] = overlapping(named_tensors(module))
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # else modules with mutable buffers cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.data = row_major(tensor.data)
+
+
+def overlaps(module: torch.nn.Module) -> dict[str, set[str]]:
+    """The parameters and buffers that shared a part of their memory when the module was made, each with the names of the
+    others. `normalize` may have given them memory of their own."""
+    return _overlaps.get(module, {})
 
 
 def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:

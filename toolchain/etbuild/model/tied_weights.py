@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def memory(tensor: torch.Tensor) -> Hashable:
@@ -23,6 +24,47 @@ def memory(tensor: torch.Tensor) -> Hashable:
     if tensor.numel() == 0:
         return id(tensor)
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def overlapping(tensors: Mapping[str, torch.Tensor]) -> dict[str, set[str]]:
+    """Finds tensors that share a part of their memory with other tensors. Two names of one tensor do not count.
+
+    Args:
+        tensors: The tensors by name.
+
+    Returns:
+        The names of the others, for each of them.
+    """
+    extents = {name: extent for name, tensor in tensors.items() if (extent := _extent(tensor)) is not None}
+    found: dict[str, set[str]] = {}
+    before: list[str] = []  # those that may reach beyond the beginning of the next one
+    for name, (start, _) in sorted(extents.items(), key=lambda item: item[1]):
+        before = [other for other in before if extents[other][1] > start]
+        for other in before:
+            if memory(tensors[name]) != memory(tensors[other]) and _share_elements(tensors[name], tensors[other]):
+                found.setdefault(name, set()).add(other)
+                found.setdefault(other, set()).add(name)
+        before.append(name)
+    return found
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The first address of a tensor, and the one behind its last element; None if it has no memory of its own."""
+    if is_traceable_wrapper_subclass(tensor) or tensor.is_meta or tensor.numel() == 0:
+        return None
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors whose extents meet have an element in common, which those of `x[::2]` and `x[1::2]` have
+    not."""
+    storage = one.untyped_storage()
+    if one.dtype != other.dtype or storage.data_ptr() != other.untyped_storage().data_ptr():
+        return True  # they are not seen as parts of one tensor
+    marks = torch.zeros(storage.nbytes() // one.itemsize, dtype=torch.bool)
+    marks.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def untie(program: ExportedProgram, tensors: Mapping[str, Hashable]) -> None:

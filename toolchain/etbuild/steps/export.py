@@ -206,7 +206,7 @@ def export_methods(
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.line_traces import recorded
-    from etbuild.export.written_buffers import check_views
+    from etbuild.export.written_buffers import check_overlaps
     from etbuild.model.method_tensors import name_apart
 
     programs = {}
@@ -222,7 +222,7 @@ def export_methods(
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)
-    check_views(programs, modules.tensors)
+    check_overlaps(programs, modules.overlaps)
     if export_plan.carries_content:
         name_apart(programs)
     return programs
@@ -258,11 +258,11 @@ class Modules:
         self._free = free and len({self._how(name) for name in of_module}) == 1
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers of the module by name."""
-        from etbuild.model.module import named_tensors
+    def overlaps(self) -> dict[str, set[str]]:
+        """The parameters and buffers that share memory, each with the names of the others."""
+        from etbuild.model.module import overlaps
 
-        return named_tensors(self._module)
+        return overlaps(self._module)
 
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
