@@ -157,8 +157,8 @@ def normalize(module: torch.nn.Module) -> None:
 
 
 def overlaps(module: torch.nn.Module) -> dict[str, set[str]]:
-    """The parameters and buffers that shared a part of their memory when the module was made, each with the names of the
-    others. `normalize` may have given them memory of their own."""
+    """The parameters and buffers that shared a part of their memory when the module was made, each with the names of
+    the others. `normalize` may have given them memory of their own."""
     return _overlaps.get(module, {})
 
 
