@@ -3,7 +3,7 @@
     python benchmarks/zoo/plain.py MANIFEST OUT
 
 It exports each method, lowers all methods together with XNNPACK, and writes one .pte. A user would write all of it but
-`sort_weights` and, often, `no_grad`.
+`sort_weights` and, often, `no_grad`. XNNPACK takes GELU's tanh form for the exact form, so the script writes it out.
 """
 
 import importlib
@@ -18,6 +18,8 @@ from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes import MemoryPlanningPass
 from torch.export import Dim, ExportedProgram, export
+
+from etbuild.lower import tanh_gelu
 
 MANIFEST, OUT = Path(sys.argv[1]), Path(sys.argv[2])
 sys.path.insert(0, str(MANIFEST.parent))
@@ -76,6 +78,7 @@ def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:
         programs[name] = export(module, inputs, dynamic_shapes=dynamic_shapes(method))
         if "pt2e" in quantize:
             programs[name] = export(quantize_operators(programs[name], inputs), inputs)
+        tanh_gelu.write_out(programs[name])
     return programs
 
 

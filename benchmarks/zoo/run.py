@@ -7,8 +7,9 @@ Every ratio compares two figures of one pair. `CPU` is user and system time, of 
 all processes of a build, in megabytes.
 
 All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one
-is not. Both builds use ExecuTorch's defaults, except for three things that the plain script does as `etbuild` does. It
-puts the weights of backends in the order of their keys. It exports without gradients. And it runs with the arithmetic
+is not. Both builds use ExecuTorch's defaults, except for four things that the plain script does as `etbuild` does. It
+puts the weights of backends in the order of their keys. It exports without gradients. It writes out GELU's tanh form,
+which XNNPACK computes wrongly. And it runs with the arithmetic
 that is the same on all x86-64 processors, since weights are random and int8's scales are computed. It also runs with a
 fixed `PYTHONHASHSEED`: with another one, ExecuTorch may order the results of a delegate in another way. `etbuild` has
 its bytecode, as pip compiles it when it installs a wheel. The benchmark shows what builds say about slower ways.

@@ -159,6 +159,12 @@ def _(run: Run) -> bool:
     return fails("is not in Core ATen opset", lambda: lower(net, X))
 
 
+@probe("tanh-gelu")
+def _(run: Run) -> bool:
+    gelu = nn.GELU(approximate="tanh")
+    return differs(run, gelu, X, partitioners=[XnnpackPartitioner()])
+
+
 @probe("sizes-of-splits")
 def _(run: Run) -> bool:
     halves = export(Net(lambda self, x: x.chunk(2, -1)[0]), (X,), dynamic_shapes={"inputs": ({0: Dim("n", max=8)},)})

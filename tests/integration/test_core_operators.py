@@ -57,7 +57,8 @@ import torch
 
 class Pools(torch.nn.Module):
     def forward(self, image):
-        return torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2)
+        pools = torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2)
+        return *pools, torch.nn.functional.gelu(image * 3, approximate="tanh")
 
 def create():
     return Pools()
@@ -104,11 +105,11 @@ def test_an_operator_in_a_branch_has_a_name_of_the_branch(build: Build) -> None:
         torch.testing.assert_close(chosen, above)
 
 
-def test_poolings_of_an_image_without_a_batch_are_lowered_for_xnnpack(build: Build) -> None:
+def test_poolings_of_one_image_and_gelus_tanh_form_are_right_with_xnnpack(build: Build) -> None:
     made = build(POOLED, model=POOL)
     assert made.code == 0, made.err
     image = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
     found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([image])
     expected = (torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2))
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(found, (*expected, torch.nn.functional.gelu(image * 3, approximate="tanh")), strict=True):
         torch.testing.assert_close(one, other)

@@ -99,6 +99,13 @@ LIMITS = (
         "torch: torch/_decomp",
     ),
     UpstreamLimit(
+        "tanh-gelu",
+        "XNNPACK and Core ML compute the exact form of GELU, also where a model uses the tanh form.",
+        WORKAROUND,
+        "lower/tanh_gelu.py",
+        f"{_PULLS}/22851",
+    ),
+    UpstreamLimit(
         "sizes-of-splits",
         "The verifier of the edge dialect fixes the first size of what `split` and `chunk` return, also if it is "
         "dynamic: the program then takes inputs of one size only.",

@@ -146,6 +146,8 @@ class Backend:
             None if it has no such option.
         ignores_zero_points: Whether it reads the scales of quantized weights but assumes that their zero points are 0.
             Then a build with other zero points fails.
+        exact_gelu_only: Whether it computes the exact form of GELU, also where a model uses the tanh form. That form is
+            then written out before the lowering.
         whole_program: Whether `edge_requirements` changes methods that do not name the backend. Then all methods of a
             program must name it.
         takes_the_rest: Whether its partitioner leaves nothing for later ones, so that it must be the last.
@@ -168,6 +170,7 @@ class Backend:
     takes_weight_only_linear: bool = False
     mutable_buffers_hint: str | None = None
     ignores_zero_points: bool = False
+    exact_gelu_only: bool = False
     whole_program: bool = False
     takes_the_rest: bool = False
     delegates_to_any: bool = False
@@ -357,6 +360,7 @@ _BOOLEANS = (
     "separable",
     "takes_weight_only_linear",
     "ignores_zero_points",
+    "exact_gelu_only",
     "whole_program",
     "takes_the_rest",
     "delegates_to_any",

@@ -16,6 +16,8 @@ _aten = torch.ops.aten
 
 Add = Callable[..., Any]
 """Adds a call of an operator to a graph and returns its node."""
+Writer = Callable[..., Any]
+"""Gets `Add` and the arguments of an operator, and returns the node of the same result."""
 
 
 def _bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -40,7 +42,7 @@ def _original(add: Add, given: Any) -> Any:
     return given
 
 
-def _writer(node: torch.fx.Node) -> Callable[..., Any] | None:
+def _writer(node: torch.fx.Node) -> Writer | None:
     """What writes an operator anew; None if it stays as it is."""
     value = node.meta.get("val")
     if node.target is _aten.bucketize.Tensor:
@@ -59,18 +61,23 @@ def _is_channels_last(value: torch.Tensor) -> bool:
     return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
-def write(program: ExportedProgram) -> None:
-    """Replaces the operators in a program. It is changed in place."""
+def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer | None] = _writer) -> None:
+    """Replaces operators in a program.
+
+    Args:
+        program: The method. It is changed in place.
+        writer_of: What writes an operator anew; None for one that stays. By default those that no backend takes.
+    """
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
-            found = [(node, writer) for node in graph_module.graph.nodes if (writer := _writer(node)) is not None]
+            found = [(node, writer) for node in graph_module.graph.nodes if (writer := writer_of(node)) is not None]
             for node, writer in found:
                 _replace(program, graph_module.graph, node, writer)
             if found:
                 graph_module.recompile()
 
 
-def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Callable[..., Any]) -> None:
+def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Writer) -> None:
     def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
         added = graph.call_function(operator, inputs, options)
         values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in inputs]

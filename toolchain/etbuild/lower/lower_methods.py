@@ -35,6 +35,7 @@ from etbuild.lower import (
     partitioners,
     passes,
     preprocess_results,
+    tanh_gelu,
 )
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
@@ -76,6 +77,8 @@ def lower_programs(
         linear_layers.keep_hooks_out(programs[name])
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
+        if any(backends.get(backend).exact_gelu_only for backend in _backends(lower_plan, name)):
+            tanh_gelu.write_out(programs[name])
     recipe = _recipe(lower_plan, finder)
     lists = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)

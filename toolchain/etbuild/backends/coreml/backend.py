@@ -53,6 +53,7 @@ class CoreMl(BuiltInBackend):
 
     name = "coreml"
     separable = False
+    exact_gelu_only = True  # coremltools 9.0
     delegate_id = "CoreMLBackend"
     distributions = ("coremltools",)
     pairing_hint = "`multimethod_weight_sharing_strategy: disabled`"
