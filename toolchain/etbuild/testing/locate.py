@@ -15,6 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from etbuild.accelerate import accelerated
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
@@ -152,8 +153,9 @@ class Search:
         plan = _alone(self._plan.lower_plan, name)
         programs = {name: program}
         weights = non_finite(programs)
-        edge = lower_programs(plan, programs, {}, finder)
-        emitted = emit_methods(plan, Lowered(edge, {}, weights, None), finder)
+        with accelerated():
+            edge = lower_programs(plan, programs, {}, finder)
+            emitted = emit_methods(plan, Lowered(edge, {}, weights, None), finder)
         return str(write_program(plan, [emitted], {}, finder, directory).artifacts[0].path)
 
     def _described(self, program: ExportedProgram, node: Node, reason: str) -> str:
