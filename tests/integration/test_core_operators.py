@@ -6,9 +6,12 @@ import json
 from math import inf, nan
 from pathlib import Path
 
+import pytest
 import torch
 from executorch.runtime import Runtime
 
+from etbuild.backends.coreml.backend import CoreMl
+from etbuild.lower import tanh_gelu
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -103,6 +106,15 @@ def test_an_operator_in_a_branch_has_a_name_of_the_branch(build: Build) -> None:
         torch.testing.assert_close(always, torch.bucketize(x, ends))
         above = torch.bucketize(x, ends) if x.sum() > 0 else torch.bucketize(x, ends, right=True) + 7
         torch.testing.assert_close(chosen, above)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_gelus_tanh_form_is_written_out_for_backends_that_do_not_know_it(dtype: torch.dtype) -> None:
+    gelu, x = torch.nn.GELU(approximate="tanh"), torch.linspace(-6, 6, 64, dtype=dtype)
+    program = torch.export.export(gelu, (x,))
+    tanh_gelu.write_out(program, CoreMl.exact_gelu_only)
+    assert not program.graph.find_nodes(op="call_function", target=torch.ops.aten.gelu.default)
+    torch.testing.assert_close(program.module()(x), gelu(x))
 
 
 def test_poolings_of_one_image_and_gelus_tanh_form_are_right_with_xnnpack(build: Build) -> None:

@@ -632,3 +632,17 @@ def test_a_hook_of_a_linear_layer_computes_with_xnnpack_what_it_computes(build: 
     built = build(head + method("forward", False) + method("head", False) + method("a", False), model=HOOKED)
     for entry in ("forward", "head", "a"):
         check(built, entry, entry, torch.randn(2, 4))
+
+
+def test_a_run_gives_tensors_their_memory_back() -> None:
+    net = torch.nn.Linear(2, 2)
+    net.register_buffer("seen", torch.zeros(2, 2))
+    weight = net.weight.detach().clone()
+
+    def run() -> None:
+        net.weight.data = net.weight * 2
+        net.seen.data = torch.ones(4, 2)
+
+    assigned_when_run(net, run)
+    assert torch.equal(net.weight, weight)
+    assert torch.equal(net.seen, torch.zeros(2, 2))

@@ -25,6 +25,17 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             setattr(owner, name, original)
 
 
+class _StandIn(ModuleType):
+    """Takes the place of a module. An attribute that it does not have imports the module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system asks for these
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 @contextlib.contextmanager
 def imported_later(module: str, function: str) -> Iterator[None]:
     """Inside, `from module import function` gives a function that imports the module when it is called.
@@ -35,7 +46,7 @@ def imported_later(module: str, function: str) -> Iterator[None]:
     def call(*arguments: Any, **named: Any) -> Any:
         return getattr(importlib.import_module(module), function)(*arguments, **named)
 
-    stand_in = ModuleType(module)
+    stand_in = _StandIn(module)
     setattr(stand_in, function, call)
     if sys.modules.setdefault(module, stand_in) is not stand_in:
         yield
@@ -43,4 +54,5 @@ def imported_later(module: str, function: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[module]
+        if sys.modules.get(module) is stand_in:
+            del sys.modules[module]

@@ -146,8 +146,8 @@ class Backend:
             None if it has no such option.
         ignores_zero_points: Whether it reads the scales of quantized weights but assumes that their zero points are 0.
             Then a build with other zero points fails.
-        exact_gelu_only: Whether it computes the exact form of GELU, also where a model uses the tanh form. That form is
-            then written out before the lowering.
+        exact_gelu_only: The dtypes in which it computes the exact form of GELU, also where a model uses the tanh form:
+            `float32`. That form is then written out before the lowering.
         whole_program: Whether `edge_requirements` changes methods that do not name the backend. Then all methods of a
             program must name it.
         takes_the_rest: Whether its partitioner leaves nothing for later ones, so that it must be the last.
@@ -170,7 +170,7 @@ class Backend:
     takes_weight_only_linear: bool = False
     mutable_buffers_hint: str | None = None
     ignores_zero_points: bool = False
-    exact_gelu_only: bool = False
+    exact_gelu_only: tuple[str, ...] = ()
     whole_program: bool = False
     takes_the_rest: bool = False
     delegates_to_any: bool = False
@@ -360,14 +360,13 @@ _BOOLEANS = (
     "separable",
     "takes_weight_only_linear",
     "ignores_zero_points",
-    "exact_gelu_only",
     "whole_program",
     "takes_the_rest",
     "delegates_to_any",
     "fold_quantize",
 )
 _STRINGS = ("delegate_id", "pairing_hint", "mutable_buffers_hint")
-_TUPLES = {"needs": Need, "distributions": str, "same_options": str}
+_TUPLES = {"needs": Need, "distributions": str, "same_options": str, "exact_gelu_only": str}
 _KINDS: dict[type, str] = {Need: "`etbuild.backends.Need`", str: "strings"}
 
 

@@ -19,7 +19,7 @@ class Xnnpack(BuiltInBackend):
     delegate_id = "XnnpackBackend"
     named_data_is_weights = True
     ignores_zero_points = True  # ExecuTorch 1.5
-    exact_gelu_only = True  # ExecuTorch 1.5
+    exact_gelu_only = ("float32",)  # ExecuTorch 1.5
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's XnnpackPartitioner with the options of `backend-xnnpack.schema.json`."""

@@ -203,6 +203,7 @@ def assigned_when_run(
     """
     modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
+    memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
     written = _Written(module)
     # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
@@ -213,6 +214,8 @@ def assigned_when_run(
             others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
             assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
+            for tensor, memory_before in memories:  # `self.state.data = ...` replaces it
+                tensor.data = memory_before
             for tensor, content in [*contents, *written.before.values()]:
                 tensor.copy_(content)
     assigned.note(others)

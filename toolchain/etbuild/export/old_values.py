@@ -63,7 +63,7 @@ def copy_inputs(program: ExportedProgram, method: str) -> None:
             copy = _copy(program.graph, node)
         node.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
         _rename_results(program, node.name, copy.name)
-        message = "the program writes to a copy; to see what it writes, return it"
+        message = "in a program the caller's tensor keeps its values; to get the new ones, return it"
         print(f"note: `{method}` writes to its input `{node.name}`: {message}", file=sys.stderr)
     if changed:
         program.graph_module.recompile()

@@ -63,7 +63,7 @@ def check(before: Sizes, edge: EdgeProgramManager) -> None:
     problems = [
         Problem(f"lowering fixes dimension {place} of the input `{name}`, which is dynamic", ("methods", method), hint)
         for method in sorted(edge.methods)
-        for name, place in sorted(before[method] - after[method])
+        for name, place in sorted(before.get(method, set()) - after[method])
     ]
     if problems:
         raise BuildError(problems)

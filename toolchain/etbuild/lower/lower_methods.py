@@ -77,8 +77,10 @@ def lower_programs(
         linear_layers.keep_hooks_out(programs[name])
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
-        if any(backends.get(backend).exact_gelu_only for backend in _backends(lower_plan, name)):
-            tanh_gelu.write_out(programs[name])
+        tanh_gelu.write_out(
+            programs[name],
+            {dtype for backend in _backends(lower_plan, name) for dtype in backends.get(backend).exact_gelu_only},
+        )
     recipe = _recipe(lower_plan, finder)
     lists = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)

@@ -6,6 +6,7 @@ The two differ by up to 0.0005. Gemma, SigLIP and others use the tanh form (`gel
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -16,24 +17,30 @@ from etbuild.export import core_operators
 _ATEN = torch.ops.aten
 
 
-def write_out(program: ExportedProgram) -> None:
-    """Replaces GELU's tanh form by multiplications, additions and tanh. The method is changed in place.
+def write_out(program: ExportedProgram, dtypes: Collection[str] = ("float32",)) -> None:
+    """Replaces GELU's tanh form by multiplications, additions and tanh.
 
-    Leaves it in other dtypes than float32: the kernel computes those in float32, and XNNPACK does not take them.
+    Args:
+        program: The method. It is changed in place.
+        dtypes: The dtypes in which the form is replaced, by PyTorch's names: those in which backends take it.
     """
-    core_operators.write(program, _writer)
+    wanted = {getattr(torch, name) for name in dtypes}
+
+    def writer(node: torch.fx.Node) -> core_operators.Writer | None:
+        if node.target is not _ATEN.gelu.default or node.kwargs.get("approximate") != "tanh":
+            return None
+        return _gelu if getattr(node.meta.get("val"), "dtype", None) in wanted else None
+
+    core_operators.write(program, writer)
 
 
-def _writer(node: torch.fx.Node) -> core_operators.Writer | None:
-    if node.target is not _ATEN.gelu.default or node.kwargs.get("approximate") != "tanh":
-        return None
-    return _gelu if node.meta["val"].dtype is torch.float32 else None
-
-
-def _gelu(add: core_operators.Add, x: Any, *, approximate: str) -> Any:
-    """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, in the order in which PyTorch computes it."""
+def _gelu(add: core_operators.Add, given: Any, *, approximate: str) -> Any:
+    """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, in float32 and in the order of PyTorch's kernel."""
     del approximate
+    dtype = given.meta["val"].dtype
+    x = given if dtype is torch.float32 else add(_ATEN.to.dtype, given, torch.float32)
     cube = add(_ATEN.mul.Tensor, add(_ATEN.mul.Tensor, x, x), x)
     inner = add(_ATEN.add.Tensor, x, add(_ATEN.mul.Tensor, cube, 0.044715))
     tanh = add(_ATEN.tanh.default, add(_ATEN.mul.Tensor, inner, math.sqrt(2 / math.pi)))
-    return add(_ATEN.mul.Tensor, add(_ATEN.mul.Tensor, x, 0.5), add(_ATEN.add.Tensor, tanh, 1.0))
+    found = add(_ATEN.mul.Tensor, add(_ATEN.mul.Tensor, x, 0.5), add(_ATEN.add.Tensor, tanh, 1.0))
+    return found if dtype is torch.float32 else add(_ATEN.to.dtype, found, dtype)

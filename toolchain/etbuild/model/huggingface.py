@@ -55,8 +55,7 @@ def create(
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, wanted.attention, dtype)
-        if model._can_set_experts_implementation():  # by default, an operator that ExecuTorch lacks computes experts
-            model.set_experts_implementation("batched_mm")
+        _choose_experts(model)
         if wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):
@@ -66,6 +65,15 @@ def create(
         else:
             _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
     return model
+
+
+def _choose_experts(model: Any) -> None:
+    """Lets mixtures of experts compute with operators that ExecuTorch has. It lacks those of transformers' default."""
+    from transformers import PreTrainedModel
+
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
+            part.set_experts_implementation("batched_mm")
 
 
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:

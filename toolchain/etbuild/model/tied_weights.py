@@ -62,9 +62,12 @@ def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     storage = one.untyped_storage()
     if one.dtype != other.dtype or storage.data_ptr() != other.untyped_storage().data_ptr():
         return True  # they are not seen as parts of one tensor
-    marks = torch.zeros(storage.nbytes() // one.itemsize, dtype=torch.bool)
-    marks.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
-    return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+    first = min(one.storage_offset(), other.storage_offset())
+    ends = [extent[1] for each in (one, other) if (extent := _extent(each)) is not None]
+    start = storage.data_ptr() + first * one.itemsize
+    marks = torch.zeros((max(ends) - start) // one.itemsize, dtype=torch.bool)
+    marks.as_strided(one.shape, one.stride(), one.storage_offset() - first).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset() - first).any())
 
 
 def untie(program: ExportedProgram, tensors: Mapping[str, Hashable]) -> None:

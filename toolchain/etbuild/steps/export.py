@@ -222,7 +222,8 @@ def export_methods(
                     what, program = one.what, export_method(one)
                     check(program)
             programs[name] = transform(what, name, program)
-    check_overlaps(programs, modules.overlaps)
+    of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
+    check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:
         name_apart(programs)
     return programs

@@ -53,7 +53,7 @@ class CoreMl(BuiltInBackend):
 
     name = "coreml"
     separable = False
-    exact_gelu_only = True  # coremltools 9.0
+    exact_gelu_only = ("float16", "float32")  # coremltools 9.0
     delegate_id = "CoreMLBackend"
     distributions = ("coremltools",)
     pairing_hint = "`multimethod_weight_sharing_strategy: disabled`"
