@@ -53,5 +53,6 @@ def test_views_that_negate_are_computed() -> None:
 def test_tensors_that_no_module_can_have_are_left_out(tmp_path: Path) -> None:
     state = {"weight": torch.ones(2), "extra": None}
     other = {"sparse": torch.eye(2).to_sparse(), "meta": torch.empty(2, device="meta")}
+    other["huge"] = torch.ones(1).expand(1 << 40)
     torch.save({"model": state, "other": other, "step": torch.tensor(1)}, tmp_path / "w.pt")
     assert sorted(tensor_digests("w.pt", tmp_path / "w.pt")) == ["model/weight", "step"]

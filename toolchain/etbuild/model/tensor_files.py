@@ -17,6 +17,7 @@ from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
 
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
+_REPEATED = 1 << 30  # bytes: a small file may claim a tensor of any size that repeats one number
 _SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
 
@@ -299,6 +300,8 @@ def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
     elif is_traceable_wrapper_subclass(tensor):
         hint = "save it before it is quantized, or with `tensor.dequantize()`; `quantize` in the manifest quantizes it"
         yield f"a tensor of the class {type(tensor).__name__}", hint
+    elif tensor.nbytes > max(_REPEATED, tensor.untyped_storage().nbytes()):
+        yield f"a tensor of {tensor.nbytes} bytes that repeats a few numbers", "save it without `expand`"
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
