@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -37,17 +37,20 @@ class _StandIn(ModuleType):
 
 
 @contextlib.contextmanager
-def imported_later(module: str, function: str) -> Iterator[None]:
-    """Inside, `from module import function` gives a function that imports the module when it is called.
+def imported_later(module: str, function: str, instead: Callable[..., Any] | None = None) -> Iterator[None]:
+    """Inside, `from module import function` gives another function. It does nothing if the module is already imported.
 
-    It does nothing if the module is already imported.
+    Args:
+        module: The name of the module.
+        function: The name of the function.
+        instead: The other function. None: one that imports the module when it is called.
     """
 
     def call(*arguments: Any, **named: Any) -> Any:
         return getattr(importlib.import_module(module), function)(*arguments, **named)
 
     stand_in = _StandIn(module)
-    setattr(stand_in, function, call)
+    setattr(stand_in, function, instead or call)
     if sys.modules.setdefault(module, stand_in) is not stand_in:
         yield
         return

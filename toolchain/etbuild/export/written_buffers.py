@@ -31,7 +31,7 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     names = set(program.graph_signature.buffers_to_mutate.values())
     inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in buffers and node.users]
     written = {memory_of(node) for node in written_nodes(program)} - {None}
-    names |= {buffers[node.name] for node in inputs if memory_of(node) in written}  # of views of one tensor, all
+    names |= {buffers[node.name] for node in inputs if memory_of(node) in written}  # all buffers with that memory
     return names | {original_name(name, methods) for name in names}
 
 
