@@ -104,7 +104,7 @@ def weighing(but: int | None = None) -> Iterator[Scale]:
     def weigh() -> None:
         while not ended.wait(0.25):
             left_out = set() if but is None else {but, *descendants(but)}
-            scale.peak = max(scale.peak, sum(map(_megabytes, set(descendants(os.getpid())) - left_out)))
+            scale.peak = max(scale.peak, sum(map(megabytes, set(descendants(os.getpid())) - left_out)))
 
     thread = threading.Thread(target=weigh)
     thread.start()
@@ -115,7 +115,7 @@ def weighing(but: int | None = None) -> Iterator[Scale]:
         thread.join()
 
 
-def _megabytes(pid: int) -> float:
+def megabytes(pid: int) -> float:
     """Returns the proportional set size of a process in megabytes. 0 for a process that has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():

@@ -14,7 +14,7 @@ and XNNPACK:
 One process runs the programs in turn. A ratio of speeds is the centre of the ratios of the rounds, with its 95 %
 interval. A program counts as slower than another if the whole interval says so. The benchmark fails if a program
 computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion and a Llama 3.2 of 1.2 billion parameters too,
-which the others do not build.
+which `optimum` and `export_llm` do not build.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from etbuild.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa
 OPTIMUM = ROOT / ".cache/bench/optimum"
 LENGTH = 512
 REAL_SIZES = ("qwen2_5", "llama3_2")  # 0.5 and 1.2 billion parameters
+REAL_LENGTH = 1024  # as in real_size.yaml
 ALIKE = 0.2
 """Scores may differ by this part of their norm. `export_llm` finds scales of embeddings in another way, which changes
 them by 0.08; another model's scores differ by more than 1."""
@@ -190,6 +191,8 @@ def bars(rows: dict[str, Row]) -> dict[str, dict[str, float]]:
 def real_size(scratch: Path, model: str) -> dict[str, dict[str, float]]:
     """Builds a large model, builds it again from the cache, and after a change of one layer's weights.
 
+    The plain script builds the smaller one too.
+
     Returns:
         The figures, with the largest that we promise.
     """
@@ -212,7 +215,9 @@ def real_size(scratch: Path, model: str) -> dict[str, dict[str, float]]:
         flush=True,
     )
     most = {"artifacts MB": 420.0, "planned MB": 654 / 8} if model == "qwen2_5" else {}
+    by_plain = _plain_costs(checkpoint, scratch / f"{model}_plain.pte") if model == REAL_SIZES[0] else {}
     figures = {
+        **by_plain,
         "artifacts MB": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) / 1e6,
         "planned MB": row["planned MB"],
         "export CPU s": row["export CPU s"],
@@ -229,6 +234,11 @@ def real_size(scratch: Path, model: str) -> dict[str, dict[str, float]]:
         name: {"value": value, **({"at most": most[name]} if name in most else {})} for name, value in figures.items()
     }
     return {f"{model}: {name}": row for name, row in {**said, **promised}.items()}
+
+
+def _plain_costs(checkpoint: Path, program: Path) -> dict[str, float]:
+    taken = usage(sys.executable, HERE / "plain.py", checkpoint, REAL_LENGTH, program)
+    return {"plain CPU s": taken.cpu, "plain s": taken.wall, "plain peak MB": taken.peak}
 
 
 def _copy_and_hash(directory: Path, copy: Path) -> None:
@@ -275,7 +285,7 @@ def main() -> None:
     shown = "\n\n".join(f"## {name}\n\n{table(rows, '')}" for name, rows in sections.items())
     print(f"\n{shown}")
     if options.write:
-        write(options.write, sections, shown)
+        write(options.write, sections)
     missed = [name for rows in sections.values() for name, row in rows.items() if _misses(row)]
     if missed:
         sys.exit(f"more than promised: {', '.join(missed)}")
@@ -285,13 +295,17 @@ def _misses(row: dict[str, float]) -> bool:
     return "at most" in row and row.get("low", row.get("ratio", row.get("value", 0.0))) > row["at most"]
 
 
-def write(directory: Path, sections: dict[str, Any], shown: str) -> None:
-    """Writes the results, as JSON and as a page."""
+def write(directory: Path, sections: dict[str, Any]) -> None:
+    """Writes the results, as JSON and as a page. Keeps the sections that were not measured, of the same machine."""
     packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch", "transformers")}
     machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     machine = {**machine, **packages}
-    results = {"machine": machine, "sections": sections}
-    (directory / "llm.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+    written = directory / "llm.json"
+    kept = json.loads(written.read_text("utf-8")) if written.exists() else {}
+    if kept.get("machine") == machine:
+        sections = {**kept["sections"], **sections}
+    written.write_text(json.dumps({"machine": machine, "sections": sections}, indent=2) + "\n", "utf-8")
+    shown = "\n\n".join(f"## {name}\n\n{table(rows, '')}" for name, rows in sections.items())
     machine_line = ", ".join(f"{key} {value}" for key, value in machine.items())
     real_size = " --real-size" if "real size" in sections else ""
     head = f"`python benchmarks/llm/run.py{real_size} --write benchmarks/results` writes this page. The command's help"

@@ -25,11 +25,12 @@ save_file(create(**json.loads(sys.argv[2])).state_dict(), sys.argv[3])
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a transformer."""
+    """The size of a transformer, and the file of this folder that has its module."""
 
     layers: int = 12
     methods: int = 2
     dim: int = 128
+    model: str = "model.py"  # or `rotary_model.py`
 
     def entries(self) -> dict[str, tuple[str, int]]:
         """The entry and the length of the text of each method: `logits` and `embed` in turn, with longer texts for each
@@ -38,12 +39,12 @@ class Size:
 
 
 def transformer(directory: Path, size: Size) -> Path:
-    """Writes the transformer of this folder into a new directory, and returns its manifest."""
+    """Writes a transformer of this folder into a new directory, and returns its manifest."""
     methods = {
         name: {"entry": entry, "example_inputs": [{"shape": [1, length], "dtype": "int64"}]}
         for name, (entry, length) in size.entries().items()
     }
-    return _write(directory, HERE / "model.py", {"layers": size.layers, "dim": size.dim}, methods)
+    return _write(directory, HERE / size.model, {"layers": size.layers, "dim": size.dim}, methods)
 
 
 def perceptron(directory: Path) -> Path:
@@ -54,7 +55,7 @@ def perceptron(directory: Path) -> Path:
 
 def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
     directory.mkdir(parents=True)
-    shutil.copyfile(model, directory / "model.py")
+    shutil.copyfile(model, directory / "model.py")  # the same name for all factories
     # In another process, since memory of this process would count for its children.
     arguments = [str(directory), json.dumps(kwargs), str(directory / "model.safetensors")]
     subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, *arguments], check=True)

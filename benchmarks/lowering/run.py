@@ -6,12 +6,14 @@ It measures wall seconds of whole processes; for a warm worker, those of one req
 compares two figures of the same turn. Every program is compared with the plain script's, and the benchmark fails if a
 byte differs.
 
-    bars      12 layers with 2 methods, and the smallest example: cold, with a warm worker, from the cache
+    bars      2 methods with 12 layers like GPT's or 16 like Llama's, and the smallest example: cold, with a warm
+              worker, from the cache
     methods   12 layers, 1 to 8 methods
     layers    2 methods, 6 to 24 layers
     edit      one of eight methods edited
     switches  a cold build, each time with one switch of `etbuild.accelerate` turned off
     memory    two methods with 650 MB of weights; four programs at once in one worker
+    worker    the first and later requests of a worker, and the size of its process
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
-from measure import command, commands, compile_driver, seconds, weighing  # noqa: E402
+from measure import command, commands, compile_driver, megabytes, seconds, weighing  # noqa: E402
 from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
 
 from etbuild.accelerate import SWITCHES  # noqa: E402
@@ -50,13 +52,16 @@ _HEAD = """\
 - `cold`: `etbuild build` with an empty cache;
 - `warm`: one request to a warm worker, without a cache;
 - `hit`: `etbuild build` from the cache; `cached`: with the cache of the build before an edit;
-- `all`: a cold build with all switches; the columns after it are cold builds without one switch each.
+- `all`: a cold build with all switches; the columns after it are cold builds without one switch each;
+- `first`: the first request to a worker that was only asked for a tiny program; `later`: the median of the next ones.
 
-The figures are wall seconds; in `memory` they are megabytes. A column with `/` is a ratio of two figures of the same
-turn. A row with `->` compares the last program of its section with the first.
+The figures are wall seconds; in `memory` and in columns with `MB` they are megabytes. A column with `/` is a ratio of
+two figures of the same turn. A row with `->` compares the last program of its section with the first.
 
 The machine:""".splitlines()
 LARGE = Size(layers=12, methods=2, dim=1024)  # 0.65 GB of float32
+ROTARY = Size(layers=16, methods=2, dim=256, model="rotary_model.py")
+REQUESTS = 20
 Row = dict[str, Any]
 
 
@@ -134,6 +139,7 @@ def bars(bench: Bench) -> None:
     """Measures the figures that the project promises."""
     for program, manifest in (
         ("12 layers, 2 methods", transformer(bench.new(), Size())),
+        ("16 rotary layers of 256, 2 methods", transformer(bench.new(), ROTARY)),
         ("the smallest", perceptron(bench.new())),
     ):
         cache = bench.new()
@@ -228,7 +234,30 @@ def memory(bench: Bench) -> None:
     bench.note("memory", program="four in a worker, two plain", plain=plain.peak, worker=worker.peak, ratio=ratio)
 
 
-SECTIONS = {section.__name__: section for section in (bars, methods, layers, edit, switches, memory)}
+def worker(bench: Bench) -> None:
+    """Measures requests of a worker that was only asked for a tiny program so far, and its memory in megabytes."""
+    manifest, one = transformer(bench.new(), Size(layers=6, model=ROTARY.model)), Worker(bench.scratch)
+
+    def request(manifest: Path) -> None:
+        response = one.ask("build", manifest, "--no-cache", "-o", bench.new())
+        if response.exit_code:
+            sys.exit(response.output)
+
+    try:
+        request(perceptron(bench.new()))
+        times, sizes = [], []
+        for _ in range(REQUESTS):
+            times.append(seconds(lambda: request(manifest)))
+            sizes.append(megabytes(one.process.pid))
+    finally:
+        one.end()
+    later = statistics.median(times[1:])
+    row = {"first": times[0], "later": later, "first / later": times[0] / later}
+    row |= {"MB after the first": sizes[0], f"MB after {REQUESTS}": sizes[-1]}
+    bench.note("worker", program="6 rotary layers, 2 methods", **row)
+
+
+SECTIONS = {section.__name__: section for section in (bars, methods, layers, edit, switches, memory, worker)}
 
 
 def main() -> None:

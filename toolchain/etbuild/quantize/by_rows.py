@@ -20,7 +20,7 @@ from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_
 from etbuild import releases
 from etbuild.patching import replaced
 
-_AT_ONCE = 1 << 22  # elements: torchao's temporary tensors of so many take 100 MB
+_AT_ONCE = 1 << 18  # elements: torchao's temporary tensors of so many stay in the processor's cache
 _HQQ = "_choose_qparams_and_quantize_scale_only_hqq"
 _TOLERANCE = 1e-5  # that of torchao's function
 
