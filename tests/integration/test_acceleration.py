@@ -12,7 +12,7 @@ import random
 import subprocess
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -35,8 +35,10 @@ from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch._export.serde import serialize
 from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import create_op_support
 from torch.fx.passes.tools_common import legalize_graph
@@ -137,6 +139,7 @@ PLACES = [
     (torch.fx.config, "do_not_emit_stack_traces"),
     (typing, "get_type_hints"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
+    (FakeTensorMode, "_validate_cache_key"),
 ]
 
 
@@ -277,6 +280,55 @@ def test_type_hints_of_a_class_are_evaluated_once() -> None:
         assert typing.get_type_hints(Hinted, {"Later": int, "COUNTED": COUNTED})["one"] is int
         typing.get_type_hints(Hinted).clear()
         assert typing.get_type_hints(Hinted)["one"] is Later
+
+
+@pytest.fixture
+def namesake() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """An operator of another library that has the name of one of torchao's."""
+    with torch.library._scoped_library("etbuild_test", "FRAGMENT") as library:
+        library.define("quantize_affine(Tensor x) -> Tensor")
+        library.impl("quantize_affine", torch.clone, "CPU")
+        library.impl("quantize_affine", torch.empty_like, "Meta")
+        yield torch.ops.etbuild_test.quantize_affine
+
+
+def choose_by_torchao(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    chosen: tuple[torch.Tensor, ...] = torch.ops.torchao.choose_qparams_affine(x, "ASYMMETRIC", [1, 8], torch.int8)
+    return chosen
+
+
+def quantize_by_pt2e(x: torch.Tensor) -> torch.Tensor:
+    quantized: torch.Tensor = torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.5, 0, -128, 127, torch.int8)
+    return quantized
+
+
+def described(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[object]:
+    return [(each.shape, each.dtype) for each in (result if isinstance(result, tuple) else (result,))]
+
+
+def test_of_other_libraries_only_quantization_is_cached(
+    namesake: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    compute = FakeTensorMode._dispatch_impl
+
+    def counting(self: FakeTensorMode, operator: Any, types: Any, args: Any, kwargs: Any) -> object:
+        computed.append(operator)
+        return compute(self, operator, types, args, kwargs)
+
+    given = torch.zeros(37, 8)  # no other test has such tensors in the cache of this process
+    with accelerate.accelerated(["cache_quantization"]), FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = mode.from_tensor(given)
+        for operator, cached in ((choose_by_torchao, True), (quantize_by_pt2e, True), (namesake, False)):
+            first = operator(x)
+            with monkeypatch.context() as patch:
+                patch.setattr(FakeTensorMode, "_dispatch_impl", counting)
+                computed.clear()
+                again = operator(x)
+            assert bool(computed) is not cached
+            assert again is not first
+            with unset_fake_temporarily():
+                assert described(again) == described(first) == described(operator(given))
 
 
 def test_a_cycle_is_an_error_as_before() -> None:

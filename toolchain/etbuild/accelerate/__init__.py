@@ -29,6 +29,7 @@ SWITCHES = (
     "evaluate_hints_once",
     "merge_by_sets",
     "no_stack_traces",
+    "cache_quantization",
 )
 
 
@@ -52,7 +53,7 @@ def importing() -> AbstractContextManager[None]:
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    return _entered(["compile_on_demand"])
+    return _entered(["compile_on_demand", "cache_quantization"])
 
 
 def saving() -> AbstractContextManager[None]:

@@ -1,0 +1,48 @@
+"""Lets PyTorch's cache of fake tensors hold what quantization makes of them.
+
+The cache gives an operator with the same arguments its earlier result. It holds only operators of PyTorch itself, since
+the fake form of another one may do anything. Those that quantize with torchao, and those of PT2E, depend only on their
+arguments. They are written in Python with up to twenty operators each, and every quantized layer has some of them,
+which each decomposition runs four times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from etbuild.patching import replaced
+
+# ExecuTorch replaces operators that it keeps whole by copies in a library of its own.
+_QUANTIZES = re.compile(
+    r"(?:torchao|EDGE_DO_NOT_DECOMP)::(?:choose_qparams|quantize|dequantize)_affine\w*"
+    r"|quantized_decomposed::(?:choose_qparams|quantize|dequantize)\w*"
+)
+
+_validate = FakeTensorMode._validate_cache_key
+
+
+@functools.cache
+def _quantizes(operator: Any) -> bool:
+    """Whether an operator quantizes or dequantizes a tensor, without a change of its arguments."""
+    if not isinstance(operator, OpOverload) or not _QUANTIZES.fullmatch(operator._schema.name):
+        return False
+    return all(each.alias_info is None for each in (*operator._schema.arguments, *operator._schema.returns))
+
+
+@contextlib.contextmanager
+def cache_quantization() -> Iterator[None]:
+    """Returns a context manager in which the cache holds operators of quantization too."""
+
+    def validate(self: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> None:
+        if not _quantizes(func):
+            _validate(self, func, args, kwargs)
+
+    with replaced(FakeTensorMode, "_validate_cache_key", validate):
+        yield
