@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,43 @@ def test_an_exported_program_may_write_to_what_two_modules_share(build: Build) -
     method: Any = Runtime.get().load_program(made.directory / "net.pte").load_method("twice")
     for expected in ([[1] * 4, [2] * 4], [[2] * 4, [3] * 4]):
         assert [value.tolist() for value in method.execute([torch.ones(4)])] == expected
+
+
+class Writing(torch.nn.Module):
+    """Writes to a view of its first input and to a buffer, and returns the input too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.view(-1)[1:].add_(y.sum())
+        self.seen.add_(x)
+        return self.seen * 2, x, y
+
+
+def test_an_exported_program_that_writes_to_an_input_returns_what_its_module_does(build: Build) -> None:
+    inputs = torch.ones(2, 3), torch.ones(2)
+    files = {}
+    for name in ("written", "functional"):
+        program = torch.export.export(Writing(), inputs)
+        saved = io.BytesIO()
+        torch.export.save(program.run_decompositions() if name == "functional" else program, saved)
+        files[f"{name}.pt2"] = saved.getvalue()
+    text = "schema: executorch-model/v1\nname: net\nmethods: {" + ", ".join(
+        f"{Path(file).stem}: {{program: {file}}}" for file in files
+    )
+    made = build(text + "}\n", files=files)
+    assert made.code == 0, made.err
+    for file in files:
+        name = Path(file).stem
+        loaded = Runtime.get().load_program(made.directory / "net.pte")
+        assert f"note: `{name}` writes to its input `x`" in made.err
+        module, method = Writing(), loaded.load_method(name)
+        assert method is not None
+        for _ in range(2):
+            expected = module(inputs[0].clone(), inputs[1])
+            torch.testing.assert_close(tuple(method.execute(inputs)), expected)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         core_operators.write(program)
-        return _bound(program)
+        return old_values.drop_inputs(_bound(program), name)
 
 
 def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:

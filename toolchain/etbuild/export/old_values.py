@@ -7,13 +7,14 @@ method's own results, which nothing in the model says.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from etbuild.export.written_buffers import memory_of, written_nodes
 
@@ -63,10 +64,40 @@ def copy_inputs(program: ExportedProgram, method: str) -> None:
             copy = _copy(program.graph, node)
         node.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
         _rename_results(program, node.name, copy.name)
-        message = "in a program the caller's tensor keeps its values; to get the new ones, return it"
-        print(f"note: `{method}` writes to its input `{node.name}`: {message}", file=sys.stderr)
+        _note(method, node.name)
     if changed:
         program.graph_module.recompile()
+
+
+def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
+    """The same as `copy_inputs`, for a program that was read from a file, which has lost what shares memory.
+
+    Args:
+        program: The method.
+        method: The name of the method.
+
+    Returns:
+        The program itself, or another one if it writes to inputs. That one has operators that write to nothing, and
+        does not return the new content of inputs.
+    """
+    functional = program.run_decompositions({}) if any(written_nodes(program)) else program
+    specs = functional.graph_signature.output_specs
+    kept = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
+    if all(kept):
+        return program
+    for spec in itertools.compress(specs, [not each for each in kept]):
+        _note(method, str(spec.target))
+    output = functional.graph.output_node()
+    output.args = (tuple(itertools.compress(output.args[0], kept)),)
+    output.meta["val"] = tuple(itertools.compress(output.meta["val"], kept))
+    specs[:] = itertools.compress(list(specs), kept)
+    functional.graph_module.recompile()
+    return functional
+
+
+def _note(method: str, name: str) -> None:
+    message = "in a program the caller's tensor keeps its values; to get the new ones, return it"
+    print(f"note: `{method}` writes to its input `{name}`: {message}", file=sys.stderr)
 
 
 def _copy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
