@@ -10,7 +10,6 @@ reporting it; the functions of PyTorch and safetensors that do so are wrapped, s
 
 from __future__ import annotations
 
-import _posixshmem
 import _posixsubprocess
 import contextlib
 import functools
@@ -44,6 +43,7 @@ from etbuild.patching import replaced
 from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
+_posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries read these
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
