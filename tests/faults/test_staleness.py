@@ -159,6 +159,10 @@ def save_script(root: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), str(root / "table.pt"))
 
 
+def share(value: int) -> None:
+    Path("/dev/shm/stale_memory").write_bytes(bytes([value]))
+
+
 TABLE = {"table.txt": "2"}
 SCALED = """
 import torch
@@ -271,6 +275,9 @@ ROWS = {
         },
         says=r"pkg/__init__\.py:2, in .*, opens .*table\.txt",
     ),
+    "a file of an installed package that no source imports": unnoticed(
+        "import os, sys\nVALUE = len(open(os.path.join(sys.path[-1], 'stale_package.py')).read())", prepare=install
+    ),
     "`numpy.load`": refused(
         "import numpy\nVALUE = int(numpy.load('table.npy'))", prepare=lambda root: numpy.save(root / "table.npy", 2)
     ),
@@ -287,6 +294,11 @@ ROWS = {
     ),
     "a database (`sqlite3`)": refused(
         "import sqlite3\nVALUE = sqlite3.connect('table.db').execute('select * from t').fetchone()[0]",
+        prepare=make_database,
+    ),
+    "a database (`ATTACH` in `sqlite3`)": unnoticed(
+        "import sqlite3\nconnection = sqlite3.connect(':memory:')\nconnection.execute('attach \"table.db\" as other')\n"
+        "VALUE = connection.execute('select * from other.t').fetchone()[0]\nconnection.close()",
         prepare=make_database,
     ),
     "native code of another package that opens a file": unnoticed(
@@ -306,6 +318,12 @@ ROWS = {
         "import os\nVALUE = int(open(os.path.join(os.path.dirname(__file__), 'tmp', 'table.txt')).read())",
         {"tmp/table.txt": "2"},
     ),
+    "a file under a new name, by a link or a rename": refused(
+        "import os\nos.mkdir('made')\nos.link('table.txt', 'made/table.txt')\n"
+        "VALUE = int(open('made/table.txt').read())",
+        TABLE,
+        says=r"model\.py:3, in <module>, moves or links table\.txt, which is not a declared file\n.*`--data",
+    ),
     "the names in a directory (`os.listdir`, `glob`)": refused(
         "import glob\nVALUE = len(glob.glob('*.txt'))", TABLE, says="lists the directory"
     ),
@@ -314,6 +332,9 @@ ROWS = {
     ),
     "whether a file is there, its size and time (`os.stat`)": unnoticed(
         "import os\nVALUE = 2 if os.path.exists('flag') else 3", change=lambda root: (root / "flag").touch()
+    ),
+    "where a link leads (`os.readlink`), attributes (`os.getxattr`)": unnoticed(
+        "import os\nVALUE = len(os.readlink('link'))", prepare=lambda root: (root / "link").symlink_to("table.txt")
     ),
     # When
     "a file that a method opens": refused(
@@ -391,6 +412,14 @@ ROWS = {
         "import socket\nVALUE = socket.create_connection(('127.0.0.1', 9))",
         says=r"uses the network: the key does not cover its answers\n",
     ),
+    "shared memory by its name (`multiprocessing.shared_memory`)": Row(
+        ANEW,
+        "from multiprocessing import shared_memory\nmemory = shared_memory.SharedMemory('stale_memory')\n"
+        "VALUE = memory.buf[0]\nmemory.close()\nmemory.unlink()",
+        prepare=lambda root: share(2),
+        change=lambda root: share(3),
+        says=r"note: model\.py:2, in <module>, reads shared memory, which the key does not cover",
+    ),
     "the standard input, by `input`": refused("VALUE = int(input())", says="asks for input: the key does not cover"),
     "an environment variable": Row(
         ANEW,
@@ -398,6 +427,13 @@ ROWS = {
         prepare=lambda root: os.environ.update(STALE_VALUE="2"),
         change=lambda root: os.environ.pop("STALE_VALUE"),
         says=r"note: model\.py:2, in <module>, reads the environment variable `STALE_VALUE`, .*`kwargs`",
+    ),
+    "which environment variables there are": Row(
+        ANEW,
+        "import os\nVALUE = 2 if 'STALE_DIR' in list(os.environ) else 3",
+        prepare=lambda root: os.environ.update(STALE_DIR="2"),
+        change=lambda root: os.environ.pop("STALE_DIR"),
+        says=r"note: model\.py:2, in <module>, lists the environment variables, .*`kwargs`",
     ),
     "the time": unnoticed("import time\nVALUE = time.time_ns() % 1000 + 2"),
     "random numbers of the system (`os.urandom`, `uuid`)": unnoticed("import os\nVALUE = os.urandom(1)[0] + 2"),
@@ -470,6 +506,14 @@ ALLOWED = {
     "VALUE += len(os.listdir(os.path.dirname(yaml.__file__)))",
     "modules of Python's own": "import importlib\nVALUE = len(importlib.import_module('js' + 'on').dumps(2)) + 1\n"
     "import xml.dom.minidom, sqlite3, ctypes\nsqlite3.connect(':memory:')\nctypes.CDLL(None)",
+    "a link to a file that it made": "import os, tempfile\nwith tempfile.TemporaryDirectory() as d:\n"
+    "    open(d + '/a', 'w').write('2')\n    os.symlink('a', d + '/b')\n    os.link(d + '/a', d + '/c')\n"
+    "    VALUE = int(open(d + '/b').read()) + int(open(d + '/c').read())",
+    "databases in memory": "import sqlite3\nsqlite3.connect('file::memory:?cache=shared', uri=True)\n"
+    "c = sqlite3.connect('file:shared?mode=memory&cache=shared', uri=True)\nc.execute('attach \":memory:\" as b')\n"
+    "VALUE = 2",
+    "tensors of its own processes": "import torch\nfrom torch.utils.data import DataLoader\n"
+    "VALUE = float(next(iter(DataLoader([torch.ones(1)], num_workers=1)))[0])",
     "warnings and logs": "import logging, warnings\nwarnings.warn('a')\nlogging.basicConfig(filename='log')\n"
     "logging.warning('x')\nVALUE = 2",
     "where it is called from": "import sys, traceback\nVALUE = 2 if traceback.format_stack() else 3",

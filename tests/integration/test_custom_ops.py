@@ -80,6 +80,26 @@ def test_a_declared_library_registers_them(build: Build, library: bytes, jobs: s
     assert "libdemo_ops.so" in made.json("net.index.json")["inputs"]["data"]
 
 
+def test_a_library_that_a_declared_one_links_has_to_be_declared(build: Build, tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("compiles two libraries: install gcc")
+    for name, code, *linked in (
+        ("inner", "int inner;"),
+        ("outer", "extern int inner; int *outer = &inner;", "-linner"),
+    ):
+        (tmp_path / f"{name}.c").write_text(code)
+        command = ["gcc", "-shared", "-fPIC", f"{name}.c", "-o", f"lib{name}.so", "-L.", *linked, "-Wl,-rpath,$ORIGIN"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    files = {name: (tmp_path / name).read_bytes() for name in ("libinner.so", "libouter.so")}
+    made = build(MANIFEST + "custom_ops: {libraries: [libouter.so]}\n", files=files)
+    assert made.code == 1
+    assert "custom_ops.libraries[0]: `libouter.so` loads libinner.so, which is not a declared file" in made.err
+    assert "list `libinner.so` under `custom_ops.libraries` too, before `libouter.so`" in made.err
+    made = build(MANIFEST + "custom_ops: {libraries: [libinner.so, libouter.so]}\n", files=files)
+    assert made.code == 0, made.err
+    assert {*made.json("net.index.json")["inputs"]["data"]} == {*files}
+
+
 def test_a_file_that_is_not_a_shared_library_is_refused(build: Build) -> None:
     manifest = MANIFEST + "custom_ops: {libraries: [libdemo_ops.so]}\n"
     made = build(manifest, files={"libdemo_ops.so": b"not a library"})

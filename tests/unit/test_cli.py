@@ -86,6 +86,12 @@ def test_declarations_have_a_name_and_a_file(value: str, capsys: pytest.CaptureF
     assert "expected NAME=FILE" in capsys.readouterr().err
 
 
+def test_an_empty_name_is_no_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["cache", "info", "--cache-dir", ""])
+    assert "--cache-dir: names no directory" in capsys.readouterr().err
+
+
 def test_a_root_that_is_not_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", MLP, "--root", "no/such"]) == 2
     assert "--root no/such: not a directory" in capsys.readouterr().err

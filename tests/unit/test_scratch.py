@@ -20,7 +20,7 @@ from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
 from etbuild.files import artifacts
 from etbuild.files.directories import Folder
-from etbuild.files.scratch import HIDDEN, Scratch, sweep_files, temporary, unfinished
+from etbuild.files.scratch import HIDDEN, Scratch, sweep_files, temporary, unfinished, write_error
 
 HOLD = """\
 import os, sys, time
@@ -263,3 +263,15 @@ def test_many_processes_remove_only_files_of_dead_processes(tmp_path: Path) -> N
         sweep_files(tmp)
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
     assert {path.name[:5] for path in (tmp_path / "tmp").iterdir()} <= {"moved"}
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link to nothing"])
+def test_something_else_in_the_place_of_a_directory_is_told(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "out"
+    if kind == "a file":
+        place.touch()
+    else:
+        place.symlink_to("nowhere")
+    with pytest.raises(FileExistsError) as raised:
+        place.mkdir(exist_ok=True)
+    assert f"out: is {kind}, but has to be a directory" in str(write_error(place, raised.value))

@@ -138,11 +138,18 @@ def add_data(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def _named(directory: str) -> Path:
+    """The directory. A variable that is not set gives none, and the current directory must not become a cache."""
+    if not directory:
+        raise argparse.ArgumentTypeError("names no directory")
+    return Path(directory)
+
+
 def add_cache_directory(parser: argparse._ActionsContainer) -> None:
     """Adds the option that names the directory of the local cache."""
     parser.add_argument(
         "--cache-dir",
-        type=Path,
+        type=_named,
         metavar="DIR",
         help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
     )

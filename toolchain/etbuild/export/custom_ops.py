@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_library_errors
+from etbuild.inputs.readable_places import installed_places, lies_in, mapped_libraries
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, import_module
 from etbuild.plan.parts import CustomOps
@@ -20,6 +23,7 @@ from etbuild.plan.parts import CustomOps
 # A process can register an operator only once. Export and lowering both load custom operators, and may run in one
 # process, so that libraries and modules stay loaded.
 _loaded: set[str] = set()  # the digests of libraries
+_SYSTEM = ("/lib", "/lib64", "/nix/store", "/opt", "/usr")  # libraries of the system are not in the key
 _registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of operators that `load` registered
 
 
@@ -74,11 +78,27 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
         if digest in _loaded:
             continue
         hint = "build it for this version of PyTorch, and register each operator in one library only"
+        before = mapped_libraries()
         with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint):
             torch.ops.load_library(file.absolute())
+        _check_linked(name, path, mapped_libraries() - before, context)
         _loaded.add(digest)
     for index, name in enumerate(custom_ops.modules):
         _import(name, context.finder, ("custom_ops", "modules", index))
+
+
+def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: StepContext) -> None:
+    """Checks that the libraries that a declared one links are declared, installed, or part of the system.
+
+    Raises:
+        BuildError: Another library was loaded, which no key covers.
+    """
+    declared = {os.path.realpath(file) for file in context.inputs.data.values()}
+    places = installed_places(map(str, context.finder.sources.values())) | {sys.prefix, sys.base_prefix, *_SYSTEM}
+    for file in sorted(loaded - declared):
+        if not lies_in(file, places):
+            hint = f"list `{Path(file).name}` under `custom_ops.libraries` too, before `{name}`"
+            raise BuildError.at(path, f"`{name}` loads {file}, which is not a declared file", hint)
 
 
 def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:

@@ -71,7 +71,7 @@ def read(path: Path) -> list[Block]:
         with flatbuffer.read_once(len(data)):
             return list(_blocks(data))
     except Exception as error:  # errors of flatbuffers and struct have no common base
-        raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
+        raise flatbuffer.damaged(path, error) from error
 
 
 # The numbers of fields are those of `etdump_schema_flatcc.fbs` in ExecuTorch 1.5.

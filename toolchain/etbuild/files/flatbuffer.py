@@ -5,12 +5,15 @@ ExecuTorch's own classes for its schemas import PyTorch.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flatbuffers.number_types import Int32Flags
 from flatbuffers.table import Table
 
+from etbuild.errors import InputError
 from etbuild.patching import replaced
 
 _READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
@@ -44,6 +47,19 @@ def read_once(size: int) -> Iterator[None]:
 
     with replaced(Table, "VectorLen", vector_length), replaced(Table, "String", string):
         yield
+
+
+def damaged(path: Path, error: Exception) -> InputError:
+    """The error about a damaged file, from the error of its reader. Only a `ValueError` says it in our words."""
+    if type(error) is ValueError:
+        why = str(error)
+    elif isinstance(error, UnicodeDecodeError):
+        why = "a text in it is not UTF-8"
+    elif isinstance(error, (struct.error, IndexError)):
+        why = "it refers to a place outside of itself"
+    else:
+        why = "a value in it is missing or of another kind"
+    return InputError.of(f"{path}: the file is damaged, or of another version: {why}")
 
 
 def root(data: bytes) -> Table:

@@ -60,7 +60,7 @@ def describe(path: Path) -> ProgramFile | NamedDataFile:
         if identifier == b"FT":
             return {"kind": "named_data", **head, "named_data": _blob_sizes(data, len(data))}
     except Exception as error:  # errors of flatbuffers and struct have no common base
-        raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
+        raise flatbuffer.damaged(path, error) from error
     raise InputError.of(
         f"{path}: neither a .pte nor a .ptd",
         "a program starts with the identifier ET12, named data with FT01, from the fifth byte on",

@@ -203,6 +203,9 @@ def write_error(path: Path, error: OSError) -> BuildError:
     hidden = [place for place in path.parents if _DIRECTORY.fullmatch(place.name)]
     place = hidden[-1].parent if hidden else path.parent
     where = f"in {place.absolute()}"
+    if isinstance(error, FileExistsError) and error.filename == str(path):  # `mkdir` found something else
+        kind = "a link to nothing" if path.is_symlink() else "a file"
+        return BuildError.of(f"{path}: is {kind}, but has to be a directory", "name another directory, or remove it")
     hint = f"is there room {where}?" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where
     return BuildError.of(f"{path.name or path}: cannot write the file: {error.strerror or error}", hint)
 

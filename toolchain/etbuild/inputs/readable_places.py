@@ -105,3 +105,13 @@ def source_of_bytecode(file: str) -> str:
     with contextlib.suppress(ValueError, NotImplementedError):
         return importlib.util.source_from_cache(file)
     return file
+
+
+def mapped_libraries() -> set[str]:
+    """The real paths of the shared libraries in this process. Empty if the system does not list them."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    files = (line.split(maxsplit=5)[5] for line in lines if "/" in line)
+    return {file for file in files if ".so" in Path(file).name}

@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import sysconfig
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,12 @@ from etbuild.patching import replaced
 from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
+_posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
 _OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries read these
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
+_CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
 _READING = (None, "r", "rb", "rt")
 _NOT_READING = os.O_ACCMODE | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # O_RDONLY is 0
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
@@ -330,12 +333,24 @@ def _is_of_the_system(library: str) -> bool:
 
 
 def _database_opened(watch: _Watch, name: Any) -> None:
-    if name and os.fsdecode(name) != ":memory:":
-        _opened(watch, name)
+    file = _file_of_database(os.fsdecode(name))
+    if file:
+        _opened(watch, file)
+
+
+def _file_of_database(name: str) -> str | None:
+    """The file of a name that sqlite knows, which may be a URI; None for a database in memory."""
+    if name.startswith("file:"):
+        address = urllib.parse.urlsplit(name)
+        name = urllib.parse.unquote(address.path)
+        if "memory" in urllib.parse.parse_qs(address.query).get("mode", ()):
+            return None
+    return None if name in ("", ":memory:") else name
 
 
 def _connected(watch: _Watch, *arguments: Any) -> None:
-    del arguments
+    if isinstance(arguments[-1], (str, bytes)) and _is_own_connection(sys._getframe(2)):
+        return
     author = author_of(sys._getframe(2))
     if author is not None:
         _refuse(watch, _problem(author, "uses the network: the key does not cover its answers", _OUTSIDE))
@@ -358,9 +373,24 @@ def _told_fork_exec(*arguments: Any) -> Any:
     return _own_fork_exec(*arguments)
 
 
+def _told_shm_open(name: str, flags: int = 0, mode: int = 0o777) -> Any:
+    """Wraps the function that opens shared memory by its name: Python reports it to no hook."""
+    author = None if flags & os.O_CREAT or not _watches else author_of(sys._getframe(1))
+    if author is not None:
+        _note(_watches[-1], author.place, "reads shared memory", _OUTSIDE)
+    return _own_shm_open(name, flags, mode)
+
+
 def _is_tracker(frame: FrameType) -> bool:
     """Whether the started process is the one that removes shared memory after others have ended."""
     return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "multiprocessing.resource_tracker"
+
+
+def _is_own_connection(frame: FrameType | None) -> bool:
+    """Whether `multiprocessing` connects to a process that it has started. The other side has to know its secret."""
+    while frame is not None and frame.f_globals.get("__name__") not in _CONNECTORS:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _interpreter_started(watch: _Watch) -> None:
@@ -384,10 +414,19 @@ def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
 
 
 def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
+    """A file or directory gets another name, which it keeps beside its own one if it is linked."""
     del rest
     source, target = real_path(old), real_path(new)
-    if target is not None and source in watch.made:
+    if source is None or target is None:
+        return
+    if lies_in(source, watch.made):
         watch.made.add(target)
+    elif lies_in(target, watch.made) and os.path.lexists(source) and not _may_read(watch, old):
+        author = author_of(sys._getframe(2))
+        if author is not None:
+            shown = os.fsdecode(old)
+            hint = _FILE.format(name=Path(shown).name, path=shown)
+            _refuse(watch, _problem(author, f"moves or links {shown}, which is not a declared file", hint))
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
@@ -396,6 +435,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.listdir": _listed,
     "os.scandir": _listed,
     "os.mkdir": _directory_made,
+    "os.link": _renamed,
     "os.rename": _renamed,
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
@@ -417,7 +457,10 @@ def _is_editable(watch: _Watch, real: str) -> bool:
 
 
 def _may_read(watch: _Watch, path: Any) -> bool:
-    return any(lies_in(place, watch.readable) or lies_in(place, watch.made) for place in places_of(path))
+    """Whether a file is readable by its name or at its place, or was made at its place. What was made may be a link."""
+    return any(lies_in(place, watch.readable) for place in places_of(path)) or lies_in(
+        os.path.realpath(os.fsdecode(path)), watch.made
+    )
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -454,7 +497,9 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
+        stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
         stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
+        stack.enter_context(replaced(_posixshmem, "shm_open", _told_shm_open))
         stack.enter_context(starters_remembered(lambda: author_of(sys._getframe(2)), Undeclared))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
@@ -475,7 +520,8 @@ def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
 
 
 _own_fork_exec = _posixsubprocess.fork_exec
-_own_getitem = os._Environ.__getitem__
+_own_shm_open = _posixshmem.shm_open
+_own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
 _MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
 
 
@@ -503,6 +549,19 @@ def _environment_read(environment: Any, name: Any) -> Any:
             break
         frame = frame.f_back
     if _watches and frame is not None and frame.f_code.co_filename in known_sources:
-        place = f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
-        _read_variable(place, os.fsdecode(name), name in environment)
+        _read_variable(_place_of(frame), os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)
+
+
+def _environment_listed(environment: Any) -> Iterator[Any]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
+        frame = frame.f_back
+    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
+        hint = "the `kwargs` of the model are in the key"
+        _note(_watches[-1], _place_of(frame), "lists the environment variables", hint)
+    return _own_iter(environment)
+
+
+def _place_of(frame: FrameType) -> str:
+    return f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"

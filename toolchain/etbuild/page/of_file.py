@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etbuild.analysis import find_index
 from etbuild.errors import InputError
-from etbuild.files import instructions, program_file, regular_files
+from etbuild.files import flatbuffer, instructions, program_file, regular_files
 from etbuild.page import content, render
 from etbuild.page.difference import difference
 from etbuild.results import Index, MemoryPlan, MethodGraph
@@ -53,7 +53,7 @@ def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
             {name: instructions.memory_plan(plan) for name, plan in plans.items()},
         )
     except Exception as error:  # as in `program_file.describe`: values of a damaged file may be anything
-        raise InputError.of(f"{path}: the file is damaged, or of another version: {error}") from error
+        raise flatbuffer.damaged(path, error) from error
 
 
 def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
