@@ -288,6 +288,10 @@ def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: 
             "`DiffLlamaAttention` does not attend to what its cache holds",
         ),
         (
+            {"class": "DogeForCausalLM", "config": TINY, "cache": {"max_length": 8, "kind": "custom"}},
+            "`custom_sdpa` cannot compute the attention of this model: it computes with what its cache holds before",
+        ),
+        (
             {"class": "Qwen3NextForCausalLM", "config": SMALL_QWEN, "cache": {"max_length": 8}},
             "model.huggingface.cache: a layer of the model caches something other than keys and values",
         ),

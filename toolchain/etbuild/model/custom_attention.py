@@ -71,11 +71,15 @@ def calling(call: Call) -> Iterator[Cache]:
     """Yields the cache for one call of a model. The attention finds the call while this is open.
 
     Raises:
-        BuildError: The model has an attention of its own, which does not know the caches.
+        BuildError: The model has an attention of its own, which does not know the caches or their layout.
     """
     token = _call.set(call)
     try:
         yield Cache(layers=[_Layer(store, call) for store in call.stores])
+    except RuntimeError as error:
+        if call.updated == call.attended:
+            raise
+        raise unsupported(f"it computes with what its cache holds before it attends to it: {error}") from error
     finally:
         _call.reset(token)
     if not call.updated or call.updated != call.attended:
