@@ -318,6 +318,7 @@ def test_integers_and_small_floats_are_not_converted(tmp_path: Path) -> None:
         save_file({**PLAIN, "linear.weight": WEIGHT.to(dtype)}, tmp_path / "net.safetensors")
         message = refusal(tmp_path, "net.safetensors", cast=True)
         assert f"`linear.weight` is float32 in the module and {str(dtype).removeprefix('torch.')} in" in message
+        assert ("multiply it by its scale" in message) == dtype.is_floating_point
 
 
 def test_names_of_a_tied_parameter_must_agree(tmp_path: Path) -> None:

@@ -232,6 +232,8 @@ T5_GEMMA = {  # the limits are those of its parts
     "encoder": {**GEMMA_PART, "max_position_embeddings": 16},
     "decoder": {**GEMMA_PART, "max_position_embeddings": 12},
 }
+FSMT = {"model_type": "fsmt", "langs": ["en", "de"], "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attention_heads": 2, "vocab_size": 32}
 INPUTS = {
     "encoder": {"example_inputs": [{"shape": [1, 4000]}]},
     "text_decoder": {
@@ -308,6 +310,16 @@ INPUTS = {
             {"task": "speech-to-text", "config": MOONSHINE, "cache": {"max_length": 8}},
             {"methods": INPUTS},
             "the decoder of `MoonshineForConditionalGeneration` needs more than the encoder's output",
+        ),
+        (
+            {"task": "seq2seq", "config": FSMT, "max_source_length": 8, "cache": {"max_length": 8}},
+            {},
+            "`FSMTForConditionalGeneration` counts positions itself, and would begin again with each call",
+        ),
+        (
+            {"task": "seq2seq", "config": PROPHETNET, "max_source_length": 8, "cache": {"max_length": 8}},
+            {},
+            "`ProphetNetForConditionalGeneration` attends to n-grams with masks of its own",
         ),
     ],
 )

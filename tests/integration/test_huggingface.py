@@ -32,6 +32,16 @@ TINY = {
     "max_position_embeddings": 16,
 }
 SMALL_QWEN = {**TINY, "num_hidden_layers": 4, "num_key_value_heads": 1, "num_experts": 2, "moe_intermediate_size": 8}
+COMPRESSED = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
+CACHED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    # Keys and values are compressed, and have other sizes than heads
+    "deepseek_v3": ({**TINY, **COMPRESSED, "first_k_dense_replace": 1}, {}),
+    # All heads have the same keys and values
+    "falcon": ({key: TINY[key] for key in TINY if key != "intermediate_size"}, {}),
+    # Experts, which give the attention a word on their own outputs
+    "mixtral": ({**TINY, "num_local_experts": 3, "num_key_value_heads": 1}, {"kind": "custom"}),
+}
+GPT_NEO = {"vocab_size": 32, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "attention_types": [[["local"], 2]]}
 TIED = {"model_type": "llama", "tie_word_embeddings": True, **TINY}
 
 
@@ -180,6 +190,24 @@ def test_a_mixture_of_experts_gives_the_outputs_of_transformers(build: Build, tm
 
 
 @pytest.mark.rotates(days=3)
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: Path) -> None:
+    config, cache = CACHED[name]
+    config = {**config, "model_type": name}
+    wanted = {"class": "AutoModelForCausalLM", "config": config, "cache": {"max_length": 8, **cache}}
+    made = build(manifest(wanted, inputs=2, seed=5))
+    assert made.code == 0, made.err
+    torch.manual_seed(5)
+    module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    prompt = tokens(8, vocab_size=32)
+    with torch.no_grad():
+        expected = module(prompt).logits
+    calls = [("forward", [prompt[:, start : start + 4], torch.tensor([start])]) for start in (0, 4)]
+    [outputs] = run(made.directory / "net.pte", [calls], tmp_path)
+    assert_close(torch.cat([output for (output,) in outputs], dim=1), expected)
+
+
+@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("huggingface", "message"),
     [
@@ -256,8 +284,40 @@ def test_a_mixture_of_experts_gives_the_outputs_of_transformers(build: Build, tm
             "`custom_sdpa` cannot compute the attention of this model: a layer caches",
         ),
         (
+            {"class": "DiffLlamaForCausalLM", "config": TINY, "cache": {"max_length": 8, "kind": "custom"}},
+            "`DiffLlamaAttention` does not attend to what its cache holds",
+        ),
+        (
+            {"class": "DogeForCausalLM", "config": TINY, "cache": {"max_length": 8, "kind": "custom"}},
+            "`custom_sdpa` cannot compute the attention of this model: it computes with what its cache holds before",
+        ),
+        (
             {"class": "Qwen3NextForCausalLM", "config": SMALL_QWEN, "cache": {"max_length": 8}},
             "model.huggingface.cache: a layer of the model caches something other than keys and values",
+        ),
+        (
+            {"class": "DeepseekV4ForCausalLM", "config": TINY, "cache": {"max_length": 8}},
+            "model.huggingface.cache: a layer of the model caches something other than keys and values: heavily_com",
+        ),
+        (
+            {"class": "OpenAIGPTLMHeadModel", "cache": {"max_length": 8}, "config": {"n_embd": 16, "n_head": 2}},
+            "model.huggingface.cache: `OpenAIGPTLMHeadModel` reads no cache",
+        ),
+        (
+            {"class": "XLMWithLMHeadModel", "cache": {"max_length": 8}, "config": {"emb_dim": 16, "n_heads": 2}},
+            "model.huggingface.cache: `XLMWithLMHeadModel` reads no cache",
+        ),
+        (
+            {"class": "GPTNeoForCausalLM", "cache": {"max_length": 8}, "config": GPT_NEO},
+            "model.huggingface.cache: `GPTNeoForCausalLM` counts keys to find the positions of tokens",
+        ),
+        (
+            {
+                "class": "FalconForCausalLM",
+                "cache": {"max_length": 8},
+                "config": {**CACHED["falcon"][0], "alibi": True},
+            },
+            "model.huggingface.cache: `FalconForCausalLM` counts keys to find the positions of tokens",
         ),
     ],
 )

@@ -236,7 +236,10 @@ def _misfits(stored: dict[str, _Stored], expected: dict[str, TensorFacts], cast:
             others[name] = one.dtype
         else:
             message = f"parameter {one.called(name)} is {wanted.dtype} in the module and {one.dtype} in `{one.file}`"
-            yield Problem(message, _PATH, f"convert the tensor of the file with `tensor.to(torch.{wanted.dtype})`")
+            hint = f"convert the tensor of the file with `tensor.to(torch.{wanted.dtype})`"
+            if one.dtype.startswith("float8"):
+                hint = f"{hint}, and multiply it by its scale, which is often a tensor beside it"
+            yield Problem(message, _PATH, hint)
     if others and not cast:
         yield _other_dtype(others, stored, expected)
 

@@ -71,14 +71,18 @@ def calling(call: Call) -> Iterator[Cache]:
     """Yields the cache for one call of a model. The attention finds the call while this is open.
 
     Raises:
-        BuildError: The model has an attention of its own, which does not know the caches.
+        BuildError: The model has an attention of its own, which does not know the caches or their layout.
     """
     token = _call.set(call)
     try:
         yield Cache(layers=[_Layer(store, call) for store in call.stores])
+    except RuntimeError as error:
+        if call.updated == call.attended:
+            raise
+        raise unsupported(f"it computes with what its cache holds before it attends to it: {error}") from error
     finally:
         _call.reset(token)
-    if call.updated != call.attended:
+    if not call.updated or call.updated != call.attended:
         raise unsupported("it does not use transformers' interface for attention")
 
 
@@ -193,11 +197,11 @@ def _attention(
     Raises:
         BuildError: The model gives something that would change the result.
     """
-    refused = sorted(name for name, given in others.items() if given is not None and name not in _IGNORED)
+    refused = sorted(name for name, given in others.items() if given is not None and not _is_ignored(name))
     call = _call.get()
     if refused:
         raise unsupported(f"it computes with {' and '.join(f'`{name}`' for name in refused)}")
-    store = next((store for store in call.stores if store.k_cache is key), None)
+    store = next((store for store in call.stores if store.k_cache is key and store.v_cache is value), None)
     if store is None:
         raise unsupported(f"`{type(module).__name__}` does not attend to what its cache holds")
     call.attended.add(id(store))
@@ -210,6 +214,11 @@ def _attention(
         return _quantized(query, store, mask, scaling, call), None
     start = call.position[0].item() if mask is None else 0
     return torch.ops.llama.custom_sdpa(query.transpose(1, 2), key, value, start, mask, 0.0, mask is None, scaling), None
+
+
+def _is_ignored(name: str) -> bool:
+    """Whether the result does not depend on what a model gives under this name, such as `output_router_logits`."""
+    return name in _IGNORED or name.startswith("output_")
 
 
 def _quantized(query: Any, store: Any, mask: Any, scaling: float | None, call: Call) -> torch.Tensor:

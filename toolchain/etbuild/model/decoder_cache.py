@@ -50,15 +50,20 @@ def add(
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
     scores = _scores(model, wanted.logits, keywords)
-    return _add_static(model, config, cache, scores) if cache.kind is None else _add_own(model, config, cache, scores)
+    if cache.kind is not None:
+        return _add_own(model, config, cache, scores)
+    return _add_static(model, config, cache, scores, takes_tokens=keywords is _of_tokens)
 
 
 def _check(model: Any, config: Any, cache: DecoderCache) -> None:
+    if config.model_type == "gpt_neo" or (config.model_type == "falcon" and config.alibi):
+        message = f"`{type(model).__name__}` counts keys to find the positions of tokens, and a cache has keys for all"
+        raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
     if not model.can_generate() or config.is_encoder_decoder:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
     limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and cache.max_length > limit:
+    if limit is not None and 0 < limit < cache.max_length:  # XLNet's is -1: none
         message = f"max_length {cache.max_length} is more than the configuration's `max_position_embeddings` {limit}"
         raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
@@ -83,9 +88,16 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     return scores
 
 
-def _add_static(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
+def _add_static(
+    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], takes_tokens: bool
+) -> Callable[..., Any]:
     """Adds the buffers of transformers' own static cache."""
-    static_cache.add(model, config, wanted.max_length)
+
+    def call(copied: Any, cache: Any) -> torch.Tensor:
+        found: torch.Tensor = scores(copied, torch.zeros((1, 1), dtype=torch.int64), cache, torch.tensor([0]))
+        return found
+
+    static_cache.add(model, config, wanted.max_length, call if takes_tokens else None)
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         with static_cache.calling(self, cache_position) as cache:
@@ -101,7 +113,6 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
     Raises:
         InputError: The kind of the cache does not fit the model.
     """
-    from transformers import StaticCache
     from transformers.configuration_utils import get_head_shapes
 
     from etbuild.model import custom_attention
@@ -111,9 +122,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
             f"a quantized cache needs a model in float32; this one is in {str(model.dtype).removeprefix('torch.')}"
         )
         raise InputError.at((*_CACHE, "kind"), message, "write `dtype: float32` in `model`")
-    layers = [
-        static_cache.is_sliding(layer) for layer in StaticCache(config=config, max_cache_len=wanted.max_length).layers
-    ]
+    layers = [layer.is_sliding for layer in static_cache.of_transformers(config, wanted.max_length).layers]
     heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
     ring = _ring(config, wanted, any(layers)) if wanted.kind == "ring" else None
     lengths = [ring if ring is not None and sliding else wanted.max_length for sliding in layers]

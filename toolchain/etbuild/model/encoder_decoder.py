@@ -24,8 +24,12 @@ _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
 _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
 """The keys of configurations for the longest text, as far as it is limited."""
 
-_REFUSED = ("led",)
-"""The `model_type` of models whose decoder has no mask for the part of a cache that is not filled yet."""
+_REFUSED = {
+    "fsmt": "counts positions itself, and would begin again with each call",
+    "led": "makes no mask for a single token, and would read an empty cache",
+    "prophetnet": "attends to n-grams with masks of its own, which do not fit a static cache",
+}
+"""Why models of this `model_type` cannot have a static cache."""
 
 Entries = dict[str, Callable[..., torch.Tensor]]
 
@@ -135,9 +139,7 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
     if config.model_type in _REFUSED:
         hint = "write a factory for this model"
-        raise InputError.at(
-            (*_PATH, "task"), f"`{name}` makes no mask for a single token, and would read an empty cache", hint
-        )
+        raise InputError.at((*_PATH, "task"), f"`{name}` {_REFUSED[config.model_type]}", hint)
     takes, task = model.get_encoder().main_input_name, wanted.task or ""
     if (takes == "input_ids") != (task == "seq2seq"):
         other = "seq2seq" if takes == "input_ids" else "speech-to-text"
