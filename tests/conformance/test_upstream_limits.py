@@ -233,6 +233,12 @@ def _(run: Run) -> bool:
     return any("addmm" in str(node.target) for node in program.graph.nodes)
 
 
+@probe("xnnpack-dimensions")
+def _(run: Run) -> bool:
+    module, partitioners = Net(lambda self, x: x + 1), (XnnpackPartitioner(),)
+    return fails("Failed to load method", lambda: run(module, torch.ones([2] * 7), partitioners=partitioners))
+
+
 @probe("xnnpack-hooks")
 def _(run: Run) -> bool:
     linear, added = nn.Linear(4, 4), torch.eye(4)

@@ -185,6 +185,13 @@ LIMITS = (
         f"{_ISSUES}/21859",
     ),
     UpstreamLimit(
+        "xnnpack-dimensions",
+        "XNNPACK's partitioner takes tensors of more than 6 dimensions: the method cannot be loaded.",
+        WORKAROUND,
+        "backends/xnnpack.py",
+        "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
+    ),
+    UpstreamLimit(
         "xnnpack-hooks",
         "XNNPACK takes the operators of a hook for the linear layer that has the hook, and computes something else.",
         WORKAROUND,
