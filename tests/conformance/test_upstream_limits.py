@@ -141,6 +141,12 @@ def _(run: Run) -> bool:
     return fails("execute() failed", lambda: run(nn.Conv3d(1, 1, 2), torch.ones(1, 1, 3, 3, 3)))
 
 
+@probe("resized-bytes")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: nn.functional.interpolate(x, (3, 3), mode="bilinear", antialias=True))
+    return differs(run, module, torch.arange(64, dtype=torch.uint8).reshape(1, 1, 8, 8))
+
+
 @probe("aliases-of-formats")
 def _(run: Run) -> bool:
     cut = Net(lambda self, x: x.to(memory_format=torch.channels_last).relu()[:, :, :8])

@@ -63,6 +63,10 @@ class Net(torch.nn.Module):
     def film(self, x):
         return torch.nn.functional.conv3d(x, torch.ones(1, 1, 2, 2, 2))
 
+    def resize(self, x):
+        image = torch.cumsum(x, -1).to(torch.uint8)
+        return torch.nn.functional.interpolate(image, (3, 3), mode="bilinear", antialias=True)
+
     def crop(self, x):
         return x.to(memory_format=torch.channels_last).relu()[:, :, :4]
 
@@ -171,15 +175,16 @@ def test_supported_operators_are_not_noted(build: Build, method: str, shape: lis
 
 
 def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
-    refused = build(manifest("find", [2, 2]), model=MODEL)
+    shape = [1, 1, 8, 8]
+    refused = build(manifest("resize", shape), model=MODEL)
     assert (refused.code, refused.files) == (1, [])
     assert (
-        "model.yaml:5:3: methods.find: ExecuTorch's runtime cannot run all of `find`: its kernel of "
-        "`aten::nonzero.out` gives wrong indices for a tensor of 2 dimensions" in refused.err
+        "model.yaml:5:3: methods.resize: ExecuTorch's runtime cannot run all of `resize`: its kernel of "
+        "`aten::_upsample_bilinear2d_aa.out` computes wrong numbers for uint8" in refused.err
     )
-    made = build(manifest("find", [2, 2], ALLOWED), model=MODEL)
+    made = build(manifest("resize", shape, ALLOWED), model=MODEL)
     assert made.code == 0, made.err
-    assert not agrees(made, "find", torch.ones(2, 2)), "ExecuTorch has fixed this: remove it from `runtime_limits`"
+    assert not agrees(made, "resize", torch.full(shape, 20.0)), "ExecuTorch has fixed this: remove it"
 
 
 WEIGHTS = """\

@@ -78,6 +78,13 @@ LIMITS = (
         "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
     ),
     UpstreamLimit(
+        "resized-bytes",
+        "The kernel of `_upsample_bilinear2d_aa` (a resize with antialiasing) computes wrong numbers for uint8.",
+        ERROR,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu/op__upsample_bilinear2d_aa.cpp",
+    ),
+    UpstreamLimit(
         "aliases-of-formats",
         "The kernel of `alias_copy` refuses a tensor in the format channels_last.",
         WORKAROUND,

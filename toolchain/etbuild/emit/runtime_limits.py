@@ -167,6 +167,14 @@ def _volumes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
         yield Limit(method, what, "write it with convolutions of 2 dimensions, or link a kernel into the application")
 
 
+def _resized_bytes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Finds images of bytes that are resized with antialiasing: the kernel is off by up to 20 of 255."""
+    if operator == "aten::_upsample_bilinear2d_aa.out" and tensors[0].scalar_type == ScalarType.BYTE:
+        what = f"its kernel of `{operator}` computes wrong numbers for uint8"
+        hint = "resize the image in float32: `interpolate(x.float(), ..., antialias=True).round().to(torch.uint8)`"
+        yield Limit(method, what, hint, wrong=True)
+
+
 def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
     """Finds tensors in the memory format channels_last. Most kernels compute with such tensors if all tensors have this
     format. If not, most kernels refuse when they run, and some read the elements in a wrong order."""
@@ -183,6 +191,7 @@ _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
     _nonzero,
     _remainder,
     _volumes,
+    _resized_bytes,
     _memory_formats,
 )
 
