@@ -31,7 +31,11 @@ class Net(torch.nn.Module):
         return x.sort()[0]
 
     def find(self, x):
-        return x.nonzero()
+        return x.nonzero() * 2
+
+    def choose(self, x):
+        rows, columns = torch.where(x > 0)
+        return x[rows, columns] + columns
 
     def wrap(self, x):
         return (x.to(torch.int64) - 5) % 3
@@ -166,7 +170,11 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
 
 
 @pytest.mark.rotates(days=2)
-@pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    [("look_up", [2]), ("cut", [4]), ("find", [4]), ("find", [2, 3]), ("choose", [2, 3]), ("spread", [4])],
+    ids=str,
+)
 def test_supported_operators_are_not_noted(build: Build, method: str, shape: list[int]) -> None:
     made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
     assert made.code == 0, made.err

@@ -60,8 +60,8 @@ class Net(torch.nn.Module):
     def sorted(self, x):
         return x.sin().sort()[0]
 
-    def nonzero(self, x):
-        return x.sin().nonzero()
+    def flipped(self, x):
+        return x.expand(1, 2, *x.shape).to(memory_format=torch.channels_last).flip(2)
 
     def fine(self, x):
         y = torch.exp(x)
@@ -124,7 +124,12 @@ ERRORS = [
         "the method has a `while_loop`",
         [at("return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * 2), (n, x))[1]")],
     ),
-    ("nonzero", "[]", "`aten::nonzero.out` gives wrong indices", [at("return x.sin().nonzero()")]),
+    (
+        "flipped",
+        "[]",
+        "`aten::flip.out` fails or computes wrong numbers",
+        [at("return x.expand(1, 2, *x.shape).to(memory_format=torch.channels_last).flip(2)")],
+    ),
 ]
 
 

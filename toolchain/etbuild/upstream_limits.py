@@ -57,9 +57,10 @@ LIMITS = (
     ),
     UpstreamLimit(
         "nonzero",
-        "The kernel of `nonzero` gives wrong indices for a tensor of several dimensions.",
-        ERROR,
-        "emit/runtime_limits.py",
+        "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
+        "dimensions are wrong, and other kernels refuse them.",
+        WORKAROUND,
+        "lower/nonzero_rows.py",
         "executorch: kernels/portable/cpu/op_nonzero.cpp",
     ),
     UpstreamLimit(

@@ -27,7 +27,7 @@ from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, passes
+from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, nonzero_rows, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
@@ -252,6 +252,7 @@ def _to_executorch(
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
         dynamic_sizes.verified_as_symbols(),
+        nonzero_rows.row_major(),
     ):
         manager = edge.to_executorch(config)
     return manager, manager._emitter_output

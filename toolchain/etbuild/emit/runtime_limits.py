@@ -144,15 +144,6 @@ def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit
         yield Limit(method, what, "use another dtype than uint16, such as int32")
 
 
-def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """Finds `nonzero` of tensors with several dimensions: the kernel's result has its columns in a wrong order."""
-    if operator == "aten::nonzero.out" and len(tensors[0].sizes) > 1:
-        count = len(tensors[0].sizes)
-        what = f"its kernel of `{operator}` gives wrong indices for a tensor of {count} dimensions"
-        hint = "use `x.flatten().nonzero()`, and compute the indices of each dimension with `//` and `%`"
-        yield Limit(method, what, hint, wrong=True)
-
-
 def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
     """Finds `remainder` of integers: the kernel's result has the dividend's sign, PyTorch's has the divisor's."""
     if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
@@ -188,7 +179,6 @@ def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterat
 
 _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
     _uint16,
-    _nonzero,
     _remainder,
     _volumes,
     _resized_bytes,
