@@ -57,6 +57,10 @@ class Net(torch.nn.Module):
         n = torch.zeros((), dtype=torch.int64)
         return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * 2), (n, x))[1]
 
+    def unlimited(self, x):
+        size = x.sum().to(torch.int64).item()
+        return torch.ones(size)
+
     def sorted(self, x):
         return x.sin().sort()[0]
 
@@ -123,6 +127,12 @@ ERRORS = [
         "[]",
         "the method has a `while_loop`",
         [at("return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * 2), (n, x))[1]")],
+    ),
+    (
+        "unlimited",
+        "[xnnpack]",
+        "methods.unlimited: a size of what `aten::full` returns depends on values and has no upper limit",
+        [at("return torch.ones(size)")],
     ),
     (
         "flipped",
@@ -219,3 +229,5 @@ def test_an_operator_without_an_out_variant_names_its_line(build: Build, jobs: s
     made = build(manifest("fine", "forward"), "--jobs", jobs, model=model)
     assert f"Missing out variants: {{'lines_{jobs}::twice'}}" in made.err
     assert f"    at model.py:11, in forward: `return torch.ops.lines_{jobs}.twice(y)`\n" in made.err
+    assert "methods.forward: emitting" in made.err
+    assert "write them with PyTorch's in the model" in made.err
