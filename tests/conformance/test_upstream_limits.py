@@ -141,6 +141,12 @@ def _(run: Run) -> bool:
     return fails("execute() failed", lambda: run(nn.Conv3d(1, 1, 2), torch.ones(1, 1, 3, 3, 3)))
 
 
+@probe("resized-bytes")
+def _(run: Run) -> bool:
+    module = Net(lambda self, x: nn.functional.interpolate(x, (3, 3), mode="bilinear", antialias=True))
+    return differs(run, module, torch.arange(64, dtype=torch.uint8).reshape(1, 1, 8, 8))
+
+
 @probe("aliases-of-formats")
 def _(run: Run) -> bool:
     cut = Net(lambda self, x: x.to(memory_format=torch.channels_last).relu()[:, :, :8])
@@ -231,6 +237,12 @@ def _(run: Run) -> bool:
     module = Net(lambda self, x: self.linear(x), linear=nn.Linear(4, 4).bfloat16())
     program = lower(module, X.bfloat16(), partitioners=(XnnpackPartitioner(),)).exported_program()
     return any("addmm" in str(node.target) for node in program.graph.nodes)
+
+
+@probe("xnnpack-dimensions")
+def _(run: Run) -> bool:
+    module, partitioners = Net(lambda self, x: x + 1), (XnnpackPartitioner(),)
+    return fails("Failed to load method", lambda: run(module, torch.ones([2] * 7), partitioners=partitioners))
 
 
 @probe("xnnpack-hooks")

@@ -45,7 +45,19 @@ class Parts(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Linear(5, 3)
+
+class Smaller(Two):
+    def __init__(self):
+        super().__init__(2)
+        self.half()
+
+def several():
+    return {"one": nn.Linear(5, 3), "other": nn.Conv1d(3, 4, 3)}
+
+def listed():
+    return nn.ModuleDict(several())
 """
+HALF = {"shape": [1, 3, 224, 224], "dtype": "float16"}
 
 
 @pytest.fixture
@@ -69,6 +81,9 @@ def started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
         (["net:Words"], {"forward": [{"shape": [1, 16], "dtype": "int64"}]}),
         (["net:Two", "--kwargs", '{"size": 4}'], {"embed": [[1, 3, 224, 224]], "compare": [[1, 3, 224, 224]] * 2}),
         (["net:Parts"], {"encoder": [[1, 5]]}),
+        (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF]}),
+        (["net:several"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
+        (["net:listed"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
     ],
 )
 def test_inputs_are_those_that_the_module_takes(

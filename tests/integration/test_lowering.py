@@ -304,6 +304,41 @@ def test_an_option_that_the_runtime_cannot_load_with_convolutions(build: Build) 
     assert "and a convolution" in outcome.err
 
 
+WINDOWS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 32)
+        torch.nn.init.eye_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x):
+        windows = x.reshape(1, 2, 2, 2, 2, 2, 2, 32).permute(0, 1, 3, 5, 2, 4, 6, 7)
+        return (self.linear(windows).softmax(-1) + windows).reshape(8, 8, 32)
+
+def create():
+    return Net()
+"""
+EIGHT_BITS = "{pt2e: {quantizers: [xnnpack], calibration: example_inputs}}"
+
+
+@pytest.mark.parametrize("quantize", ["null", EIGHT_BITS], ids=["none", "pt2e"])
+def test_tensors_of_more_dimensions_than_xnnpack_knows_are_left_to_portable_operators(
+    build: Build, tmp_path: Path, quantize: str
+) -> None:
+    """Windows of videos have eight dimensions."""
+    forward = f"{{example_inputs: [{{shape: [4, 4, 4, 32], fill: 1}}], quantize: {quantize}}}"
+    built = build(DYNAMIC[: DYNAMIC.index("methods")] + f"methods: {{forward: {forward}}}\n", model=WINDOWS)
+    assert built.code == 0, built.err
+    assert built.json("net.report.json")["methods"]["forward"]["delegates"]["XnnpackBackend"] >= 1
+    x = torch.rand((4, 4, 4, 32), generator=torch.Generator().manual_seed(0))
+    [[[found]]] = runtime.run(built.directory / "net.pte", [[("forward", [x])]], tmp_path)
+    windows = x.reshape(1, 2, 2, 2, 2, 2, 2, 32).permute(0, 1, 3, 5, 2, 4, 6, 7)
+    torch.testing.assert_close(found, (windows.softmax(-1) + windows).reshape(8, 8, 32), rtol=0.0, atol=0.05)
+
+
 SPLIT = """\
 import torch
 

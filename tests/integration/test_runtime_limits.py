@@ -31,7 +31,11 @@ class Net(torch.nn.Module):
         return x.sort()[0]
 
     def find(self, x):
-        return x.nonzero()
+        return x.nonzero() * 2
+
+    def choose(self, x):
+        rows, columns = torch.where(x > 0)
+        return x[rows, columns] + columns
 
     def wrap(self, x):
         return (x.to(torch.int64) - 5) % 3
@@ -62,6 +66,10 @@ class Net(torch.nn.Module):
 
     def film(self, x):
         return torch.nn.functional.conv3d(x, torch.ones(1, 1, 2, 2, 2))
+
+    def resize(self, x):
+        image = torch.cumsum(x, -1).to(torch.uint8)
+        return torch.nn.functional.interpolate(image, (3, 3), mode="bilinear", antialias=True)
 
     def crop(self, x):
         return x.to(memory_format=torch.channels_last).relu()[:, :, :4]
@@ -162,7 +170,11 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
 
 
 @pytest.mark.rotates(days=2)
-@pytest.mark.parametrize(("method", "shape"), [("look_up", [2]), ("cut", [4]), ("find", [4]), ("spread", [4])], ids=str)
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    [("look_up", [2]), ("cut", [4]), ("find", [4]), ("find", [2, 3]), ("choose", [2, 3]), ("spread", [4])],
+    ids=str,
+)
 def test_supported_operators_are_not_noted(build: Build, method: str, shape: list[int]) -> None:
     made = build(manifest(method, shape, "checks: {runtime: true}\n"), model=MODEL)
     assert made.code == 0, made.err
@@ -171,15 +183,16 @@ def test_supported_operators_are_not_noted(build: Build, method: str, shape: lis
 
 
 def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
-    refused = build(manifest("find", [2, 2]), model=MODEL)
+    shape = [1, 1, 8, 8]
+    refused = build(manifest("resize", shape), model=MODEL)
     assert (refused.code, refused.files) == (1, [])
     assert (
-        "model.yaml:5:3: methods.find: ExecuTorch's runtime cannot run all of `find`: its kernel of "
-        "`aten::nonzero.out` gives wrong indices for a tensor of 2 dimensions" in refused.err
+        "model.yaml:5:3: methods.resize: ExecuTorch's runtime cannot run all of `resize`: its kernel of "
+        "`aten::_upsample_bilinear2d_aa.out` computes wrong numbers for uint8" in refused.err
     )
-    made = build(manifest("find", [2, 2], ALLOWED), model=MODEL)
+    made = build(manifest("resize", shape, ALLOWED), model=MODEL)
     assert made.code == 0, made.err
-    assert not agrees(made, "find", torch.ones(2, 2)), "ExecuTorch has fixed this: remove it from `runtime_limits`"
+    assert not agrees(made, "resize", torch.full(shape, 20.0)), "ExecuTorch has fixed this: remove it"
 
 
 WEIGHTS = """\

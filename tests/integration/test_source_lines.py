@@ -57,11 +57,15 @@ class Net(torch.nn.Module):
         n = torch.zeros((), dtype=torch.int64)
         return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * 2), (n, x))[1]
 
+    def unlimited(self, x):
+        size = x.sum().to(torch.int64).item()
+        return torch.ones(size)
+
     def sorted(self, x):
         return x.sin().sort()[0]
 
-    def nonzero(self, x):
-        return x.sin().nonzero()
+    def flipped(self, x):
+        return x.expand(1, 2, *x.shape).to(memory_format=torch.channels_last).flip(2)
 
     def fine(self, x):
         y = torch.exp(x)
@@ -124,7 +128,18 @@ ERRORS = [
         "the method has a `while_loop`",
         [at("return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x * 2), (n, x))[1]")],
     ),
-    ("nonzero", "[]", "`aten::nonzero.out` gives wrong indices", [at("return x.sin().nonzero()")]),
+    (
+        "unlimited",
+        "[xnnpack]",
+        "methods.unlimited: a size of what `aten::full` returns depends on values and has no upper limit",
+        [at("return torch.ones(size)")],
+    ),
+    (
+        "flipped",
+        "[]",
+        "`aten::flip.out` fails or computes wrong numbers",
+        [at("return x.expand(1, 2, *x.shape).to(memory_format=torch.channels_last).flip(2)")],
+    ),
 ]
 
 
@@ -214,3 +229,5 @@ def test_an_operator_without_an_out_variant_names_its_line(build: Build, jobs: s
     made = build(manifest("fine", "forward"), "--jobs", jobs, model=model)
     assert f"Missing out variants: {{'lines_{jobs}::twice'}}" in made.err
     assert f"    at model.py:11, in forward: `return torch.ops.lines_{jobs}.twice(y)`\n" in made.err
+    assert "methods.forward: emitting" in made.err
+    assert "write them with PyTorch's in the model" in made.err

@@ -139,8 +139,8 @@ MISSING = {
 }
 WRONG = {
     "method": "prefill",
-    "operator": "aten::nonzero.out",
-    "what": "its kernel of `aten::nonzero.out` gives wrong indices",
+    "operator": "aten::flip.out",
+    "what": "its kernel of `aten::flip.out` gives wrong numbers",
     "hint": "x",
     "wrong": True,
 }

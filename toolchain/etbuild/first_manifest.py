@@ -575,7 +575,9 @@ def _methods_of(root: torch.nn.Module) -> tuple[list[str], list[str]]:
     """The lines of `methods` for a module, and the methods for which no inputs were found."""
     import torch
 
-    own = [name for name, value in vars(type(root)).items() if inspect.isfunction(value) and not name.startswith("_")]
+    kinds = [kind for kind in type(root).__mro__ if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+    of_user = dict.fromkeys(name for kind in kinds for name, value in vars(kind).items() if inspect.isfunction(value))
+    own = [name for name in of_user if not name.startswith("_")]
     names = ["forward"] if type(root).forward is not torch.nn.Module.forward else own
     lines, unknown = [], []
     for name in names or [name for name, _ in root.named_children()]:
@@ -613,20 +615,22 @@ def _likely(root: torch.nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
     """Inputs that a module is likely to take, as shape and dtype: those of its first layers, then common ones."""
     import torch
 
+    dtypes = (str(each.dtype).removeprefix("torch.") for each in root.parameters() if each.is_floating_point())
+    real = next(dtypes, "float32")
     layers = [layer for layer in root.modules() if next(layer.children(), None) is None][:4]
     for layer in layers:
         if isinstance(layer, torch.nn.Embedding):
             yield from ((shape, "int64") for shape in ((1, 16), (1, 1), (1,)))
         elif isinstance(layer, torch.nn.Conv2d):
-            yield from (((1, layer.in_channels, size, size), "float32") for size in (224, 64, 28))
+            yield from (((1, layer.in_channels, size, size), real) for size in (224, 64, 28))
         elif isinstance(layer, torch.nn.Conv1d):
-            yield (1, layer.in_channels, 128), "float32"
+            yield (1, layer.in_channels, 128), real
         elif isinstance(layer, (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)):
-            yield (1, 16, layer.input_size), "float32"
+            yield (1, 16, layer.input_size), real
         elif isinstance(layer, torch.nn.Linear):
-            yield (1, layer.in_features), "float32"
-            yield (1, 16, layer.in_features), "float32"
-    yield from (((1, 3, 224, 224), "float32"), ((1, 16), "float32"), ((1, 16), "int64"), ((1,), "int64"))
+            yield (1, layer.in_features), real
+            yield (1, 16, layer.in_features), real
+    yield from (((1, 3, 224, 224), real), ((1, 16), real), ((1, 16), "int64"), ((1,), "int64"))
 
 
 def renamed(first: First, name: str) -> First:

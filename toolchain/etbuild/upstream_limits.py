@@ -57,9 +57,10 @@ LIMITS = (
     ),
     UpstreamLimit(
         "nonzero",
-        "The kernel of `nonzero` gives wrong indices for a tensor of several dimensions.",
-        ERROR,
-        "emit/runtime_limits.py",
+        "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
+        "dimensions are wrong, and other kernels refuse them.",
+        WORKAROUND,
+        "lower/nonzero_rows.py",
         "executorch: kernels/portable/cpu/op_nonzero.cpp",
     ),
     UpstreamLimit(
@@ -76,6 +77,13 @@ LIMITS = (
         NOTE,
         "emit/runtime_limits.py",
         "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
+    ),
+    UpstreamLimit(
+        "resized-bytes",
+        "The kernel of `_upsample_bilinear2d_aa` (a resize with antialiasing) computes wrong numbers for uint8.",
+        ERROR,
+        "emit/runtime_limits.py",
+        "executorch: kernels/portable/cpu/op__upsample_bilinear2d_aa.cpp",
     ),
     UpstreamLimit(
         "aliases-of-formats",
@@ -183,6 +191,13 @@ LIMITS = (
         NOTE,
         "lower/dtypes.py",
         f"{_ISSUES}/21859",
+    ),
+    UpstreamLimit(
+        "xnnpack-dimensions",
+        "XNNPACK's partitioner takes tensors of more than 6 dimensions: the method cannot be loaded.",
+        WORKAROUND,
+        "backends/xnnpack.py",
+        "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
     ),
     UpstreamLimit(
         "xnnpack-hooks",

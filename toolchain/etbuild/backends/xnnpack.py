@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from etbuild.backends.backend import BuiltInBackend, Context, Options, QuantizerContext
+from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.errors import Problem
+from etbuild.patching import replaced
 
 _DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
+_MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
 
 
 class Xnnpack(BuiltInBackend):
@@ -17,6 +21,7 @@ class Xnnpack(BuiltInBackend):
     name = "xnnpack"
     separable = True
     delegate_id = "XnnpackBackend"
+    loaded_marker = "executorch.backends.xnnpack.partition.xnnpack_partitioner"
     named_data_is_weights = True
     ignores_zero_points = True  # ExecuTorch 1.5
     exact_gelu_only = ("float32",)  # ExecuTorch 1.5
@@ -60,6 +65,10 @@ class Xnnpack(BuiltInBackend):
 
         return quantizer.set_filter_function(quantized)
 
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
+        """Returns a context in which XNNPACK takes no operators of tensors that have more dimensions than it knows."""
+        return _without_large_ranks(partitioners)
+
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
         1.5)."""
@@ -71,6 +80,40 @@ class Xnnpack(BuiltInBackend):
     def option_for_dtype(self, options: Options, dtype: str) -> Options:
         """Returns the option with which ExecuTorch's partitioner takes bfloat16."""
         return {"enable_bf16": True} if dtype == "bfloat16" and not options.get("enable_bf16") else {}
+
+
+@contextlib.contextmanager
+def _without_large_ranks(partitioners: Partitioners) -> Iterator[None]:
+    from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
+
+    with contextlib.ExitStack() as changed:
+        for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
+            if isinstance(partitioner, ConfigerationBasedPartitioner) and _is_for_xnnpack(partitioner):
+                for config in partitioner.target_partitioner_configs.values():
+                    check = _of_few_dimensions(config.check_constraints)
+                    changed.enter_context(replaced(config, "check_constraints", check))
+        yield
+
+
+def _is_for_xnnpack(partitioner: Any) -> bool:
+    return bool(partitioner.delegation_spec.backend_id == Xnnpack.delegate_id)
+
+
+def _of_few_dimensions(check: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Returns a check of an operator that is also false if a tensor has too many dimensions."""
+
+    def checked(node: Any, program: Any) -> bool:
+        return all(rank <= _MAX_DIMENSIONS for rank in _ranks(node)) and check(node, program)
+
+    return checked
+
+
+def _ranks(node: Any) -> Iterator[int]:
+    """The numbers of dimensions of an operator's inputs and results."""
+    for each in (node, *node.all_input_nodes):
+        value = each.meta.get("val")
+        for one in value if isinstance(value, tuple | list) else (value,):
+            yield len(getattr(one, "shape", ()))
 
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:

@@ -5,7 +5,8 @@ Methods that were lowered one by one are also emitted one by one. `merge` then p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,12 @@ from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
-from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, passes
+from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, nonzero_rows, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
 from etbuild.lower.named_data import Claims, Request
+from etbuild.lower.partition_counts import operator_name
 from etbuild.lower.weight_sharing import Place
 from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
@@ -252,6 +254,7 @@ def _to_executorch(
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
         dynamic_sizes.verified_as_symbols(),
+        nonzero_rows.row_major(),
     ):
         manager = edge.to_executorch(config)
     return manager, manager._emitter_output
@@ -309,11 +312,27 @@ def _trained(program: ExportedProgram) -> list[str]:
 def _emission_error(
     error: BaseException, lower_plan: MethodPlan, edge: EdgeProgramManager, finder: SourceFinder
 ) -> BuildError:
+    if "finite upper bound" in str(error) and (problems := _unlimited_sizes(edge, finder)):
+        return BuildError(problems)
     path, hint = _place_and_hint(str(error), lower_plan, edge)
     action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
     programs = {name: edge.exported_program(name) for name in edge.methods}
     at = source_lines.shown(failed_nodes.lines(error, programs, finder))
     return from_exception(error, BuildError, path, action, hints(at, hint))
+
+
+def _unlimited_sizes(edge: EdgeProgramManager, finder: SourceFinder) -> list[Problem]:
+    """A problem for each method with a size that depends on values and has no limit: memory cannot be planned."""
+    problems = []
+    for name in sorted(edge.methods):
+        program = edge.exported_program(name)
+        node = dynamic_sizes.first_unlimited(program)
+        if node is not None:
+            at = source_lines.shown(failed_nodes.lines_of_nodes([node], {name: program}, finder))
+            message = f"a size of what `{operator_name(node)}` returns depends on values and has no upper limit"
+            hint = "memory is planned for the largest size: write `torch._check(x.shape[0] <= LIMIT)` in the model"
+            problems.append(Problem(message, ("methods", name), hints(at, hint)))
+    return problems
 
 
 def _place_and_hint(text: str, lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str | None]:
@@ -335,7 +354,20 @@ def _of_missing_kernels(text: str, lower_plan: MethodPlan, edge: EdgeProgramMana
             "`demo::twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`"
         )
         return ("custom_ops",), hint
-    return ("methods",), None
+    missing = re.findall(r"'(\w+::\w+)'", text)
+    calling = [name for name in sorted(edge.methods) if _calls(edge.exported_program(name), missing)]
+    hint = (
+        "ExecuTorch does not have these operators: write them with PyTorch's in the model, call them in the "
+        "application, or bring kernels with `custom_ops`"
+    )
+    return ("methods", *calling) if len(calling) == 1 else ("methods",), hint
+
+
+def _calls(program: ExportedProgram, operators: Collection[str]) -> bool:
+    """Whether a method calls one of some operators."""
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    called = {operator_name(node).partition(".")[0] for each in modules for node in each.graph.nodes}
+    return not called.isdisjoint(operators)
 
 
 def _of_quantized_layers(lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str]:

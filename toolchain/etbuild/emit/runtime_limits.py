@@ -144,15 +144,6 @@ def _uint16(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit
         yield Limit(method, what, "use another dtype than uint16, such as int32")
 
 
-def _nonzero(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
-    """Finds `nonzero` of tensors with several dimensions: the kernel's result has its columns in a wrong order."""
-    if operator == "aten::nonzero.out" and len(tensors[0].sizes) > 1:
-        count = len(tensors[0].sizes)
-        what = f"its kernel of `{operator}` gives wrong indices for a tensor of {count} dimensions"
-        hint = "use `x.flatten().nonzero()`, and compute the indices of each dimension with `//` and `%`"
-        yield Limit(method, what, hint, wrong=True)
-
-
 def _remainder(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
     """Finds `remainder` of integers: the kernel's result has the dividend's sign, PyTorch's has the divisor's."""
     if operator.startswith("aten::remainder.") and all(tensor.scalar_type in _INTEGERS for tensor in tensors):
@@ -165,6 +156,14 @@ def _volumes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limi
     if operator == "aten::convolution.out" and len(tensors[0].sizes) > 4:
         what = f"its kernel of `{operator}` takes no tensors of {len(tensors[0].sizes)} dimensions, so the method fails"
         yield Limit(method, what, "write it with convolutions of 2 dimensions, or link a kernel into the application")
+
+
+def _resized_bytes(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Finds images of bytes that are resized with antialiasing: the kernel is off by up to 20 of 255."""
+    if operator == "aten::_upsample_bilinear2d_aa.out" and tensors[0].scalar_type == ScalarType.BYTE:
+        what = f"its kernel of `{operator}` computes wrong numbers for uint8"
+        hint = "resize the image in float32: `interpolate(x.float(), ..., antialias=True).round().to(torch.uint8)`"
+        yield Limit(method, what, hint, wrong=True)
 
 
 def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
@@ -180,9 +179,9 @@ def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterat
 
 _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
     _uint16,
-    _nonzero,
     _remainder,
     _volumes,
+    _resized_bytes,
     _memory_formats,
 )
 

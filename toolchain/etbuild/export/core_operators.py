@@ -14,6 +14,9 @@ from torch.export import ExportedProgram
 
 _aten = torch.ops.aten
 
+_MOST_DIMENSIONS = 6
+"""XNNPACK takes the parts of a linear layer whose input has more dimensions, and then lowering fails."""
+
 Add = Callable[..., Any]
 """Adds a call of an operator to a graph and returns its node."""
 Writer = Callable[..., Any]
@@ -37,6 +40,13 @@ def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) 
     return add(_aten.squeeze.dim, pooled, 0)
 
 
+def _as_rows(add: Add, given: Any, *weights: Any) -> Any:
+    """A linear layer of a tensor with more dimensions than XNNPACK has: of its rows. At most one size is dynamic."""
+    sizes = [size if isinstance(size, int) else -1 for size in given.meta["val"].shape[:-1]]
+    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, given, 0, -2), *weights)
+    return add(_aten.unflatten.int, rows, 0, sizes)
+
+
 def _original(add: Add, given: Any) -> Any:
     del add
     return given
@@ -51,6 +61,8 @@ def _writer(node: torch.fx.Node) -> Writer | None:
         return None
     if node.target in (_aten.max_pool2d.default, _aten.avg_pool2d.default) and value.dim() == 3:
         return functools.partial(_as_batch, node.target)
+    if node.target is _aten.linear.default and value.dim() > _MOST_DIMENSIONS:
+        return _as_rows if sum(not isinstance(size, int) for size in value.shape) < 2 else None
     return _original if node.target is _aten.alias.default and _is_channels_last(value) else None
 
 

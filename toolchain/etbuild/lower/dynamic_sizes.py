@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from executorch.exir import EdgeProgramManager
+from executorch.exir import EdgeProgramManager, sym_util
 from executorch.exir.verification import arg_validator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -37,6 +37,24 @@ def verified_as_symbols() -> Iterator[None]:
 
     with replaced(arg_validator, "len", length):
         yield
+
+
+def first_unlimited(program: ExportedProgram) -> torch.fx.Node | None:
+    """The first operator whose result has a size without an upper limit, for which no memory can be planned."""
+    for node in program.graph.nodes:
+        values = node.meta.get("val") if node.op == "call_function" else None
+        for value in values if isinstance(values, tuple | list) else (values,):
+            if isinstance(value, torch.Tensor) and any(map(_is_unlimited, value.shape)):
+                return node
+    return None
+
+
+def _is_unlimited(size: int | torch.SymInt) -> bool:
+    try:
+        sym_util.eval_upper_bound(size)
+    except RuntimeError:
+        return True
+    return False
 
 
 def of_inputs(programs: Mapping[str, ExportedProgram]) -> Sizes:

@@ -17,6 +17,7 @@ from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
 from etbuild.inputs.user_code import SourceFinder
 from etbuild.lower.partition_counts import operator_name
 
+_OF_ASSERTIONS = "insert_deferred_runtime_asserts"  # torch's trace of the nodes that check sizes, in any graph
 _METHOD = ("method_name", "name")  # ExecuTorch's variables for the method that it works on
 
 
@@ -93,7 +94,8 @@ def lines_of_nodes(
 
 def known_lines(programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> SourceLines:
     """The lines of methods: their own, if they were exported in this process, or those of the export's file."""
-    own = any("stack_trace" in node.meta for program in programs.values() for node in program.graph.nodes)
+    traces = {node.meta.get("stack_trace") for program in programs.values() for node in program.graph.nodes}
+    own = any(trace is not None and _OF_ASSERTIONS not in trace for trace in traces)
     return SourceLines.of_programs(programs, finder.name_of) if own else finder.lines
 
 

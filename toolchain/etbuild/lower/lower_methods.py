@@ -32,6 +32,7 @@ from etbuild.lower import (
     linear_layers,
     method_graph,
     named_data,
+    nonzero_rows,
     partitioners,
     passes,
     preprocess_results,
@@ -88,6 +89,7 @@ def lower_programs(
     with (
         wrap_errors(lambda error: _lowering_error(error, programs, finder)),
         dynamic_sizes.verified_as_symbols(),
+        nonzero_rows.row_major(),
         named_data.tag_folded_constants(shards),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
