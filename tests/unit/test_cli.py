@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,25 @@ def test_declarations_have_a_name_and_a_file(value: str, capsys: pytest.CaptureF
     assert "expected NAME=FILE" in capsys.readouterr().err
 
 
-def test_an_empty_name_is_no_cache(capsys: pytest.CaptureFixture[str]) -> None:
+def paths(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentParser, argparse.Action]]:
+    """The arguments of all verbs for people that are paths."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action._choices_actions:
+                yield from paths(action.choices[verb.dest])
+        elif action.type is Path:
+            yield parser, action
+
+
+def test_an_empty_name_is_not_the_current_directory(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main.main(["cache", "info", "--cache-dir", ""])
-    assert "--cache-dir: names no directory" in capsys.readouterr().err
+    assert "--cache-dir: the name is empty; write `.` for the current directory" in capsys.readouterr().err
+    found = list(paths(main.whole_parser()))
+    assert len(found) > 50
+    for parser, action in found:
+        with pytest.raises(argparse.ArgumentError, match="the name is empty"):
+            parser._get_value(action, "")
 
 
 def test_a_root_that_is_not_a_directory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.
     """
     description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    parser.register("type", Path, _path)
     return parser
 
 
@@ -40,6 +41,13 @@ def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentPar
         name, description=f"{summary}. Build rules call it.", allow_abbrev=False
     )
     return parser
+
+
+def _path(name: str) -> Path:
+    """The path of an argument. A variable that is not set gives an empty one, which means the current directory."""
+    if not name:
+        raise argparse.ArgumentTypeError("the name is empty; write `.` for the current directory")
+    return Path(name)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -138,18 +146,11 @@ def add_data(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _named(directory: str) -> Path:
-    """The directory. A variable that is not set gives none, and the current directory must not become a cache."""
-    if not directory:
-        raise argparse.ArgumentTypeError("names no directory")
-    return Path(directory)
-
-
 def add_cache_directory(parser: argparse._ActionsContainer) -> None:
     """Adds the option that names the directory of the local cache."""
     parser.add_argument(
         "--cache-dir",
-        type=_named,
+        type=Path,
         metavar="DIR",
         help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
     )
