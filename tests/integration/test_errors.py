@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_output_directory_that_is_a_file(build: Build, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     outcome = build(MANIFEST, "-o", str(tmp_path / "file"))
-    expect(outcome, 1, "file: cannot write the file")
+    expect(outcome, 1, "file: is a file, but has to be a directory")
     assert (tmp_path / "file").read_text() == "mine"
 
 
