@@ -71,6 +71,15 @@ class Net(torch.nn.Module):
         image = torch.cumsum(x, -1).to(torch.uint8)
         return torch.nn.functional.interpolate(image, (3, 3), mode="bilinear", antialias=True)
 
+    def drop(self, x):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    def draw(self, x):
+        return torch.bernoulli(x / 2)
+
+    def disturb(self, x):
+        return x + torch.randn_like(x)
+
     def crop(self, x):
         return x.to(memory_format=torch.channels_last).relu()[:, :, :4]
 
@@ -161,6 +170,38 @@ def test_a_program_whose_constants_are_all_empty_cannot_be_loaded_from_a_file(
         assert loads, "ExecuTorch has fixed this: remove it from `runtime_limits`"
     except RuntimeError:
         assert not loads
+
+
+DRAWS = [
+    (
+        "drop",
+        "aten::native_dropout",
+        "write `dropout(x, training=self.training)`",
+        "return torch.nn.functional.dropout",
+    ),
+    ("draw", "aten::rand", "make the numbers an input of the method", ""),
+]
+
+
+@pytest.mark.parametrize(("method", "operator", "hint", "line"), DRAWS, ids=[case[0] for case in DRAWS])
+def test_random_numbers_are_noted_or_refused(build: Build, method: str, operator: str, hint: str, line: str) -> None:
+    made = build(manifest(method, [64]), model=MODEL)
+    assert made.code == 0, made.err
+    assert f"note: `{method}` draws random numbers with `{operator}`" in made.err
+    assert hint in made.err
+    assert line in made.err
+    assert not agrees(made, method, torch.ones(64))
+    made = build(manifest(method, [64], "checks: {deterministic: true}\n"), model=MODEL)
+    assert made.code == 3
+    assert f"checks.deterministic: `{method}` draws random numbers" in made.err
+
+
+def test_noise_of_the_shape_of_a_tensor_names_the_way_to_write_it(build: Build) -> None:
+    made = build(manifest("disturb", [4]), model=MODEL)
+    assert made.code == 1
+    assert "write `torch.randn(x.shape)` in place of `torch.randn_like(x)`" in made.err
+    made = build(manifest("disturb", [4]), model=MODEL.replace("randn_like(x)", "randn(x.shape)"))
+    assert made.code == 0, made.err
 
 
 def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: Build) -> None:

@@ -194,6 +194,7 @@ _REPLACED = {
     "dim_order_ops._to_dim_order_copy": "aten.to",
     "dim_order_ops._clone_dim_order": "aten.clone",
     "aten._to_copy": "aten.to",
+    "aten.native_dropout": "aten.dropout",
 }
 
 

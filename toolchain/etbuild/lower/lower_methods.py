@@ -295,6 +295,10 @@ _HINTS = (
         "mismatched dtypes",
         "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`",
     ),
+    *(
+        (f"aten.{name}_like.", f"write `torch.{name}(x.shape)` in place of `torch.{name}_like(x)`")
+        for name in ("rand", "randn")
+    ),
     (
         "Core ATen opset",
         "PyTorch cannot decompose this operator into core ATen operators: use a backend that takes it, or avoid it in "

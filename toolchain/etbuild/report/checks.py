@@ -104,6 +104,38 @@ def _non_finite(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem
         yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
 
 
+_RANDOM = frozenset(
+    f"aten::{name}"
+    for name in (
+        "bernoulli",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "randperm",
+    )
+)
+"""The operators that draw random numbers, under the names in the lowered program."""
+
+
+def _random(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
+    for method, counts in sorted(lowering["operators"].items()):
+        called = {name for taken in (counts["fallback"], *counts["delegated"].values()) for name in taken}
+        for operator in sorted(called & _RANDOM):
+            message = f"`{method}` draws random numbers with `{operator}`, so that every call gives another result"
+            if operator == "aten::native_dropout":
+                hint = "if this is not intended, write `dropout(x, training=self.training)`, or use `torch.nn.Dropout`"
+            else:
+                hint = "if this is not intended, make the numbers an input of the method"
+            where = source_lines.shown(lines.of_operator(method, operator))
+            yield Problem(message, ("methods", method), hints(hint, where))
+
+
 def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
     yield from (_of_limit(limit, lines) for limit in lowering["runtime_limits"])
 
@@ -185,6 +217,7 @@ def _delegated(lowering: LoweringFacts) -> dict[str, float]:
 
 
 _FINDERS: dict[str, Callable[[LoweringFacts, SourceLines], Iterator[Problem]]] = {
+    "deterministic": _random,
     "finite": _non_finite,
     "runtime": _runtime_limits,
 }
