@@ -657,6 +657,15 @@ def test_weights_that_cannot_be_quantized(change: str, message: str, build: Buil
     assert "Traceback" not in made.err
 
 
+@pytest.mark.parametrize(("value", "quantize"), [("nan", STATIC), ("inf", STATIC), ("inf", DYNAMIC)])
+def test_a_weight_without_a_scale_is_named(value: str, quantize: str, build: Build) -> None:
+    change = f"net.body[0].weight.data[1, 1] = float('{value}')"
+    model = MODEL.replace("    return Net()\n", f"    net = Net()\n    {change}\n    return net\n")
+    made = build(manifest(quantize), model=model)
+    assert made.code == 1
+    assert "`body.0.weight` cannot be quantized: 1 of 16,384 elements are NaN or infinite" in made.err
+
+
 BFLOAT16 = """\
 schema: executorch-model/v1
 name: net

@@ -208,6 +208,7 @@ def quantize_method(
         with wrap_user_error(how.path, "preparing the method", finder), quantizing():
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
         _check_prepared(prepared, how.path)
+        _check_finite(prepared, how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
         with _undone(prepared, written):
             if isinstance(how.finds, Call):
@@ -307,6 +308,21 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
         hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
         raise BuildError.at(path, message, hint)
+
+
+def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
+    """Fails if a weight that would be quantized has elements that are NaN or infinite: it has no scale."""
+    observed = {
+        str(node.target)
+        for node in prepared.graph.find_nodes(op="get_attr")
+        if any(user.op == "call_module" for user in node.users)
+    }
+    for name, tensor in sorted(named_tensors(prepared).items()):
+        if name in observed and not torch.isfinite(tensor).all():
+            wrong = int((~torch.isfinite(tensor)).sum())
+            message = f"`{name}` cannot be quantized: {wrong:,} of {tensor.numel():,} elements are NaN or infinite"
+            hint = "find what made them, such as a step of the training, or exclude the layer with `leave_out`"
+            raise BuildError.at(path, message, hint)
 
 
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
