@@ -413,6 +413,24 @@ def test_a_buffer_of_a_module_in_a_plain_list_and_a_keyword_as_a_name(build: Bui
     expect(build(model=model), 1, "is called like a keyword of Python, such as `for` or `class`: rename it")
 
 
+@pytest.mark.parametrize(
+    ("parameters", "message", "shown"),
+    [
+        ("self, *, x", "too many positional arguments", "(*, x)"),
+        ("self, x, mask, scale=1", "missing a required argument: 'mask'", "(x, mask, scale=1)"),
+        ("self", "too many positional arguments", "()"),
+    ],
+)
+def test_inputs_that_do_not_fit_the_parameters(parameters: str, message: str, shown: str, build: Build) -> None:
+    outcome = build(model=MODEL.replace("self, x", parameters))
+    expect(
+        outcome,
+        2,
+        f"model.yaml:7:5: methods.forward.example_inputs: the inputs do not fit the method: {message}",
+        f"its parameters are {shown}; `example_inputs` gives them in order, `example_kwargs` by name",
+    )
+
+
 def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(x @ x.T)[0]"))
     expect(outcome, 1, "_linalg_eigh.default is not in Core ATen opset\n", "PyTorch cannot decompose this operator")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -316,3 +316,29 @@ def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path
         raise InputError.at((*path, unknown[0]), f"the method has no parameter `{unknown[0]}`", hint)
     order = {name: index for index, name in enumerate(parameters)}
     return dict(sorted(keywords.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+
+
+def check_fit(
+    entry: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any], path: DocumentPath
+) -> None:
+    """Fails if the entry cannot be called with the inputs, such as too few of them.
+
+    Call it only for a method that fails: hooks of a module may add inputs.
+
+    Args:
+        entry: The callable that is exported.
+        arguments: The positional inputs.
+        keywords: The keyword inputs by name.
+        path: The document path of the positional inputs.
+
+    Raises:
+        InputError: The error names the parameters.
+    """
+    signature = inspect.signature(entry)
+    try:
+        signature.bind(*arguments, **keywords)
+    except TypeError as error:
+        plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+        shown = inspect.Signature(plain)
+        hint = f"its parameters are {shown}; `example_inputs` gives them in order, `example_kwargs` by name"
+        raise InputError.at(path, f"the inputs do not fit the method: {error}", hint) from None

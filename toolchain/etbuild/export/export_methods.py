@@ -208,6 +208,9 @@ def _exported(
             )
     except (Exception, SystemExit) as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
+        example_values.check_fit(
+            _signature_of(prepared.entry), prepared.arguments, prepared.keywords, (*prepared.path, "example_inputs")
+        )
         running = f"running `{prepared.method.entry}` on the example inputs"
         with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.what.finder):
             root(*prepared.arguments, **prepared.keywords)
