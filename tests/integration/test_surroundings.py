@@ -173,6 +173,20 @@ def test_a_package_that_was_edited_in_place(content: str, tmp_path: Path, monkey
         distributions.check_unedited.__wrapped__("edited")
 
 
+def test_a_package_whose_tests_were_overwritten_by_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path)
+    record = tmp_path / "edited-1.dist-info/RECORD"
+    record.write_text(record.read_text() + "tests/conftest.py,sha256=x,6\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text("from = 'another package'\n")
+    distributions.check_unedited.__wrapped__("edited")
+    with pytest.raises(InputError, match=r"`tests/conftest.py` of the installed package `edited` was changed"):
+        distributions.check_unedited.__wrapped__("edited", frozenset({"tests"}))
+
+
 @pytest.mark.parametrize("fails", [False, True], ids=["and works", "and fails"])
 def test_a_build_with_a_package_that_was_edited_in_place(fails: bool, manifest: Path, tmp_path: Path) -> None:
     """Packages are checked while another process exports. The edit is the error, whichever of them ends first."""

@@ -55,8 +55,9 @@ def check_installed(packages: Iterable[str] = ()) -> None:
     Raises:
         InputError: A file was changed after its installation.
     """
-    for name in sorted(distributions_of(packages)):
-        distributions.check_unedited(name)
+    imported = frozenset(packages)
+    for name in sorted(distributions_of(imported)):
+        distributions.check_unedited(name, imported & distributions.OF_DEVELOPERS)
 
 
 @functools.cache
