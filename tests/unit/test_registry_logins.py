@@ -208,3 +208,20 @@ def test_headers_that_never_end_are_given_up(begin: bytes, more: bytes, monkeypa
             registry.Repository(wanted, Access(stall_seconds=0.2))
         ended.set()
         server.shutdown()
+
+
+@pytest.mark.parametrize("when", ["soon", "1.5", "-5", ""])
+def test_a_time_that_cannot_be_read_does_not_end_the_attempts(
+    when: str, login: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
+    failures = [503, 429, 503]
+
+    def answer(command: str, path: str, login: str) -> Answer:
+        if path.endswith("/manifests/v1") and failures:
+            return failures.pop(), {"Retry-After": when}, b""
+        return 200, {"Content-Type": "x/y"}, b"{}"
+
+    with serving(answer) as server, repository(login(server)) as one:
+        assert one.document("v1")[1] == b"{}"
+    assert not failures

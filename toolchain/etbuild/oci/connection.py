@@ -36,7 +36,7 @@ try:
     from oras.logger import setup_logger
     from requests.adapters import HTTPAdapter
     from urllib3 import HTTPResponse
-    from urllib3.exceptions import HTTPError, MaxRetryError
+    from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
     from urllib3.util import Retry
 except ImportError:
     raise InputError.of(
@@ -101,7 +101,10 @@ class _Retry(Retry):
         Raises:
             _Stopped: The event was set.
         """
-        asked = self.get_retry_after(response) if response and self.respect_retry_after_header else None
+        asked = None
+        if response and self.respect_retry_after_header:
+            with suppress(InvalidHeader):  # it is neither a number of seconds nor a date
+                asked = self.get_retry_after(response)
         if self.stop.wait(asked or self.get_backoff_time()):
             raise _Stopped
 
