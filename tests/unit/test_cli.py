@@ -132,6 +132,23 @@ def test_a_full_standard_output_is_reported() -> None:
     )
 
 
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "etbuild", "plan", "no.yaml"], stderr=full, check=False)
+    assert done.returncode == 2
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    """Without `site`, Python finds nothing that is installed."""
+    place = str(Path(main.__file__).parents[2])
+    script = f"import sys; sys.path.append({place!r}); from etbuild.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script, "plan", MLP], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert re.match(r"error: cannot import `(yaml|jsonschema)`\n.*pip check", done.stderr)
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_not_errors(closed: str) -> None:
     result = subprocess.run(["sh", "-c", f"{sys.executable} -m etbuild validate {MLP} {closed}"], check=False)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -133,10 +134,10 @@ def main(
 
 def _tell(error: BaseException) -> int:
     """Prints the error and returns the exit code. Raises it again if it is a bug of the driver."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+        return _lose_output(error)
     known = error
-    if isinstance(error, OSError):
-        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
-            return _lose_output(error)
+    if not isinstance(error, EtbuildError):
         from etbuild.foreign_errors import system_error
 
         known = _removed_directory(error) or system_error(error) or error
@@ -144,15 +145,16 @@ def _tell(error: BaseException) -> int:
         raise error
     from etbuild.cli.terminal import print_error
 
-    print_error(known)
+    with suppress(OSError):  # standard error is full or closed, and the exit code still tells
+        print_error(known)
     return known.exit_code
 
 
-def _removed_directory(error: OSError) -> InputError | None:
+def _removed_directory(error: BaseException) -> InputError | None:
     """Returns the error for a current directory that was removed, in which relative paths have no meaning. Else
     None."""
     try:
-        if error.errno == errno.ENOENT and error.filename is None:
+        if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None:
             check_current_directory()
     except InputError as removed:
         return removed

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _seen: dict[str, str] = {}
@@ -43,7 +44,8 @@ def read(path: Path, limit: int) -> bytes:
 def note(text: str) -> None:
     """Prints a note to standard error, unless the watching process has printed it."""
     if text not in _told:
-        print(f"note: {text}", file=sys.stderr)
+        with suppress(OSError):  # standard error is full or closed
+            print(f"note: {text}", file=sys.stderr)
         _notes.append(text)
 
 
