@@ -132,6 +132,35 @@ def test_a_full_standard_output_is_reported() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["biuld", MLP], "there is no verb `biuld`\n    did you mean `build`? (known: affected, apply, bench, "),
+        (["", MLP], "there is no verb ``\n    known: affected, "),
+        ([MLP, "-o", "out"], f"there is no verb `{MLP}`\n    to build a manifest, write `etbuild build {MLP}`"),
+        (
+            ["plan", MLP, "--vriant", "x"],
+            "etbuild plan: unknown argument `--vriant`\n    did you mean `--variant`? (kn",
+        ),
+        (["plan", MLP, "--vriant=x"], "etbuild plan: unknown argument `--vriant=x`\n    did you mean `--variant`? (kn"),
+        (
+            ["--json", "validate", MLP],
+            "etbuild validate: unknown argument `--json`\n    write it after `etbuild validate`",
+        ),
+        (["plan", MLP, "x"], "etbuild plan: unknown argument `x`\n    `etbuild plan --help` shows what it takes"),
+        (
+            ["cache", "info", "--jsno"],
+            "etbuild cache info: unknown argument `--jsno`\n    did you mean `--json`? (known: ",
+        ),
+    ],
+)
+def test_a_wrong_word_is_named_with_the_nearest_one(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
 def test_an_error_that_cannot_be_printed_keeps_its_exit_code() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-m", "etbuild", "plan", "no.yaml"], stderr=full, check=False)
