@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import etbuild
-from etbuild.cli import main
+from etbuild.cli import main, run
 from etbuild.errors import CheckError, InputError
 
 from .test_program_tests import MANIFEST, MODEL
@@ -91,3 +91,10 @@ def test_the_command_runs_a_method_on_json_and_on_files(
     ):
         assert main.main(["run", program, *arguments]) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")], ids=str)
+def test_numbers_that_json_does_not_have_are_texts(number: float) -> None:
+    for value in (number, torch.tensor([number])):
+        shown = json.dumps(run._as_json(value), allow_nan=False)
+        assert f'"{number}"' in shown
