@@ -62,6 +62,25 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no/such.yaml: cannot read the file: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.py", "is a Python source, not a manifest\n    `etbuild init --factory model:CALLABLE` writes a first"),
+        ("net.pte", "is a program, not a manifest\n    `etbuild --help` lists the verbs for programs"),
+        ("net.index.json", "is the index of a build, not a manifest"),
+        (".", "is a directory, not a manifest\n    name a file in it, such as model.yaml"),
+    ],
+)
+def test_another_file_than_a_manifest_is_named_as_what_it_is(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("model.py", "net.pte", "net.index.json"):
+        Path(each).touch()
+    assert main.main(["plan", name]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name}: {message}")
+
+
 def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", MLP]) == 0
     printed = json.loads(capsys.readouterr().out)
