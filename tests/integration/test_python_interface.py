@@ -93,6 +93,13 @@ def test_the_command_runs_a_method_on_json_and_on_files(
         assert said in capsys.readouterr().err
 
 
+def test_a_name_that_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-net.yaml").write_text(MANIFEST)
+    with pytest.raises(InputError, match=r"-net\.yaml:.* the module `model` is not among the declared sources"):
+        etbuild.load("-net.yaml").build("-out")
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")], ids=str)
 def test_numbers_that_json_does_not_have_are_texts(number: float) -> None:
     for value in (number, torch.tensor([number])):
