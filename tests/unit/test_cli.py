@@ -34,6 +34,12 @@ def test_these_verbs_import_nothing_that_takes_long(arguments: list[str]) -> Non
     subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
 
 
+def test_the_page_of_a_build_needs_no_torch() -> None:
+    """A build from the cache writes it in less than a second, and without messages of libraries."""
+    script = "import sys, etbuild.steps.page; assert not {'torch', 'executorch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_validate_reports_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("schema: executorch-model/v1\n")
