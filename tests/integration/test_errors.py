@@ -192,6 +192,19 @@ def test_source_that_is_not_there(build: Build) -> None:
     expect(build(MANIFEST.replace("model:create", "net:create")), 2, "module `net` is not among the declared sources")
 
 
+def test_source_whose_path_is_not_utf8(build: Build, tmp_path: Path) -> None:
+    place = tmp_path / "by\udcfftes"
+    place.mkdir()
+    (place / "net.py").write_text(MODEL)
+    outcome = build(MANIFEST.replace("model:create", "net:create"), "--root", str(place))
+    expect(outcome, 2, "the path of the source `net.py` is not UTF-8", "/by\\udcfftes/net.py", "rename")
+
+
+def test_source_with_the_suffix_of_a_file(build: Build) -> None:
+    outcome = build(MANIFEST.replace("model:create", "model.py:create"))
+    expect(outcome, 2, "module `model.py` is not among the declared sources", "write `model`, without `.py`")
+
+
 def test_source_that_hides_the_standard_library(build: Build) -> None:
     expect(build(model="import types\n" + MODEL, types="x = 1\n"), 2, "`types.py` hides Python's own module")
 

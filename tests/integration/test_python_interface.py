@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import etbuild
-from etbuild.cli import main
+from etbuild.cli import main, run
 from etbuild.errors import CheckError, InputError
 
 from .test_program_tests import MANIFEST, MODEL
@@ -91,3 +91,17 @@ def test_the_command_runs_a_method_on_json_and_on_files(
     ):
         assert main.main(["run", program, *arguments]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_name_that_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-net.yaml").write_text(MANIFEST)
+    with pytest.raises(InputError, match=r"-net\.yaml:.* the module `model` is not among the declared sources"):
+        etbuild.load("-net.yaml").build("-out")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")], ids=str)
+def test_numbers_that_json_does_not_have_are_texts(number: float) -> None:
+    for value in (number, torch.tensor([number])):
+        shown = json.dumps(run._as_json(value), allow_nan=False)
+        assert f'"{number}"' in shown

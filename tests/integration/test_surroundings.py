@@ -246,3 +246,19 @@ def test_the_current_directory_was_removed(
     given = {**os.environ, "PYTHONPATH": f"relative:{tmp_path}"}
     done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_manifest_from_a_pipe_is_read_once_and_a_note_is_told_once(manifest: Path, tmp_path: Path) -> None:
+    """The process that watches the build reads the manifest, and so does the one that builds."""
+    (tmp_path / "file").touch()
+    given = {**os.environ, "ETBUILD_CACHE_DIR": str(tmp_path / "file")}
+    reading, writing = os.pipe()
+    os.write(writing, manifest.read_bytes())
+    os.close(writing)
+    here = str(tmp_path)
+    command = [sys.executable, "-m", "etbuild", "build", f"/dev/fd/{reading}", "--root", here, "-o", here]
+    done = subprocess.run(command, env=given, pass_fds=[reading], capture_output=True, text=True, check=False)
+    os.close(reading)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("note: building without a cache") == 1
+    assert (tmp_path / "net.pte").exists()

@@ -112,7 +112,7 @@ def test_results_and_errors_are_the_output(worker: Worker) -> None:
     assert "no/such.yaml: cannot read the file" in bad.output
     usage = worker.ask("no-such-verb")
     assert usage.exit_code == 2
-    assert "invalid choice" in usage.output
+    assert "there is no verb `no-such-verb`" in usage.output
     assert worker.ask().exit_code == 2
     assert worker.ask("validate", MANIFESTS["mlp"]).exit_code == 0
 

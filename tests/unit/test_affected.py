@@ -158,7 +158,9 @@ def test_mistakes_are_told(
 def test_outside_of_a_repository(tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     assert main.main(["affected", "--since", "main", str(elsewhere / "net.yaml")]) == 2
-    assert "not a git repository" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "not a git repository" in told
+    assert "run it in a repository of Git" in told
 
 
 @pytest.fixture

@@ -34,6 +34,12 @@ def test_these_verbs_import_nothing_that_takes_long(arguments: list[str]) -> Non
     subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
 
 
+def test_the_page_of_a_build_needs_no_torch() -> None:
+    """A build from the cache writes it in less than a second, and without messages of libraries."""
+    script = "import sys, etbuild.steps.page; assert not {'torch', 'executorch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_validate_reports_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("schema: executorch-model/v1\n")
@@ -60,6 +66,25 @@ def test_validate_of_good_manifests(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["validate", "no/such.yaml"]) == 2
     assert "no/such.yaml: cannot read the file: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.py", "is a Python source, not a manifest\n    `etbuild init --factory model:CALLABLE` writes a first"),
+        ("net.pte", "is a program, not a manifest\n    `etbuild --help` lists the verbs for programs"),
+        ("net.index.json", "is the index of a build, not a manifest"),
+        (".", "is a directory, not a manifest\n    name a file in it, such as model.yaml"),
+    ],
+)
+def test_another_file_than_a_manifest_is_named_as_what_it_is(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("model.py", "net.pte", "net.index.json"):
+        Path(each).touch()
+    assert main.main(["plan", name]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name}: {message}")
 
 
 def test_plan_prints_the_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +155,52 @@ def test_a_full_standard_output_is_reported() -> None:
         1,
         "etbuild: cannot write to standard output: No space left on device\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["biuld", MLP], "there is no verb `biuld`\n    did you mean `build`? (known: affected, apply, bench, "),
+        (["", MLP], "there is no verb ``\n    known: affected, "),
+        ([MLP, "-o", "out"], f"there is no verb `{MLP}`\n    to build a manifest, write `etbuild build {MLP}`"),
+        (
+            ["plan", MLP, "--vriant", "x"],
+            "etbuild plan: unknown argument `--vriant`\n    did you mean `--variant`? (kn",
+        ),
+        (["plan", MLP, "--vriant=x"], "etbuild plan: unknown argument `--vriant=x`\n    did you mean `--variant`? (kn"),
+        (
+            ["--json", "validate", MLP],
+            "etbuild validate: unknown argument `--json`\n    write it after `etbuild validate`",
+        ),
+        (["plan", MLP, "x"], "etbuild plan: unknown argument `x`\n    `etbuild plan --help` shows what it takes"),
+        (
+            ["cache", "info", "--jsno"],
+            "etbuild cache info: unknown argument `--jsno`\n    did you mean `--json`? (known: ",
+        ),
+    ],
+)
+def test_a_wrong_word_is_named_with_the_nearest_one(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "etbuild", "plan", "no.yaml"], stderr=full, check=False)
+    assert done.returncode == 2
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    """Without `site`, Python finds nothing that is installed."""
+    place = str(Path(main.__file__).parents[2])
+    script = f"import sys; sys.path.append({place!r}); from etbuild.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script, "plan", MLP], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert re.match(r"error: cannot import `(yaml|jsonschema)`\n.*pip check", done.stderr)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

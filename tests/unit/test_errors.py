@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 import pytest
 
 from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Position, Problem
 from etbuild.folding import folded, listed
-from etbuild.foreign_errors import from_exception, wrap_library_errors, wrap_system_errors
+from etbuild.foreign_errors import from_exception, system_error, wrap_library_errors, wrap_system_errors
 from etbuild.manifest.positions import located
 
 LINE = Position("m.yaml", 3, 5)
@@ -114,3 +115,27 @@ def test_errors_of_the_system_are_converted_and_bugs_are_not() -> None:
         raise full
     with pytest.raises(FileNotFoundError), wrap_system_errors():
         raise FileNotFoundError(errno.ENOENT, "no")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EAGAIN, "no fork"), "cannot start a process: no fork\n    too many processes run"),
+        (OSError(errno.ENOMEM, "no fork"), "cannot get memory: no fork"),
+        (OSError(errno.EFBIG, "too large"), "cannot use a file: too large\n    is there a limit of the size of files"),
+        (RuntimeError("can't start new thread"), "cannot start a thread\n    too many processes run"),
+        (ModuleNotFoundError("no", name="yaml"), "cannot import `yaml`\n    the package is not installed: `pip check`"),
+        (
+            ImportError("failed to map segment", name="torch._C"),
+            "cannot import `torch._C`: .*\n    there is too little m",
+        ),
+        (ImportError("cannot import name x", name="torch.x"), "cannot import `torch.x`: .*\n    does its version fit"),
+    ],
+)
+def test_a_problem_of_the_machine_is_told_as_one(error: Exception, message: str) -> None:
+    assert re.match(message, str(system_error(error)))
+
+
+@pytest.mark.parametrize("error", [ImportError("no", name="etbuild.x"), ImportError("no"), OSError("no")], ids=str)
+def test_a_bug_keeps_its_traceback(error: Exception) -> None:
+    assert system_error(error) is None

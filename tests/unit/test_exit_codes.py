@@ -130,9 +130,11 @@ def test_a_verb_ends_with_its_code(
 def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     for verb in verbs.choices:
-        with pytest.raises(SystemExit) as end:
-            main.main([verb, "--no-such-option"])
-        assert end.value.code == 2, verb
+        try:
+            code: object = main.main([verb, "--no-such-option"])
+        except SystemExit as end:  # the parser asks for what is missing first
+            code = end.code
+        assert code == 2, verb
 
 
 JSON = [

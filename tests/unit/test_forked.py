@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -57,6 +58,14 @@ def test_a_bug_keeps_its_traceback() -> None:
         raise KeyError("surprise")
 
     with pytest.raises(forked.ChildFailed, match=r'(?s)in task.*raise KeyError\("surprise"\)'):
+        forked.run({"lowering f": task}, 1)
+
+
+def test_a_problem_of_the_machine_is_told_without_a_traceback() -> None:
+    def task() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(BuildError, match=r"Too many open files\n.*ulimit -n"):
         forked.run({"lowering f": task}, 1)
 
 

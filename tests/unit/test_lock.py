@@ -78,4 +78,23 @@ def test_a_file_that_is_not_a_lockfile_is_refused(
 ) -> None:
     Path(locked[1]).write_text(content)
     assert main.main(["lock", *locked]) == 2
-    assert "not a lockfile" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "not a lockfile" in told
+    assert ("--update" in told) == (content in ("", '{"schema": "executorch-lock/v1"}'))
+
+
+@pytest.mark.parametrize("content", ["{}", '{"schema": "executorch-index/v2"}', "schema: executorch-model/v1\n", "\0"])
+def test_another_file_is_not_replaced(locked: list[str], content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as the index or the manifest, if somebody mixes up the arguments."""
+    Path(locked[1]).write_text(content)
+    assert main.main(["lock", *locked, "--update"]) == 2
+    assert "is not a lockfile, so it is not replaced" in capsys.readouterr().err
+    assert Path(locked[1]).read_text() == content
+
+
+@pytest.mark.parametrize("damage", ["", "<<<<<<< main\n{}", "{}\n>>>>>>> other\n"])
+def test_a_damaged_lockfile_is_replaced(locked: list[str], damage: str) -> None:
+    lock = Path(locked[1])
+    lock.write_text(damage.format(lock.read_text()))
+    assert main.main(["lock", *locked, "--update"]) == 0
+    assert main.main(["lock", *locked]) == 0

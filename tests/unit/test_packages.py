@@ -515,6 +515,15 @@ def test_a_push_finds_wrong_words_before_it_asks_the_registry(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["verify"], ["delta", "x"], ["ci-summary"]], ids=" ".join)
+def test_a_place_that_is_not_there_is_not_taken_for_a_registry(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = str(tmp_path / "gone")
+    assert main.main([*arguments[:1], gone, *[gone for _ in arguments[1:]]]) == 2
+    assert f"{gone}: no such file or directory, and not the name of a package in a reg" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

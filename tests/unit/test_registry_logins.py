@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import socketserver
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ oras = pytest.importorskip("oras")
 
 import requests  # noqa: E402
 
-from etbuild.errors import EtbuildError, InputError  # noqa: E402
+from etbuild.errors import BuildError, EtbuildError, InputError  # noqa: E402
 from etbuild.oci import attempts, reference, registry  # noqa: E402
 from etbuild.oci.access import Access  # noqa: E402
 from etbuild.oci.connection import Adapter  # noqa: E402
@@ -182,3 +184,44 @@ def test_an_open_registry_asks_for_no_login(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with serving(lambda *asked: (200, {}, b"")) as server, repository(f"127.0.0.1:{server.port}") as one:
         assert one.has(Descriptor.of("x/y", b"content"))
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"), [(b"HTTP/1.1 200 OK\r\nX: ", b"x"), (b"", b"H"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")]
+)
+def test_headers_that_never_end_are_given_up(begin: bytes, more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes keep coming, so that no single wait for the registry takes long."""
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
+    ended = threading.Event()
+
+    class Dripping(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(begin)
+                while not ended.wait(0.02):
+                    self.request.sendall(more)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        wanted = reference.parse(f"127.0.0.1:{server.server_address[1]}/a/b:v1")
+        with pytest.raises(BuildError, match="Read timed out"):
+            registry.Repository(wanted, Access(stall_seconds=0.2))
+        ended.set()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("when", ["soon", "1.5", "-5", ""])
+def test_a_time_that_cannot_be_read_does_not_end_the_attempts(
+    when: str, login: Callable[[Server], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
+    failures = [503, 429, 503]
+
+    def answer(command: str, path: str, login: str) -> Answer:
+        if path.endswith("/manifests/v1") and failures:
+            return failures.pop(), {"Retry-After": when}, b""
+        return 200, {"Content-Type": "x/y"}, b"{}"
+
+    with serving(answer) as server, repository(login(server)) as one:
+        assert one.document("v1")[1] == b"{}"
+    assert not failures

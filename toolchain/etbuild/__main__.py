@@ -38,9 +38,9 @@ def main() -> int:
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 
-        descriptor = int(arguments.pop(0).removeprefix(_SUPERVISED))
+        descriptor, *handed = map(int, arguments.pop(0).removeprefix(_SUPERVISED).split(","))
         # The parent knows why this process is interrupted, and says so.
-        work_for_parent(descriptor, lambda: run_command(arguments, tell_interrupt=lambda: None))
+        work_for_parent(descriptor, handed, lambda: run_command(arguments, tell_interrupt=lambda: None))
     return run_command(arguments, lambda limit: _supervise(arguments, limit))
 
 

@@ -127,7 +127,7 @@ class Model:
 
         kept = _Scratch() if directory is None else None
         place = kept.path if kept is not None else Path(str(directory))
-        arguments = ["build", str(self._manifest), *self._options, "-o", str(place), "--json"]
+        arguments = ["build", _argument(self._manifest), *self._options, "-o", _argument(place), "--json"]
         arguments += [] if cache else ["--no-cache"]
         arguments += [f"--cache-dir={cache_directory}"] if cache_directory is not None else []
         done = subprocess.run(
@@ -290,6 +290,12 @@ class _Scratch:
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _argument(path: Path) -> str:
+    """A path as an argument of a command, which takes a leading dash for the one of an option."""
+    text = str(path)
+    return f"./{text}" if text.startswith("-") else text
 
 
 def _text(value: object) -> str:

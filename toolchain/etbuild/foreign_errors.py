@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from etbuild.errors import BuildError, DocumentPath, EtbuildError
+from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError
 from etbuild.exception_text import hints, summary, whole_error
 
 _Kind = TypeVar("_Kind", bound=EtbuildError)
@@ -83,32 +83,56 @@ def wrap_library_errors(
 
 
 _ROOM, _DESCRIPTORS = "is the disk full?", "too many files are open: raise the limit with `ulimit -n`"
+_PROCESSES, _MEMORY = "too many processes run: raise the limit with `ulimit -u`", "raise the limit with `ulimit -v`"
 _OF_SYSTEM = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
-    **dict.fromkeys((errno.EACCES, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
+    **dict.fromkeys((errno.EACCES, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
+    errno.EAGAIN: _PROCESSES,
+    errno.EFBIG: "is there a limit of the size of files? `ulimit -f` prints it",
 }
 """Error numbers that come from the state of the machine and never from a bug of the driver, each with its hint."""
 
+_WITHOUT_FILE = {errno.EAGAIN: "cannot start a process", errno.ENOMEM: "cannot get memory"}
+"""What failed, if the error names no file."""
 
-def system_error(error: Exception) -> BuildError | None:
-    """Our error for a problem of the machine: a full disk, a limit, a permission.
+
+def system_error(error: BaseException) -> EtbuildError | None:
+    """Our error for a problem of the machine: a full disk, a limit, a permission, a package that is not there.
 
     Args:
-        error: An OSError, or a RuntimeError of a library that quotes the system's message.
+        error: An OSError, an ImportError, or a RuntimeError of a library that quotes the system's message.
 
     Returns:
         None if the error may be a bug of ours.
     """
     if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
         named = isinstance(error.filename, str | bytes)
-        what = os.fsdecode(error.filename) if named else "cannot use a file"
+        what = os.fsdecode(error.filename) if named else _WITHOUT_FILE.get(error.errno, "cannot use a file")
         return BuildError.of(f"{what}: {error.strerror}", _OF_SYSTEM[error.errno])
+    if isinstance(error, ImportError):
+        return _import_error(error)
     if isinstance(error, RuntimeError):
+        if "can't start new thread" in str(error):
+            return BuildError.of("cannot start a thread", _PROCESSES)
         for number, hint in _OF_SYSTEM.items():
             if os.strerror(number) in str(error):
                 return BuildError.of(str(error).partition("\n")[0], hint)
     return None
+
+
+def _import_error(error: ImportError) -> EtbuildError | None:
+    """Our error for a package that cannot be imported. None for one of the driver's own modules: that is a bug."""
+    name = error.name or ""
+    if not name or name.partition(".")[0] == "etbuild":
+        return None
+    action = f"cannot import `{name}`"
+    if isinstance(error, ModuleNotFoundError):
+        hint = "the package is not installed: `pip check` lists everything that etbuild needs and does not find"
+        return InputError.of(action, hint)
+    too_large = any(words in str(error) for words in ("failed to map segment", "Cannot allocate memory"))
+    hint = f"there is too little memory for it: {_MEMORY}" if too_large else "does its version fit? see `pip check`"
+    return from_exception(error, BuildError, None, action, hint)
 
 
 @contextmanager

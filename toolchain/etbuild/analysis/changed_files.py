@@ -9,6 +9,8 @@ from pathlib import Path
 
 from etbuild.errors import InputError
 
+_INSIDE, _HISTORY = "run it in a repository of Git", "fetch its history, as `git fetch --unshallow` does"
+
 
 @dataclass(frozen=True)
 class Changed:
@@ -39,7 +41,7 @@ def since(commit: str, directory: Path) -> Changed:
     """
     if commit.startswith("-"):
         raise InputError.of(f"--since {commit}: not the name of a commit")
-    root = Path(os.fsdecode(_git(directory, "rev-parse", "--show-toplevel")).rstrip("\n")).resolve()
+    root = Path(os.fsdecode(_git(directory, "rev-parse", "--show-toplevel", hint=_INSIDE)).rstrip("\n")).resolve()
     _git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", what=f"--since {commit}: no such commit")
     base = (
         _git(root, "merge-base", commit, "HEAD", what=f"--since {commit}: no common ancestor with HEAD")
@@ -51,12 +53,12 @@ def since(commit: str, directory: Path) -> Changed:
     return Changed(root, sorted({os.fsdecode(name) for name in listed.split(b"\0") if name}))
 
 
-def _git(directory: Path, *arguments: str, what: str | None = None) -> bytes:
+def _git(directory: Path, *arguments: str, what: str | None = None, hint: str = _HISTORY) -> bytes:
     try:
         done = subprocess.run(["git", *arguments], cwd=directory, capture_output=True, check=False)
     except OSError as error:
         raise InputError.of(f"git cannot be run: {error.strerror}", "install Git") from None
     if done.returncode:
         said = os.fsdecode(done.stderr).strip()
-        raise InputError.of(what or f"git {arguments[0]}: {said}", "fetch its history, as `git fetch --unshallow` does")
+        raise InputError.of(what or f"git {arguments[0]}: {said}", hint)
     return done.stdout

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
-from etbuild.errors import CheckError, format_path
-from etbuild.files import artifacts, json_file
+from etbuild.errors import CheckError, InputError, format_path
+from etbuild.files import artifacts, json_file, regular_files
 from etbuild.results import Index, Lockfile
 
 _SCHEMA = "executorch-lock/v1"
@@ -41,12 +41,24 @@ def encoded(locked: Lockfile) -> bytes:
 
 
 def write(path: Path, locked: Lockfile) -> None:
-    """Writes a lockfile.
+    """Writes a lockfile, also over one that is damaged, such as by a merge.
 
     Raises:
         BuildError: The file cannot be written.
+        InputError: The file holds something else.
     """
+    if not _may_be_replaced(path):
+        raise InputError.of(f"{path}: is not a lockfile, so it is not replaced", "name the lockfile after the index")
     artifacts.replace(path, encoded(locked))
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether a file is a lockfile, was one, is empty, or is not there."""
+    try:
+        data = regular_files.read(path, json_file.MAX_BYTES)
+    except OSError:  # whether it can be written is found out then
+        return not path.is_file()
+    return not data.strip() or b"executorch-lock/" in data
 
 
 def check(path: Path, content: Lockfile, hint: str) -> None:
@@ -63,7 +75,8 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
-    locked = json_file.read(path, json_file.Format("a lockfile", "lock", hint))
+    wanted = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
+    locked = json_file.read(path, wanted)
     lines = [_line(change) for change in _merged(changes(locked, content))]
     if lines:
         message = f"{path.name}: the program differs from the lockfile:"

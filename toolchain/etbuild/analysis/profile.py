@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild.analysis.tables import table
 from etbuild.errors import InputError, printable
 from etbuild.files.etdump import Block, Event
-from etbuild.files.instructions import Instruction
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
+
+if TYPE_CHECKING:
+    from etbuild.files.instructions import Instruction
 
 SCHEMA = "executorch-profile/v1"
 UNITS = {"ns": 1e6, "us": 1e3, "ms": 1.0, "s": 1e-3, "cycles": 1.0}

@@ -10,11 +10,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from etbuild import __version__
-from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, EtbuildError, InputError, check_current_directory
+from etbuild.errors import (
+    INTERRUPTED,
+    BuildError,
+    Elsewhere,
+    EtbuildError,
+    InputError,
+    check_current_directory,
+    did_you_mean,
+)
 
 _VERBS = (
     "init",
@@ -47,6 +56,8 @@ _VERBS = (
     "cpp",
     "ci-summary",
     "sizes",
+)
+_STEPS = (  # of build rules
     "export",
     "lower",
     "report",
@@ -55,6 +66,7 @@ _VERBS = (
     "reproduce",
     "runtime",
 )
+_ALL = (*_VERBS, *_STEPS)
 EXIT_CODES = {
     0: "success",
     1: "the build or the transfer failed",
@@ -114,7 +126,7 @@ def main(
     interrupts = _catch_interrupts()
     try:
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
-        options = _parser(_verbs(words)).parse_args(words)
+        options = _parse(words)
         options.restart = partial(restart, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
@@ -133,10 +145,10 @@ def main(
 
 def _tell(error: BaseException) -> int:
     """Prints the error and returns the exit code. Raises it again if it is a bug of the driver."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+        return _lose_output(error)
     known = error
-    if isinstance(error, OSError):
-        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
-            return _lose_output(error)
+    if not isinstance(error, EtbuildError):
         from etbuild.foreign_errors import system_error
 
         known = _removed_directory(error) or system_error(error) or error
@@ -144,15 +156,16 @@ def _tell(error: BaseException) -> int:
         raise error
     from etbuild.cli.terminal import print_error
 
-    print_error(known)
+    with suppress(OSError):  # standard error is full or closed, and the exit code still tells
+        print_error(known)
     return known.exit_code
 
 
-def _removed_directory(error: OSError) -> InputError | None:
+def _removed_directory(error: BaseException) -> InputError | None:
     """Returns the error for a current directory that was removed, in which relative paths have no meaning. Else
     None."""
     try:
-        if error.errno == errno.ENOENT and error.filename is None:
+        if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None:
             check_current_directory()
     except InputError as removed:
         return removed
@@ -221,15 +234,48 @@ def _expand(arguments: list[str]) -> list[str]:
         raise InputError.of(f"{path}: cannot read the file of arguments: {error}") from None
 
 
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line. What argparse itself refuses ends the process.
+
+    Raises:
+        InputError: There is no such verb, or it has no such argument.
+    """
+    verbs = _verbs(words)
+    if verbs == _ALL and words and not words[0].startswith("-"):
+        manifest = words[0].endswith((".yaml", ".yml"))
+        hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else did_you_mean(words[0], _VERBS)
+        raise InputError.of(f"there is no verb `{words[0]}`", hint)
+    parser = _parser(verbs)
+    options, left = parser.parse_known_args(words)
+    if left:
+        raise _unknown(left[0], parser, options)
+    return options
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> InputError:
+    """The error for an argument that the verb does not have."""
+    command = "etbuild"
+    while found := [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]:
+        chosen = str(getattr(options, found[0].dest))
+        parser, command = found[0].choices[chosen], f"{command} {chosen}"
+    known = parser._option_string_actions
+    hint: str | None = f"`{command} --help` shows what it takes"
+    if word in known:
+        hint = f"write it after `{command}`"
+    elif word.startswith("-"):
+        hint = did_you_mean(word.partition("=")[0], known)
+    return InputError.of(f"{command}: unknown argument `{word}`", hint)
+
+
 def _verbs(words: Sequence[str]) -> Sequence[str]:
     """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
     first = words[0] if words else ""
-    return [first] if first in _VERBS else [] if first in ("--version", "--cmake-prefix-path") else _VERBS
+    return [first] if first in _ALL else [] if first in ("--version", "--cmake-prefix-path") else _ALL
 
 
 def whole_parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line, with every verb."""
-    return _parser(_VERBS)
+    return _parser(_ALL)
 
 
 def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:

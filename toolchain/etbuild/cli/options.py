@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,13 +225,14 @@ def cache(directory: Path | None) -> Cache | None:
         InputError: The directory that the user named cannot be used.
     """
     from etbuild.cache.store import Cache, default_directory
+    from etbuild.processes import handover
 
     if directory is not None:
         return Cache(directory)
     try:
         return Cache(default_directory())
     except InputError as error:
-        print(f"note: building without a cache: {error}", file=sys.stderr)
+        handover.note(f"building without a cache: {error}")
         return None
 
 

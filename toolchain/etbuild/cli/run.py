@@ -79,7 +79,7 @@ def _text(value: Any) -> str:
 def _as_json(value: Any) -> Any:
     """An output as JSON data. Numbers that JSON does not have become texts, such as "nan"."""
     if not hasattr(value, "dtype"):
-        return value
+        return _finite(value)
     dtype = str(value.dtype).removeprefix("torch.")
     return {"dtype": dtype, "shape": list(value.shape), "values": _finite(value.tolist())}
 

@@ -77,7 +77,7 @@ def _builders(content: Package, program: Program) -> list[str]:
 def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], int]:
     from etbuild.oci import package, reference
 
-    source = reference.parse(options.place)
+    source = reference.parse_missing(options.place)
 
     from etbuild.cli.transfer_progress import TransferProgress
     from etbuild.oci import transfer

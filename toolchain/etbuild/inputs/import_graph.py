@@ -91,6 +91,8 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
 
 def _nearest(inputs: Inputs, module: str) -> str | None:
     """A hint for a module that does not exist: the names that it may have meant, or where it was searched for."""
+    if module.endswith(".py"):
+        return f"write `{module[:-3]}`, without `.py`"
     known = [name[:-3].replace("/", ".") for name in inputs.sources if name.endswith(".py")]
     where = ", ".join(str(root / f"{module.replace('.', '/')}.py") for root in inputs.roots)
     return did_you_mean(module, known) or (f"there is no {where}" if where else None)

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean, printable
+from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
 from etbuild.processes.process_state import undone
@@ -130,7 +131,7 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
         data: Other files that the code may open.
 
     Raises:
-        InputError: A source hides a module that is loaded already, such as torch.
+        InputError: A source hides a module that is loaded already, such as torch, or PyTorch cannot name its file.
         BuildError: The code has read something that no key covers.
     """
     from etbuild.inputs import undeclared  # imported here, because only code that imports sources needs it
@@ -143,6 +144,11 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
             f"the source `{min(hidden)}` hides an installed module of that name",
             "rename the file or its directory",
         )
+    odd = [name for name in finder.sources if has_surrogate(finder.location(name))]
+    if odd:
+        place = printable(finder.location(odd[0]))
+        message = f"the path of the source `{odd[0]}` is not UTF-8, and PyTorch cannot write it down: {place}"
+        raise InputError.at(("model", "factory"), message, "rename the file or its directories")
     sys.meta_path.insert(0, finder)
     path, bytecode = sys.path[:], sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # a build writes nothing next to its inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,9 +90,29 @@ def load_each(
         InputError: One of them has problems. The error lists all of them, in the order of the file.
     """
     try:
+        _check_kind(path, name or str(path))
         return _load_each(yaml_document.load(path, name), wanted, settings)
     except InputError as error:
         raise InputError([_quoting_in_short(problem) for problem in error.problems]) from None
+
+
+def _check_kind(path: Path, name: str) -> None:
+    """Refuses what is often named in place of the manifest. YAML would find a place in it that says little.
+
+    Raises:
+        InputError: It is a directory, a source, a program or an index.
+    """
+    found: tuple[str, str] | None = None
+    if path.suffix == ".py":
+        found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"
+    elif path.suffix in (".pte", ".ptd"):
+        found = "a program", "`etbuild --help` lists the verbs for programs, such as `inspect` and `run`"
+    elif path.name.endswith(".index.json"):
+        found = "the index of a build", "name the manifest that it was made from"
+    elif os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
+        found = "a directory", "name a file in it, such as model.yaml"
+    if found is not None:
+        raise InputError.of(f"{name}: is {found[0]}, not a manifest", found[1])
 
 
 def _load_each(document: Document, wanted: Sequence[str | None] | None, settings: Mapping[str, str]) -> list[Manifest]:

@@ -17,6 +17,7 @@ import yaml
 
 from etbuild.errors import DocumentPath, InputError, Position, Problem
 from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
+from etbuild.processes import handover
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # each use of an alias counts, so this also stops a bomb of aliases
@@ -76,8 +77,7 @@ def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
 
 def _read(path: Path, name: str) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = handover.read(path, MAX_BYTES + 1)
     except OSError as error:
         raise InputError.of(f"{name}: cannot read the file: {error.strerror}") from None
     if len(raw) > MAX_BYTES:

@@ -36,7 +36,7 @@ try:
     from oras.logger import setup_logger
     from requests.adapters import HTTPAdapter
     from urllib3 import HTTPResponse
-    from urllib3.exceptions import HTTPError, MaxRetryError
+    from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
     from urllib3.util import Retry
 except ImportError:
     raise InputError.of(
@@ -101,7 +101,10 @@ class _Retry(Retry):
         Raises:
             _Stopped: The event was set.
         """
-        asked = self.get_retry_after(response) if response and self.respect_retry_after_header else None
+        asked = None
+        if response and self.respect_retry_after_header:
+            with suppress(InvalidHeader):  # it is neither a number of seconds nor a date
+                asked = self.get_retry_after(response)
         if self.stop.wait(asked or self.get_backoff_time()):
             raise _Stopped
 
@@ -138,13 +141,38 @@ class _OpenConnections:
 
 
 class _Known:
-    """Makes a class of connections tell of each connection."""
+    """Makes a class of connections tell of each connection, and gives up headers that do not end in time."""
 
     connections: _OpenConnections
+    timeout: float
+    sock: socket.socket | None
 
     def connect(self) -> None:
         super().connect()  # type: ignore[misc]
         self.connections.add(self)
+
+    def getresponse(self) -> Any:
+        """The answer to the request that was sent, with its headers and without its body.
+
+        Raises:
+            TimeoutError: They have not ended in time. The timeout of the socket begins again with each byte.
+        """
+        late = threading.Event()
+        timer = threading.Timer(self.timeout, self._give_up, [late])
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().getresponse()  # type: ignore[misc]
+        finally:
+            timer.cancel()
+            if late.is_set():  # what was read by then may look like a whole answer
+                raise TimeoutError
+
+    def _give_up(self, late: threading.Event) -> None:
+        late.set()
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class Adapter(HTTPAdapter):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
 from etbuild.files import regular_files
-from etbuild.oci import assembly, layout, package
+from etbuild.oci import assembly, layout, package, reference
 from etbuild.oci.descriptors import Descriptor
 from etbuild.oci.package import Package
 
@@ -143,14 +143,13 @@ def opened(name: str, access: Access) -> Iterator[Place]:
         missing = [lock for lock in locks if not (directory / lock).exists()]
         yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()}, missing)
     else:
+        reference.parse_missing(name)
         with _in_registry(name, access) as place:
             yield place
 
 
 @contextmanager
 def _in_registry(name: str, access: Access) -> Iterator[Place]:
-    from etbuild.oci import reference
-
     wanted = reference.parse(name)
 
     from etbuild.oci import transfer

@@ -71,6 +71,15 @@ def parse(text: str) -> Reference:
     return Reference(**matched.groupdict())
 
 
+def parse_missing(text: str) -> Reference:
+    """Parses a text that can also be a path, and leads to no file. Errors: as `parse`."""
+    try:
+        return parse(text)
+    except InputError as error:
+        message = f"{text[:300]}: no such file or directory, and not the name of a package in a registry"
+        raise InputError.of(message, error.problems[0].hint) from None
+
+
 def moved(reference: Reference, registry: str) -> Reference:
     """The same repository in another registry.
 

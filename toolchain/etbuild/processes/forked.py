@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError
+from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.process_state import undone
@@ -106,8 +107,8 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
         result.send((None, BuildError([out_of_memory(name)])))
     except _Ended:
         os._exit(128 + signal.SIGTERM)
-    except BaseException:  # noqa: BLE001 - the parent has to hear of every exception
-        result.send((None, ChildFailed(traceback.format_exc())))
+    except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
+        result.send((None, system_error(error) or ChildFailed(traceback.format_exc())))
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:

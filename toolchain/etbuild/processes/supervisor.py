@@ -27,18 +27,21 @@ _WORK = {"bench": "the benchmark"}  # what a verb does, if it is not building
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def work_for_parent(descriptor: int, run: Callable[[], int]) -> NoReturn:
+def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) -> NoReturn:
     """Runs a command in a process that `supervise` started.
 
     Args:
         descriptor: The descriptor of the slate.
+        handed: The descriptor of what the other process hands over, if there is anything.
         run: Runs the command, and returns its exit code.
     """
-    from etbuild.processes import sandbox
+    from etbuild.processes import handover, sandbox
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C, and passes it on
     slate = Slate(descriptor)
     os.close(descriptor)
+    for each in handed:
+        handover.take(each)
     sandbox.end_with(slate.pid())
     work(slate, run)
 
@@ -75,7 +78,8 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """Runs this process's command in a new process with fixed surroundings, and watches it.
 
     Args:
-        option: The option that gives the slate's descriptor to the new process. `{}` in it stands for the descriptor.
+        option: The option that gives descriptors to the new process: the slate's, and that of what is handed over, if
+            there is anything. `{}` in it stands for them.
         arguments: The arguments of the command.
         limit: The time limit in seconds; None for no limit.
 
@@ -88,17 +92,19 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     import subprocess
 
     from etbuild.files.scratch import remove_left
-    from etbuild.processes import environment, sandbox
+    from etbuild.processes import environment, handover, sandbox
 
     check_current_directory()
     environment.check_packages()
     sys.stdout.flush()
     sys.stderr.flush()
     slate = Slate.new()
-    command = environment.command([option.format(slate.descriptor), *arguments])
+    handed = handover.give()
+    descriptors = [slate.descriptor] if handed is None else [slate.descriptor, handed]
+    command = environment.command([option.format(",".join(map(str, descriptors))), *arguments])
     sandbox.adopt_orphans()
     with _Signals() as signals:
-        process = subprocess.Popen(command, env=environment.environment(), pass_fds=[slate.descriptor])
+        process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
         watched = _Watched(process, slate)
         try:
             _watch(watched, signals, limit)

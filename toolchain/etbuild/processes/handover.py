@@ -1,0 +1,68 @@
+"""What the process that watches a build hands to the process that builds.
+
+Both run the same command. The second one can read no pipe that the first one has read, and repeats no note.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_seen: dict[str, str] = {}
+"""What came through pipes to this process, by path: one character for each byte."""
+_given: dict[str, str] = {}
+"""The same, to the watching process."""
+_notes: list[str] = []
+"""The notes that this process has printed."""
+_told: list[str] = []
+"""The notes that the watching process has printed."""
+
+
+def read(path: Path, limit: int) -> bytes:
+    """The beginning of a file that may be a pipe.
+
+    Args:
+        path: The file.
+        limit: The largest number of bytes.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if str(path) in _given:
+        return _given[str(path)].encode("latin-1")
+    with path.open("rb") as file:
+        data = file.read(limit)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            _seen[str(path)] = data.decode("latin-1")
+    return data
+
+
+def note(text: str) -> None:
+    """Prints a note to standard error, unless the watching process has printed it."""
+    if text not in _told:
+        with suppress(OSError):  # standard error is full or closed
+            print(f"note: {text}", file=sys.stderr)
+        _notes.append(text)
+
+
+def give() -> int | None:
+    """The descriptor of a file with everything to hand over; None if there is nothing."""
+    if not _seen and not _notes:
+        return None
+    descriptor = os.memfd_create("etbuild-handover")
+    with os.fdopen(descriptor, "w", closefd=False) as file:
+        json.dump([_seen, _notes], file)
+    return descriptor
+
+
+def take(descriptor: int) -> None:
+    """Takes what the watching process has handed over. Closes the descriptor."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(descriptor) as file:
+        seen, notes = json.load(file)
+    _given.update(seen)
+    _told.extend(notes)
