@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Collection, Iterator
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas 
     from jsonschema.validators import extend
 
 _DIRECTORY = Path(__file__).parent / "schemas"
+_PLACES = 2  # sections that a hint names
 _TYPE_NAMES = {
     "object": "a mapping",
     "array": "a list",
@@ -133,7 +134,7 @@ class _Explainer:
             case "additionalProperties" if wanted is False:
                 known = schema.get("properties", {})
                 for key, hint in unknown(data, known):
-                    hint = hint if known else "no keys are allowed here"
+                    hint = self.place_of(key) or (hint if known else "no keys are allowed here")
                     yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
             case "required":
                 for key in wanted:
@@ -169,6 +170,26 @@ class _Explainer:
             case _:
                 yield Problem(error.message, path, hint)
 
+    def place_of(self, key: str) -> str | None:
+        """A hint for a key that stands in the wrong section. None if no section has it, or several have."""
+        if key in self.root.get("properties", {}):
+            return f"`{key}` belongs at the top level"
+        places = [name for name, keys in self._sections if key in keys]
+        return f"`{key}` belongs under {' or '.join(places)}" if 0 < len(places) <= _PLACES else None
+
+    @cached_property
+    def _sections(self) -> list[tuple[str, Collection[str]]]:
+        """The sections of the document with their keys."""
+        sections = []
+        for name, schema in self.root.get("properties", {}).items():
+            entries = schema.get("additionalProperties") or {}
+            sections.append((f"`{name}`", schema.get("properties", {})))
+            sections.append((f"`{name}.NAME`", self._resolved(entries).get("properties", {})))
+        return sections
+
+    def _resolved(self, schema: Any) -> Any:
+        return self.root["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
     def any_of(self, error: ValidationError) -> Iterator[Problem]:
         """The errors of the alternative that fits the data's type; a list of the alternatives if not exactly one
         fits."""
@@ -197,7 +218,7 @@ class _Explainer:
     def example(self, schema: Any) -> str | None:
         """An example of a value that the schema accepts, as YAML on one line."""
         if "$ref" in schema and "examples" not in schema:
-            return self.example(self.root["$defs"][schema["$ref"].rpartition("/")[2]])
+            return self.example(self._resolved(schema))
         examples = schema.get("examples") or schema.get("enum")
         return _flow(examples[0]) if examples else None
 
