@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
@@ -426,3 +426,55 @@ def test_a_hub_folder_computes_what_transformers_computes(build: Build, tmp_path
 
 def names_of_checkpoint(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.name.startswith("model")]
+
+
+SIZES = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+PATCHES = {**SIZES, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+OTHER_FORMS: dict[str, dict[str, Any]] = {
+    "ViTModel": PATCHES,
+    "MixtralForCausalLM": {**SIZES, **HEADS, "num_local_experts": 3},
+    "GraniteMoeForCausalLM": {**SIZES, **HEADS, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "LlavaForConditionalGeneration": {
+        "text_config": {"model_type": "llama", **SIZES, **HEADS},
+        "vision_config": {"model_type": "clip_vision_model", **PATCHES},
+    },
+}
+
+
+def of_transformers(kind: str) -> Any:
+    cls = getattr(pytest.importorskip("transformers"), kind)
+    return cls(cls.config_class(**OTHER_FORMS[kind]))
+
+
+@pytest.mark.parametrize("kind", OTHER_FORMS)
+def test_transformers_may_store_a_model_in_another_form(kind: str, tmp_path: Path) -> None:
+    """Its names, and whether the module has one tensor for all experts, are those of the first release of the model."""
+    model = of_transformers(kind)
+    model.save_pretrained(tmp_path / "net", max_shard_size="5KB")
+    assert (tmp_path / "net/model.safetensors.index.json").exists()
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    state = model.state_dict()
+    for weights in ("net", "own.pt", {"file": "net", "rename": {"*": "*"}}):
+        content = read(tmp_path, weights, net=model)
+        assert content.keys() == state.keys()
+        for name, tensor in state.items():
+            assert torch.equal(content[name], tensor), name
+
+
+def test_parts_of_a_tensor_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    model = of_transformers("MixtralForCausalLM")
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    expert, whole = "model.layers.0.block_sparse_moe.experts.1.w2.weight", "model.layers.0.mlp.experts.down_proj"
+
+    def refused(**changed: torch.Tensor | None) -> str:
+        content = {name: x for name, x in {**stored, **changed}.items() if x is not None}
+        save_file(content, tmp_path / "net.safetensors")
+        return refusal(tmp_path, "net.safetensors", net=model, cast=True)
+
+    of = f"`{expert}`, a part of the parameter `{whole}`, is"
+    assert f"{of} float32[8, 13] in `net.safetensors`" in refused(**{expert: torch.ones(8, 13)})
+    assert f"{of} float16[8, 12] in `net.safetensors`" in refused(**{expert: stored[expert].half()})
+    assert f"parameter `{whole}` float32[3, 8, 12] is missing" in refused(**{expert: None})
+    assert f"and `{whole}` both become `{whole}`" in refused(**{whole: torch.ones(3, 8, 12)})

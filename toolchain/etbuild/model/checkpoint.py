@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,6 +13,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
+from etbuild.model.stored_parts import Joined, Part
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
 from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
@@ -79,6 +80,7 @@ class Checkpoint:
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
+        problems += self._join()
         # One name of a tied parameter is enough, as in the files that safetensors writes.
         of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
         self._given = {first_name(self._expected[name]): name for name in of_module}
@@ -110,6 +112,29 @@ class Checkpoint:
                 elif before is not stored:
                     message = f"`{name}` is in `{before.file}` and in `{file}`"
                     yield Problem(message, _PATH, "keep it in one of the files")
+
+    def _join(self) -> Iterator[Problem]:
+        """Finds the tensors that the files hold in the form in which transformers stores them."""
+        if self._stored.keys() <= self._expected.keys():
+            return
+        joined: dict[str, _Stored] = {}
+        for name, entry in self._expected.items():
+            found = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
+            if len(found) < max(1, len(entry.stored_as)):
+                continue
+            first = next(iter(found.values()))
+            if len(found) == 1 and entry.stored_as[0].is_whole(entry.shape):
+                joined[name] = first
+                continue
+            yield from _unlike(name, found)
+            parts = [(part, one.opened, one.name) for part, one in found.items()]
+            joined[name] = _Stored(Joined(name, entry.shape, parts), first.file, name)
+        used = {part.name for name in joined for part in self._expected[name].stored_as}
+        self._stored = {name: one for name, one in self._stored.items() if name not in used}
+        for name in sorted(joined.keys() & self._stored.keys()):
+            message = f"`{self._expected[name].stored_as[0].name}` and `{name}` both become `{name}`"
+            yield Problem(message, _PATH, "ignore one of them")
+        self._stored.update(joined)
 
     def _unmatched(self, weights: Weights) -> Iterator[Problem]:
         """The parameters that no file has, and the tensors that the module does not have."""
@@ -180,6 +205,16 @@ class Checkpoint:
         give_back()
         for name, tensor in self._read():
             tensors[name].data = tensor
+
+
+def _unlike(name: str, found: Mapping[Part, _Stored]) -> Iterator[Problem]:
+    """The parts of a tensor that have another shape than they have to have, or another dtype than the first one."""
+    dtype = next(iter(found.values())).dtype
+    for part, one in found.items():
+        if (one.dtype, one.shape) != (dtype, list(part.shape)):
+            message = f"`{one.name}`, a part of the parameter `{name}`, is {one.dtype}{one.shape} in `{one.file}`"
+            hint = f"it has to be {dtype}{list(part.shape)}; is the file from the same configuration of the model?"
+            yield Problem(message, _PATH, hint)
 
 
 def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
