@@ -230,6 +230,49 @@ def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
     assert "it has `model`, `ema`" in refusal(tmp_path, {"file": "net.pt", "key": "emma"})
 
 
+def test_a_state_dict_deep_in_a_checkpoint(tmp_path: Path) -> None:
+    torch.save({"run": {"model": {"state_dict": PLAIN}}, "epoch": 3}, tmp_path / "net.pt")
+    assert_plain(read(tmp_path, "net.pt"))
+    assert "write `weights: {file: net.pt, key: run.model}`" in refusal(tmp_path, {"file": "net.pt", "key": "run"})
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "run.model.state_dict"}))
+    other = {name: tensor + 1 for name, tensor in PLAIN.items()}
+    torch.save({"run": {"model": other, "v1.ema": PLAIN}}, tmp_path / "net.pt")
+    message = refusal(tmp_path, "net.pt")
+    assert "`net.pt` holds several state dicts: `run.model`, `run.v1.ema`" in message
+    assert "choose one: `weights: {file: net.pt, key: run.model}`" in message
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "run.v1.ema"}))
+    message = refusal(tmp_path, {"file": "net.pt", "key": "run.ema"})
+    assert "`net.pt` has no state dict `run.ema`" in message
+    assert "it has `run.model`, `run.v1.ema`" in message
+    own: dict[str, Any] = {"epoch": torch.tensor(3)}
+    own["itself"] = own
+    torch.save(own, tmp_path / "net.pt")
+    assert "`itself` in `net.pt` is not a tensor" in refusal(tmp_path, "net.pt")
+
+
+def test_a_checkpoint_that_needs_code_is_no_data(tmp_path: Path) -> None:
+    """Whole modules, and the settings that training code saves beside a state dict."""
+    for value, code in ((torch.nn.Linear(8, 4), "torch.nn.modules.linear.Linear"), (Path("run"), "pathlib.PosixPath")):
+        for is_archive in (True, False):
+            content = {"model": PLAIN, "of": value}
+            torch.save(content, tmp_path / "net.pt", _use_new_zipfile_serialization=is_archive)
+            message = refusal(tmp_path, "net.pt")
+            assert f"`net.pt` holds more than data: it needs the code of `{code}`, which does not run" in message
+            assert "save only the state dict: `torch.save(module.state_dict(), ...)`" in message
+
+
+def test_a_file_of_another_kind_than_its_name_is_called_what_it_is(tmp_path: Path) -> None:
+    torch.save(PLAIN, tmp_path / "net.safetensors")
+    assert "it is a file of torch.save: give it a name that ends in .pt" in refusal(tmp_path, "net.safetensors")
+    save_file(PLAIN, tmp_path / "net.pt")
+    message = refusal(tmp_path, "net.pt")
+    assert "`net.pt` is a safetensors file\n    give it a name that ends in .safetensors" in message
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:  # torch.jit.save writes such names
+        archive.writestr("net/data.pkl", b"")
+        archive.writestr("net/constants.pkl", b"")
+    assert "`net.pt` holds a module of TorchScript, not a state dict" in refusal(tmp_path, "net.pt")
+
+
 EXTRA = {**PLAIN, "_extra_state": None}
 
 
