@@ -109,7 +109,24 @@ def test_the_name_of_a_folder_may_have_a_dot(build: Build, tmp_path: Path, name:
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, shard: Any) -> None:
     write_shards(tmp_path, **{"linear.bias": shard})
     save_file({"linear.bias": BIAS}, tmp_path.parent / "secret.safetensors")
-    assert "is not the index of a checkpoint" in refusal(tmp_path, "model.safetensors.index.json")
+    message = refusal(tmp_path, "model.safetensors.index.json")
+    assert "is not the index of a checkpoint" in message
+    assert "backend" not in message
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"linear.qweight": torch.zeros(1, 4, dtype=torch.int32), "linear.scales": torch.ones(1, 4)},
+        {"linear.weight": torch.zeros(16, 1, dtype=torch.uint8), "linear.weight.absmax": torch.ones(1)},
+        {"linear.weight_packed": torch.zeros(4, 1, dtype=torch.int32), "linear.weight_scale": torch.ones(4, 1)},
+    ],
+)
+def test_a_quantized_checkpoint_is_called_so(tmp_path: Path, own: dict[str, torch.Tensor]) -> None:
+    save_file({"linear.bias": BIAS, **own}, tmp_path / "net.safetensors")
+    message = refusal(tmp_path, "net.safetensors", cast=True)
+    assert "the checkpoint is quantized, as `linear." in message
+    assert "did you mean" not in message
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"weight_map": {}}', b'{"weight_map": 1}', b"\xff"])

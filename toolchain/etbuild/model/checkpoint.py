@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -23,6 +23,11 @@ from etbuild.processes.memory import give_back
 
 _PATH: DocumentPath = ("model", "weights")
 _FEW = 3  # an error with at most this many unknown names suggests a known name for each
+_OF_QUANTIZED = (
+    *(".qweight", ".qzeros", ".g_idx", ".SCB", ".absmax", ".quant_map", "_packed", "_blocks"),
+    *(".weight_scale", ".weight_scale_inv", ".weight_zero_point"),
+)
+"""Ends of names in checkpoints of GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4 and others."""
 _CASTS = ("float32", "bfloat16", "float16")  # what `model.dtype` may be
 
 
@@ -143,20 +148,20 @@ class Checkpoint:
             for number, pattern in enumerate(entry.optional):
                 if not any(fnmatchcase(name, pattern) for name in self._expected):
                     path = (*weights_place(weights, index), "optional", number)
-                    hint = did_you_mean(pattern, self._expected)
-                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, hint)
+                    near = did_you_mean(pattern, self._expected)
+                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, near)
         absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._given]
         missing = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional)]
         extra = sorted(self._stored.keys() - self._expected.keys())
-        renamed = _prefix_hint(missing, extra)
+        hint = _quantized_hint(extra) or _prefix_hint(missing, extra)
         for name in missing:
             shown = " and ".join(f"`{file}`" for file in weights_names(weights))
-            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, renamed)
+            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, hint)
         for name, nearest in unknown(extra, self._expected.keys() - self._stored.keys()):
             stored = self._stored[name]
             message = f"`{stored.file}` has {stored.called(name)}, which is not a parameter or buffer of the module"
             other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
-            yield Problem(message, _PATH, renamed or (nearest if len(extra) <= _FEW else other))
+            yield Problem(message, _PATH, hint or (nearest if len(extra) <= _FEW else other))
 
     def _read(self, needed: set[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
@@ -234,6 +239,17 @@ def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> to
         message = f"{stored.called(wanted.name)} has numbers up to {largest:.3g}, which {wanted.dtype} cannot hold"
         raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
     return converted
+
+
+def _quantized_hint(names: Iterable[str]) -> str | None:
+    """A hint if a checkpoint is quantized by a library that stores more than one tensor for a weight; else None."""
+    found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
+    if found is None:
+        return None
+    return (
+        f"the checkpoint is quantized, as `{found}` shows: take it as it was before, and let `quantize` in the "
+        "manifest quantize it"
+    )
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
