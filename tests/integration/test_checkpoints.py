@@ -522,6 +522,18 @@ def test_transformers_may_store_a_model_in_another_form(kind: str, tmp_path: Pat
             assert torch.equal(content[name], tensor), name
 
 
+@pytest.mark.parametrize("kind", ["ViTModel", "MixtralForCausalLM"])
+def test_a_module_may_hold_models_of_transformers(kind: str, tmp_path: Path) -> None:
+    net = torch.nn.ModuleDict({"first": of_transformers(kind), "second": of_transformers(kind)})
+    for name, model in net.items():
+        model.save_pretrained(tmp_path / name)
+    weights = [{"file": name, "rename": {"*": f"{name}.*"}} for name in net]
+    content, state = read(tmp_path, *weights, net=net), net.state_dict()
+    assert content.keys() == state.keys()
+    for name, tensor in state.items():
+        assert torch.equal(content[name], tensor), name
+
+
 def test_parts_of_a_tensor_that_do_not_fit_are_named(tmp_path: Path) -> None:
     model = of_transformers("MixtralForCausalLM")
     model.save_pretrained(tmp_path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,19 +51,33 @@ def parts(module: torch.nn.Module) -> dict[str, list[Part]]:
     """The parts of those tensors of a module that `save_pretrained` writes in another form.
 
     Returns:
-        The parts by the name of the tensor in the module's state dict. It is empty for a module of other libraries. A
-        tensor is left out if its content in a file is not made of such parts.
+        The parts by the name of the tensor in the module's state dict. If a model of transformers is a child of the
+        module, the names of the parts begin with that of the child, too. A tensor is left out if its content in a file
+        is not made of such parts.
     """
     transformers = sys.modules.get("transformers")  # a module of it cannot exist before it is imported
-    if transformers is None or not isinstance(module, transformers.PreTrainedModel):
+    if transformers is None:
         return {}
+    found: dict[str, list[Part]] = {}
+    models: list[str] = []  # those of transformers, each with a dot at its end
+    for path, child in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(child, transformers.PreTrainedModel) and not prefix.startswith(tuple(models)):
+            models.append(prefix)
+            for name, stored in _parts(child).items():
+                found[f"{prefix}{name}"] = [replace(part, name=f"{prefix}{part.name}") for part in stored]
+    return found
+
+
+def _parts(model: Any) -> dict[str, list[Part]]:
+    """The parts of the tensors of a model of transformers."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    state = {name: x for name, x in module.state_dict().items() if isinstance(x, torch.Tensor)}
+    state = {name: x for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)}
     empty = {name: _empty(list(tensor.shape)) for name, tensor in state.items()}
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in empty.items()}
     with _Views():
-        saved = revert_weight_conversion(module, empty)
+        saved = revert_weight_conversion(model, empty)
     found: dict[str, list[Part]] = {}
     for name, tensor in saved.items():
         owner = owners.get(tensor.untyped_storage()._cdata)
