@@ -216,7 +216,7 @@ QUERY = {"target_modules": ["query"], "r": 2}
     ("config", "keys", "message"),
     [
         ({"target_modules": ["key", "quer"]}, {}, "no layer of the module is one of the `target_modules` of"),
-        ({"target_modules": ["table"]}, {}, "names `table`, a Embedding"),
+        ({"target_modules": ["table"]}, {}, "names `table`, which is of the class Embedding"),
         ({"target_modules": ["other"]}, {}, "the method calls no layer that the adapter `math` changes"),
         ({**QUERY, "use_dora": True}, {}, "`use_dora` asks for something else than LoRA of linear layers"),
         (QUERY, {"entry": "read"}, "reads the weights of `block.query` without calling it"),
@@ -374,6 +374,14 @@ def test_weights_that_do_not_fit_are_named(build: Build) -> None:
     assert (
         "`math/adapter_model.safetensors` has `base_model.model.block.value.lora_A.weight`, which is not" in built.err
     )
+    tensors = {**weights(["block.query"], 2, 1), "base_model.model.head.base_layer.weight": torch.zeros(4, 16)}
+    tensors["base_model.model.table.weight"] = torch.zeros(4, 8)  # PEFT saves these with `save_embedding_layers`
+    built = build(manifest({"math": "math"}), files=files("math", QUERY, tensors), model=MODEL)
+    assert built.code == 2
+    for name in ("head.base_layer", "table"):
+        assert f"`base_model.model.{name}.weight`" in built.err
+    assert "which is a weight of the model itself" in built.err
+    assert "save_embedding_layers=False" in built.err
     pointer = {**files("math", QUERY, tensors), "math/adapter_model.safetensors": b"version https://git-lfs.github.com"}
     built = build(manifest({"math": "math"}), files=pointer, model=MODEL)
     assert built.code == 2

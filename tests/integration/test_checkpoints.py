@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
@@ -109,7 +109,24 @@ def test_the_name_of_a_folder_may_have_a_dot(build: Build, tmp_path: Path, name:
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path, shard: Any) -> None:
     write_shards(tmp_path, **{"linear.bias": shard})
     save_file({"linear.bias": BIAS}, tmp_path.parent / "secret.safetensors")
-    assert "is not the index of a checkpoint" in refusal(tmp_path, "model.safetensors.index.json")
+    message = refusal(tmp_path, "model.safetensors.index.json")
+    assert "is not the index of a checkpoint" in message
+    assert "backend" not in message
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"linear.qweight": torch.zeros(1, 4, dtype=torch.int32), "linear.scales": torch.ones(1, 4)},
+        {"linear.weight": torch.zeros(16, 1, dtype=torch.uint8), "linear.weight.absmax": torch.ones(1)},
+        {"linear.weight_packed": torch.zeros(4, 1, dtype=torch.int32), "linear.weight_scale": torch.ones(4, 1)},
+    ],
+)
+def test_a_quantized_checkpoint_is_called_so(tmp_path: Path, own: dict[str, torch.Tensor]) -> None:
+    save_file({"linear.bias": BIAS, **own}, tmp_path / "net.safetensors")
+    message = refusal(tmp_path, "net.safetensors", cast=True)
+    assert "the checkpoint is quantized, as `linear." in message
+    assert "did you mean" not in message
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{"weight_map": {}}', b'{"weight_map": 1}', b"\xff"])
@@ -228,6 +245,49 @@ def test_one_of_several_state_dicts_is_chosen_by_key(tmp_path: Path) -> None:
     assert "`weights: {file: net.pt, key: model}`" in message
     assert_plain(read(tmp_path, {"file": "net.pt", "key": "ema"}))
     assert "it has `model`, `ema`" in refusal(tmp_path, {"file": "net.pt", "key": "emma"})
+
+
+def test_a_state_dict_deep_in_a_checkpoint(tmp_path: Path) -> None:
+    torch.save({"run": {"model": {"state_dict": PLAIN}}, "epoch": 3}, tmp_path / "net.pt")
+    assert_plain(read(tmp_path, "net.pt"))
+    assert "write `weights: {file: net.pt, key: run.model}`" in refusal(tmp_path, {"file": "net.pt", "key": "run"})
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "run.model.state_dict"}))
+    other = {name: tensor + 1 for name, tensor in PLAIN.items()}
+    torch.save({"run": {"model": other, "v1.ema": PLAIN}}, tmp_path / "net.pt")
+    message = refusal(tmp_path, "net.pt")
+    assert "`net.pt` holds several state dicts: `run.model`, `run.v1.ema`" in message
+    assert "choose one: `weights: {file: net.pt, key: run.model}`" in message
+    assert_plain(read(tmp_path, {"file": "net.pt", "key": "run.v1.ema"}))
+    message = refusal(tmp_path, {"file": "net.pt", "key": "run.ema"})
+    assert "`net.pt` has no state dict `run.ema`" in message
+    assert "it has `run.model`, `run.v1.ema`" in message
+    own: dict[str, Any] = {"epoch": torch.tensor(3)}
+    own["itself"] = own
+    torch.save(own, tmp_path / "net.pt")
+    assert "`itself` in `net.pt` is not a tensor" in refusal(tmp_path, "net.pt")
+
+
+def test_a_checkpoint_that_needs_code_is_no_data(tmp_path: Path) -> None:
+    """Whole modules, and the settings that training code saves beside a state dict."""
+    for value, code in ((torch.nn.Linear(8, 4), "torch.nn.modules.linear.Linear"), (Path("run"), "pathlib.PosixPath")):
+        for is_archive in (True, False):
+            content = {"model": PLAIN, "of": value}
+            torch.save(content, tmp_path / "net.pt", _use_new_zipfile_serialization=is_archive)
+            message = refusal(tmp_path, "net.pt")
+            assert f"`net.pt` holds more than data: it needs the code of `{code}`, which does not run" in message
+            assert "save only the state dict: `torch.save(module.state_dict(), ...)`" in message
+
+
+def test_a_file_of_another_kind_than_its_name_is_called_what_it_is(tmp_path: Path) -> None:
+    torch.save(PLAIN, tmp_path / "net.safetensors")
+    assert "it is a file of torch.save: give it a name that ends in .pt" in refusal(tmp_path, "net.safetensors")
+    save_file(PLAIN, tmp_path / "net.pt")
+    message = refusal(tmp_path, "net.pt")
+    assert "`net.pt` is a safetensors file\n    give it a name that ends in .safetensors" in message
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:  # torch.jit.save writes such names
+        archive.writestr("net/data.pkl", b"")
+        archive.writestr("net/constants.pkl", b"")
+    assert "`net.pt` holds a module of TorchScript, not a state dict" in refusal(tmp_path, "net.pt")
 
 
 EXTRA = {**PLAIN, "_extra_state": None}
@@ -426,3 +486,67 @@ def test_a_hub_folder_computes_what_transformers_computes(build: Build, tmp_path
 
 def names_of_checkpoint(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.name.startswith("model")]
+
+
+SIZES = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+PATCHES = {**SIZES, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+OTHER_FORMS: dict[str, dict[str, Any]] = {
+    "ViTModel": PATCHES,
+    "MixtralForCausalLM": {**SIZES, **HEADS, "num_local_experts": 3},
+    "GraniteMoeForCausalLM": {**SIZES, **HEADS, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "LlavaForConditionalGeneration": {
+        "text_config": {"model_type": "llama", **SIZES, **HEADS},
+        "vision_config": {"model_type": "clip_vision_model", **PATCHES},
+    },
+}
+
+
+def of_transformers(kind: str) -> Any:
+    cls = getattr(pytest.importorskip("transformers"), kind)
+    return cls(cls.config_class(**OTHER_FORMS[kind]))
+
+
+@pytest.mark.parametrize("kind", OTHER_FORMS)
+def test_transformers_may_store_a_model_in_another_form(kind: str, tmp_path: Path) -> None:
+    """Its names, and whether the module has one tensor for all experts, are those of the first release of the model."""
+    model = of_transformers(kind)
+    model.save_pretrained(tmp_path / "net", max_shard_size="5KB")
+    assert (tmp_path / "net/model.safetensors.index.json").exists()
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    state = model.state_dict()
+    for weights in ("net", "own.pt", {"file": "net", "rename": {"*": "*"}}):
+        content = read(tmp_path, weights, net=model)
+        assert content.keys() == state.keys()
+        for name, tensor in state.items():
+            assert torch.equal(content[name], tensor), name
+
+
+@pytest.mark.parametrize("kind", ["ViTModel", "MixtralForCausalLM"])
+def test_a_module_may_hold_models_of_transformers(kind: str, tmp_path: Path) -> None:
+    net = torch.nn.ModuleDict({"first": of_transformers(kind), "second": of_transformers(kind)})
+    for name, model in net.items():
+        model.save_pretrained(tmp_path / name)
+    weights = [{"file": name, "rename": {"*": f"{name}.*"}} for name in net]
+    content, state = read(tmp_path, *weights, net=net), net.state_dict()
+    assert content.keys() == state.keys()
+    for name, tensor in state.items():
+        assert torch.equal(content[name], tensor), name
+
+
+def test_parts_of_a_tensor_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    model = of_transformers("MixtralForCausalLM")
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    expert, whole = "model.layers.0.block_sparse_moe.experts.1.w2.weight", "model.layers.0.mlp.experts.down_proj"
+
+    def refused(**changed: torch.Tensor | None) -> str:
+        content = {name: x for name, x in {**stored, **changed}.items() if x is not None}
+        save_file(content, tmp_path / "net.safetensors")
+        return refusal(tmp_path, "net.safetensors", net=model, cast=True)
+
+    of = f"`{expert}`, a part of the parameter `{whole}`, is"
+    assert f"{of} float32[8, 13] in `net.safetensors`" in refused(**{expert: torch.ones(8, 13)})
+    assert f"{of} float16[8, 12] in `net.safetensors`" in refused(**{expert: stored[expert].half()})
+    assert f"parameter `{whole}` float32[3, 8, 12] is missing" in refused(**{expert: None})
+    assert f"and `{whole}` both become `{whole}`" in refused(**{whole: torch.ones(3, 8, 12)})

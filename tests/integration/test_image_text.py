@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tests.helpers import commands
 from tests.helpers.once import made_once
@@ -117,8 +116,7 @@ def model(config: dict[str, Any]) -> Any:
 def project(directory: Path, config: dict[str, Any], cache: dict[str, Any]) -> Path:
     """Writes a manifest with its weights and tokenizer, and returns the manifest."""
     directory.mkdir(parents=True, exist_ok=True)
-    state = {key: value.clone() for key, value in model(config).state_dict().items()}
-    save_file(state, directory / "model.safetensors")
+    model(config).save_pretrained(directory)
     tokenizer().save(str(directory / "tokenizer.json"))
     manifest = {
         "schema": "executorch-model/v1",

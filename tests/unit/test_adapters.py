@@ -97,7 +97,10 @@ def test_the_layers_ranks_and_factors_are_those_of_peft(
         ({"alpha_pattern": {"a{1": 1, "(": 1}}, r"`alpha_pattern.(` is not a regular expression"),
         ({"peft_type": "IA3"}, "is not the configuration of a LoRA adapter: peft_type"),
         ({"r": 0}, "is not the configuration of a LoRA adapter: r"),
-        ({"target_modules": None}, "is not the configuration of a LoRA adapter: target_modules"),
+        (
+            {"target_modules": None},
+            "a LoRA adapter: target_modules: null does not fit: A regular expression, or a list of names of layers",
+        ),
     ],
 )
 def test_what_is_more_than_lora_of_linear_layers_is_named(

@@ -41,6 +41,12 @@ def test_what_a_paragraph_announces_is_shown() -> None:
     assert summary(ValueError("These differ:")) == "ValueError: These differ:"
 
 
+def test_a_traceback_in_a_message_is_left_out() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    g(\n    ^^\nKeyError: 3\n'
+    assert summary(ValueError(f"no node\nOriginal exception {trace}")) == "ValueError: no node KeyError: 3"
+    assert summary(ValueError(f"it failed:\n\n{trace}")) == "ValueError: it failed: KeyError: 3"
+
+
 def test_a_message_is_cut_between_words() -> None:
     assert summary(ValueError("one two three"), 9) == "ValueError: one two ..."
     assert summary(ValueError("one two three"), 7) == "ValueError: one two ..."

@@ -318,3 +318,10 @@ def test_each_source_is_read_only_once(tmp_path: Path) -> None:
     (tmp_path / "helper.py").unlink()
     with pytest.raises(BuildError, match=r"`helper\.py` changed during"):
         check_unchanged({"sources": {"helper.py": digest, "model.py": digest}, "data": {}}, found, read, {})
+
+
+def test_weights_of_another_format_are_named(tmp_path: Path) -> None:
+    (tmp_path / "math").mkdir()
+    (tmp_path / "math/adapter_model.bin").write_bytes(b"1")
+    with pytest.raises(InputError, match=r"is not a declared input\n +there is `math/adapter_model.bin`"):
+        Inputs(roots=[tmp_path]).find_data("math/adapter_model.safetensors", ("model", "adapters", "math"))

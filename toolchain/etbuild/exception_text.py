@@ -10,19 +10,21 @@ import traceback
 from pathlib import Path
 
 _LIMIT = 600  # characters that a summary takes from a message
+_TRACE = re.compile(r"(?:Original exception\s+)?Traceback \(most recent call last\):[ ]*\n(?:[ \t]+.*\n)*")
+"""A traceback in a message, which some errors of PyTorch quote, without the exception in its last line."""
 _KEPT = 50  # error files that are kept
 
 
 def summary(error: BaseException, limit: int = _LIMIT) -> str:
     """The error's type and the first paragraph of its message, on one line.
 
-    If this paragraph ends with a colon, the summary includes the next one.
+    If this paragraph ends with a colon, the summary includes the next one. It leaves out the lines of a traceback.
 
     Args:
         error: The error.
         limit: The maximum number of characters of the message. A longer message is cut between words.
     """
-    paragraphs = re.split(r"\n\s*\n", str(error).strip())
+    paragraphs = re.split(r"\n\s*\n", _TRACE.sub("", str(error)).strip())
     text = _line(paragraphs[0])
     if text.endswith(":") and len(paragraphs) > 1:
         text = f"{text} {_line(paragraphs[1])}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import DocumentPath, InputError, did_you_mean
+from etbuild.manifest.validate import WEIGHTS_SUFFIXES
 
 
 @dataclass
@@ -43,6 +44,12 @@ class Inputs:
             for root in self.roots
         )
 
+    def _of_same_stem(self, name: str) -> str | None:
+        """The name of a file with weights in another format that is there, such as `net.bin` for `net.safetensors`."""
+        stem = next((name.removesuffix(suffix) for suffix in WEIGHTS_SUFFIXES if name.endswith(suffix)), None)
+        others = (f"{stem}{suffix}" for suffix in WEIGHTS_SUFFIXES) if stem else ()
+        return next((other for other in others if self.find(other) is not None), None)
+
     def find_data(self, name: str, path: DocumentPath) -> Path:
         """The data file with this name.
 
@@ -62,6 +69,9 @@ class Inputs:
             where = f"looked in: {', '.join(map(str, self.roots))}"
             rule = "list it under `data` of the target; weights of a quantized model belong there too"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
+            other = self._of_same_stem(name)
+            if other is not None:
+                hint = f"there is `{other}`"
             broken = next((root / name for root in self.roots if os.path.islink(root / name)), None)  # noqa: PTH114
             if broken is not None:
                 hint = f"{broken} is a link to {os.readlink(broken)}, which is not a file"  # noqa: PTH115

@@ -45,7 +45,10 @@ def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs
     problems: list[Problem] = []
     for adapter, file in files.items():
         shapes = {stored: by_name[name].shape for name, stored in names_of(adapter, by_name).items()}
-        problems += _misfits(_opened(adapter, file, inputs), file, shapes, _place(adapter))
+        opened = _opened(adapter, file, inputs)
+        own = [name for name in opened.names if _of_model(name) in by_name]
+        problems += _of_model_itself(own, file, _place(adapter))
+        problems += _misfits(opened, file, shapes, set(own), _place(adapter))
     if problems:
         raise InputError(problems)
 
@@ -78,20 +81,36 @@ def _opened(adapter: str, file: str, inputs: Inputs) -> TensorFile:
     return open_checkpoint(file, inputs.find_data(file, place), place)
 
 
-def _misfits(opened: TensorFile, file: str, shapes: Mapping[str, list[int]], place: DocumentPath) -> Iterator[Problem]:
+def _of_model(name: str) -> str:
+    """The name in the module of a tensor in PEFT's file, if it is not that of an adapter."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _of_model_itself(names: list[str], file: str, place: DocumentPath) -> Iterator[Problem]:
+    """The weights of the model that PEFT saves with an adapter that changes its embeddings or its scores."""
+    for name in names:
+        hint = "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed "
+        hint += "them, merge it into the model's weights with `merge_and_unload`"
+        yield Problem(f"`{file}` has `{name}`, which is a weight of the model itself", place, hint)
+
+
+def _misfits(
+    opened: TensorFile, file: str, shapes: Mapping[str, list[int]], others: set[str], place: DocumentPath
+) -> Iterator[Problem]:
     """The tensors that are missing in a file, are too many, or have another shape or a dtype that is no float.
 
     Args:
         opened: The file.
         file: Its name.
         shapes: The shapes of the tensors that it has to hold, by name.
+        others: The names of tensors in it that are not an adapter's.
         place: The place in the manifest that names it.
     """
     config = "do the weights belong to this `adapter_config.json`, and both to this model?"
     held = set(opened.names)
     for name in sorted(shapes.keys() - held):
         yield Problem(f"`{name}` is missing in `{file}`", place, config)
-    for name, nearest in unknown(sorted(held - shapes.keys()), shapes.keys() - held):
+    for name, nearest in unknown(sorted(held - shapes.keys() - others), shapes.keys() - held):
         yield Problem(f"`{file}` has `{name}`, which is not a weight of the adapter's layers", place, nearest or config)
     known = [name for name in opened.names if name in shapes]
     opened.check(known)

@@ -116,7 +116,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
         unlike = [layer for layer, child in wanted.items() if _sizes(child) is None]
         if unlike:
             kind = type(layers[unlike[0]]).__name__
-            message = f"`target_modules` of `{file}` names `{unlike[0]}`, a {kind}"
+            message = f"`target_modules` of `{file}` names `{unlike[0]}`, which is of the class {kind}"
             problems.append(Problem(message, path, "an adapter can only change linear layers"))
         elif not wanted:
             targets = [config.targets] if isinstance(config.targets, str) else config.targets

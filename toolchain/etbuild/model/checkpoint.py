@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,6 +13,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
+from etbuild.model.stored_parts import Joined, Part
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
 from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
@@ -22,6 +23,11 @@ from etbuild.processes.memory import give_back
 
 _PATH: DocumentPath = ("model", "weights")
 _FEW = 3  # an error with at most this many unknown names suggests a known name for each
+_OF_QUANTIZED = (
+    *(".qweight", ".qzeros", ".g_idx", ".SCB", ".absmax", ".quant_map", "_packed", "_blocks"),
+    *(".weight_scale", ".weight_scale_inv", ".weight_zero_point"),
+)
+"""Ends of names in checkpoints of GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4 and others."""
 _CASTS = ("float32", "bfloat16", "float16")  # what `model.dtype` may be
 
 
@@ -79,6 +85,7 @@ class Checkpoint:
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
+        problems += self._join()
         # One name of a tied parameter is enough, as in the files that safetensors writes.
         of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
         self._given = {first_name(self._expected[name]): name for name in of_module}
@@ -111,6 +118,29 @@ class Checkpoint:
                     message = f"`{name}` is in `{before.file}` and in `{file}`"
                     yield Problem(message, _PATH, "keep it in one of the files")
 
+    def _join(self) -> Iterator[Problem]:
+        """Finds the tensors that the files hold in the form in which transformers stores them."""
+        if self._stored.keys() <= self._expected.keys():
+            return
+        joined: dict[str, _Stored] = {}
+        for name, entry in self._expected.items():
+            found = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
+            if len(found) < max(1, len(entry.stored_as)):
+                continue
+            first = next(iter(found.values()))
+            if len(found) == 1 and entry.stored_as[0].is_whole(entry.shape):
+                joined[name] = first
+                continue
+            yield from _unlike(name, found)
+            parts = [(part, one.opened, one.name) for part, one in found.items()]
+            joined[name] = _Stored(Joined(name, entry.shape, parts), first.file, name)
+        used = {part.name for name in joined for part in self._expected[name].stored_as}
+        self._stored = {name: one for name, one in self._stored.items() if name not in used}
+        for name in sorted(joined.keys() & self._stored.keys()):
+            message = f"`{self._expected[name].stored_as[0].name}` and `{name}` both become `{name}`"
+            yield Problem(message, _PATH, "ignore one of them")
+        self._stored.update(joined)
+
     def _unmatched(self, weights: Weights) -> Iterator[Problem]:
         """The parameters that no file has, and the tensors that the module does not have."""
         optional = [pattern for entry in weights for pattern in entry.optional]
@@ -118,20 +148,20 @@ class Checkpoint:
             for number, pattern in enumerate(entry.optional):
                 if not any(fnmatchcase(name, pattern) for name in self._expected):
                     path = (*weights_place(weights, index), "optional", number)
-                    hint = did_you_mean(pattern, self._expected)
-                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, hint)
+                    near = did_you_mean(pattern, self._expected)
+                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, near)
         absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._given]
         missing = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional)]
         extra = sorted(self._stored.keys() - self._expected.keys())
-        renamed = _prefix_hint(missing, extra)
+        hint = _quantized_hint(extra) or _prefix_hint(missing, extra)
         for name in missing:
             shown = " and ".join(f"`{file}`" for file in weights_names(weights))
-            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, renamed)
+            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, hint)
         for name, nearest in unknown(extra, self._expected.keys() - self._stored.keys()):
             stored = self._stored[name]
             message = f"`{stored.file}` has {stored.called(name)}, which is not a parameter or buffer of the module"
             other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
-            yield Problem(message, _PATH, renamed or (nearest if len(extra) <= _FEW else other))
+            yield Problem(message, _PATH, hint or (nearest if len(extra) <= _FEW else other))
 
     def _read(self, needed: set[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
@@ -182,6 +212,16 @@ class Checkpoint:
             tensors[name].data = tensor
 
 
+def _unlike(name: str, found: Mapping[Part, _Stored]) -> Iterator[Problem]:
+    """The parts of a tensor that have another shape than they have to have, or another dtype than the first one."""
+    dtype = next(iter(found.values())).dtype
+    for part, one in found.items():
+        if (one.dtype, one.shape) != (dtype, list(part.shape)):
+            message = f"`{one.name}`, a part of the parameter `{name}`, is {one.dtype}{one.shape} in `{one.file}`"
+            hint = f"it has to be {dtype}{list(part.shape)}; is the file from the same configuration of the model?"
+            yield Problem(message, _PATH, hint)
+
+
 def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
     """The tensor in the dtype of its parameter.
 
@@ -199,6 +239,17 @@ def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> to
         message = f"{stored.called(wanted.name)} has numbers up to {largest:.3g}, which {wanted.dtype} cannot hold"
         raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
     return converted
+
+
+def _quantized_hint(names: Iterable[str]) -> str | None:
+    """A hint if a checkpoint is quantized by a library that stores more than one tensor for a weight; else None."""
+    found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
+    if found is None:
+        return None
+    return (
+        f"the checkpoint is quantized, as `{found}` shows: take it as it was before, and let `quantize` in the "
+        "manifest quantize it"
+    )
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,9 @@ from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
 _REPEATED = 1 << 30  # bytes: a small file may claim a tensor of any size that repeats one number
+_DEEPEST = 8  # state dicts in state dicts: a mapping may hold itself
+_BEFORE_HEADER = 8  # bytes before the `{` of a safetensors file
+_CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
 _SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
 
@@ -60,7 +65,9 @@ class _Safetensors:
     def _open(self) -> None:
         from safetensors import safe_open
 
-        with wrap_library_errors(InputError, self._place, f"cannot read `{self._name}`"):
+        action = f"cannot read `{self._name}`"
+        hint = "it is a file of torch.save: give it a name that ends in .pt" if _is_of_torch(self._file) else None
+        with wrap_library_errors(InputError, self._place, action, hint):
             self._opened: Any = safe_open(self._file, framework="pt")
         self._taken = 0  # bytes since the file was mapped
 
@@ -80,12 +87,18 @@ class _Safetensors:
         return tensor if tensor.nbytes > _SMALL else tensor.clone()
 
 
+def _is_of_torch(file: Path) -> bool:
+    """Whether a file begins as torch.save begins one: with an archive or a pickle."""
+    with file.open("rb") as opened:
+        return opened.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
+
+
 class _Loaded:
     """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
 
-    def __init__(self, loaded: Any, name: str, place: DocumentPath) -> None:
+    def __init__(self, loaded: Any, name: str, place: DocumentPath, key: str) -> None:
         self._tensors = _named(loaded, name, place)
-        self._file, self._place = name, place
+        self._file, self._place, self._key = name, place, f"{key}." if key else ""
 
     @property
     def names(self) -> list[str]:
@@ -97,7 +110,7 @@ class _Loaded:
         states = _states(self._tensors)
         for name in names:
             # Training code may save a tensor beside the state dict, such as the state of a generator of random numbers.
-            choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {name}}}`; else "
+            choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {self._key}{name}}}`; else "
             more = choose if name in states else ""
             _check_tensor(self._tensors[name], name, self._file, self._place, more + hint)
 
@@ -136,7 +149,8 @@ def open_checkpoint(
         return GgufFile(name, file, place, module)
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, place)
-    return _Loaded(_state_dict(_load(name, file, place), name, place, key), name, place)
+    loaded, at = _state_dict(_load(name, file, place), name, place, key)
+    return _Loaded(loaded, name, place, at)
 
 
 def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.Tensor]:
@@ -199,9 +213,40 @@ def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.T
 
 
 def _load(name: str, file: Path, place: DocumentPath) -> Any:
-    """What a file of torch.save holds. Code in it does not run."""
+    """What a file of torch.save holds. Code in it does not run.
+
+    Raises:
+        InputError: The file is of another kind, is damaged, or needs code.
+    """
     with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+        _check_kind(name, file, place)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=_can_be_mapped(file))
+        except pickle.UnpicklingError as error:
+            code = _CODE.search(str(error))
+            if code is None:
+                raise
+    message = f"`{name}` holds more than data: it needs the code of `{code[1]}`, which does not run"
+    hint = "save only the state dict: `torch.save(module.state_dict(), ...)`. "
+    hint += "If you trust the file, `torch.load(..., weights_only=False)` in Python gives what is in it"
+    raise InputError.at(place, message, hint)
+
+
+def _check_kind(name: str, file: Path, place: DocumentPath) -> None:
+    """Checks that a file is not of another kind than its name says.
+
+    Raises:
+        InputError: It holds TorchScript, or is a safetensors file.
+    """
+    with file.open("rb") as opened:
+        if opened.read(_BEFORE_HEADER + 1)[_BEFORE_HEADER:] == b"{":
+            raise InputError.at(place, f"`{name}` is a safetensors file", "give it a name that ends in .safetensors")
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            parts = {entry.rpartition("/")[2] for entry in archive.namelist()}
+        if "constants.pkl" in parts:
+            hint = "save its state dict: `torch.save(torch.jit.load(...).state_dict(), ...)`"
+            raise InputError.at(place, f"`{name}` holds a module of TorchScript, not a state dict", hint)
 
 
 def _can_be_mapped(file: Path) -> bool:
@@ -221,32 +266,61 @@ def _can_be_mapped(file: Path) -> bool:
     return True
 
 
-def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) -> Any:
-    """The state dict in a checkpoint. Training code often saves it with other things, such as the optimizer's state.
+def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) -> tuple[Any, str]:
+    """The state dict in a checkpoint, and its key. Training code often saves it with other things, such as the
+    optimizer's state.
 
     Raises:
         InputError: There is no state dict under `key`, or without a key there are several.
     """
-    nested = _states(loaded) if isinstance(loaded, Mapping) else {}
-    known = ", ".join(f"`{at}`" for at in list(nested)[:_ENTRIES_SHOWN])
     if key is not None:
-        if key not in nested:
-            message = f"`{name}` has no state dict `{key}`"
-            raise InputError.at((*place, "key"), message, f"it has {known}" if known else "remove `key`")
+        return _at_key(loaded, name, place, key, ""), key
+    at = ""
+    for _ in range(_DEEPEST):
+        # Training code also saves single numbers as tensors, such as the number of the epoch.
+        own = loaded.values() if isinstance(loaded, Mapping) else ()
+        nested = _states(loaded)
+        if not nested or any(isinstance(value, torch.Tensor) and value.dim() > 0 for value in own):
+            break
+        if len(nested) > 1:
+            hint = f"choose one: `weights: {{file: {name}, key: {at}{next(iter(nested))}}}`"
+            raise InputError.at(place, f"`{name}` holds several state dicts: {_shown(nested, at)}", hint)
+        [(first, loaded)] = nested.items()
+        at += f"{first}."
+    return loaded, at.removesuffix(".")
+
+
+def _at_key(loaded: Any, name: str, place: DocumentPath, key: str, before: str) -> Any:
+    """What a checkpoint holds under a key. A dot leads into a state dict in a state dict.
+
+    Args:
+        loaded: The checkpoint, or a part of it.
+        name: The file's name in the manifest.
+        place: The place in the manifest that names it.
+        key: The key in it.
+        before: The key of the part in the whole, with a dot at its end.
+
+    Raises:
+        InputError: There is no state dict under the key.
+    """
+    nested = _states(loaded)
+    if key in nested:
         return nested[key]
-    # Training code also saves single numbers as tensors, such as the number of the epoch.
-    own = loaded.values() if isinstance(loaded, Mapping) else ()
-    if any(isinstance(value, torch.Tensor) and value.dim() > 0 for value in own):
-        return loaded
-    if len(nested) > 1:
-        hint = f"choose one: `weights: {{file: {name}, key: {next(iter(nested))}}}`"
-        raise InputError.at(place, f"`{name}` holds several state dicts: {known}", hint)
-    return next(iter(nested.values()), loaded)
+    for first, part in nested.items():
+        if key.startswith(f"{first}."):
+            return _at_key(part, name, place, key.removeprefix(f"{first}."), f"{before}{first}.")
+    message = f"`{name}` has no state dict `{before}{key}`"
+    raise InputError.at((*place, "key"), message, f"it has {_shown(nested, before)}" if nested else "remove `key`")
 
 
-def _states(loaded: Mapping[Any, Any]) -> dict[Any, Mapping[Any, Any]]:
+def _shown(nested: Mapping[str, Any], before: str) -> str:
+    return ", ".join(f"`{before}{key}`" for key in list(nested)[:_ENTRIES_SHOWN])
+
+
+def _states(loaded: Any) -> dict[str, Mapping[Any, Any]]:
     """The mappings in a checkpoint that may be the wanted state dict: those that hold a tensor, at any depth."""
-    return {at: value for at, value in loaded.items() if isinstance(value, Mapping) and _holds_tensor(value)}
+    found = loaded.items() if isinstance(loaded, Mapping) else ()
+    return {str(at): value for at, value in found if isinstance(value, Mapping) and _holds_tensor(value)}
 
 
 def _holds_tensor(value: Any) -> bool:

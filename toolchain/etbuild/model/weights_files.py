@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
+from etbuild.model.stored_parts import Part, parts
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.plan.plan import MethodPlan
 
@@ -29,6 +30,7 @@ class TensorFacts:
         same_as: The first name of the same tensor if it has several and this is another one; otherwise None.
         in_weights: Whether its content comes from weights files; otherwise the factory made it.
         also: Other names by which a pattern finds it, such as the name of the parameter that it was quantized from.
+        stored_as: The tensors of a file that hold its content, if transformers stores it in another form.
     """
 
     name: str
@@ -38,6 +40,7 @@ class TensorFacts:
     same_as: str | None
     in_weights: bool
     also: list[str] = field(default_factory=list)
+    stored_as: list[Part] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
@@ -48,8 +51,14 @@ class TensorFacts:
         return int(torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize)
 
     def facts(self) -> dict[str, Any]:
-        """The facts as JSON data. The constructor accepts them as keyword arguments."""
-        return asdict(self)
+        """The facts as JSON data, which `from_facts` accepts."""
+        found = asdict(self)
+        return found if self.stored_as else {key: value for key, value in found.items() if key != "stored_as"}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> TensorFacts:
+        """What `facts` returned."""
+        return cls(**{**facts, "stored_as": [Part.from_facts(part) for part in facts.get("stored_as", [])]})
 
 
 def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
@@ -60,19 +69,21 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
         weights: Whether the content of its state dict comes from weights files.
     """
     loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
-    first: dict[int, str] = {}
-    return [_facts(name, tensor, first, id(tensor) in loaded) for name, tensor in named_tensors(module).items()]
+    stored, first = parts(module) if weights else {}, dict[int, str]()
+    return [_facts(name, x, first, id(x) in loaded, stored) for name, x in named_tensors(module).items()]
 
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
     """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict."""
     # Entries of `get_extra_state` are not tensors, and safetensors cannot hold them.
     stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
-    first: dict[int, str] = {}
-    return [_facts(name, tensor, first, True) for name, tensor in stored.items()]
+    in_files, first = parts(module), dict[int, str]()
+    return [_facts(name, tensor, first, True, in_files) for name, tensor in stored.items()]
 
 
-def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool) -> TensorFacts:
+def _facts(
+    name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[Part]]
+) -> TensorFacts:
     """The facts about a tensor.
 
     Args:
@@ -80,11 +91,17 @@ def _facts(name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: b
         tensor: The tensor.
         first: The first name of each tensor by the tensor's id. A new tensor is added.
         in_weights: Whether its content comes from weights files.
+        stored: The parts of each tensor that these files hold in another form.
     """
     same_as = first.setdefault(id(tensor), name)
-    is_parameter = isinstance(tensor, torch.nn.Parameter)
     return TensorFacts(
-        name, dtype_name(tensor), list(tensor.shape), is_parameter, None if same_as == name else same_as, in_weights
+        name,
+        dtype_name(tensor),
+        list(tensor.shape),
+        isinstance(tensor, torch.nn.Parameter),
+        None if same_as == name else same_as,
+        in_weights,
+        stored_as=stored.get(name, []),
     )
 
 

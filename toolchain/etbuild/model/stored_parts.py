@@ -1,0 +1,137 @@
+"""Finds how transformers stores the tensors of a model that have other names or shapes in its files.
+
+`save_pretrained` writes many models in the form of their first release, as hubs have them: with other names, or one
+tensor for each expert where the module holds those of all experts in one. `from_pretrained` undoes that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from etbuild.model.tensor_files import TensorFile
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor of a file that is a tensor of the module, or a part of one.
+
+    Attributes:
+        name: Its name in the file.
+        shape: Its sizes.
+        strides: For each dimension, the elements of the module's tensor from one index to the next.
+        offset: The place of its first element in the module's tensor, which is row-major.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> Part:
+        """A part of its fields as JSON data."""
+        return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"])
+
+    def is_whole(self, shape: list[int]) -> bool:
+        """Whether it is all of a tensor with these sizes."""
+        return (self.shape, self.strides, self.offset) == (tuple(shape), _empty(shape).stride(), 0)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A view of this part of the module's tensor."""
+        return tensor.as_strided(self.shape, self.strides, self.offset)
+
+
+def parts(module: torch.nn.Module) -> dict[str, list[Part]]:
+    """The parts of those tensors of a module that `save_pretrained` writes in another form.
+
+    Returns:
+        The parts by the name of the tensor in the module's state dict. If a model of transformers is a child of the
+        module, the names of the parts begin with that of the child, too. A tensor is left out if its content in a file
+        is not made of such parts.
+    """
+    transformers = sys.modules.get("transformers")  # a module of it cannot exist before it is imported
+    if transformers is None:
+        return {}
+    found: dict[str, list[Part]] = {}
+    models: list[str] = []  # those of transformers, each with a dot at its end
+    for path, child in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(child, transformers.PreTrainedModel) and not prefix.startswith(tuple(models)):
+            models.append(prefix)
+            for name, stored in _parts(child).items():
+                found[f"{prefix}{name}"] = [replace(part, name=f"{prefix}{part.name}") for part in stored]
+    return found
+
+
+def _parts(model: Any) -> dict[str, list[Part]]:
+    """The parts of the tensors of a model of transformers."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state = {name: x for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)}
+    empty = {name: _empty(list(tensor.shape)) for name, tensor in state.items()}
+    owners = {tensor.untyped_storage()._cdata: name for name, tensor in empty.items()}
+    with _Views():
+        saved = revert_weight_conversion(model, empty)
+    found: dict[str, list[Part]] = {}
+    for name, tensor in saved.items():
+        owner = owners.get(tensor.untyped_storage()._cdata)
+        if owner is not None:
+            part = Part(name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            found.setdefault(owner, []).append(part)
+    return {name: each for name, each in found.items() if _is_other_form(name, each, empty[name])}
+
+
+def _empty(shape: Sequence[int]) -> torch.Tensor:
+    return torch.empty(shape, device="meta")
+
+
+def _is_other_form(name: str, stored: list[Part], tensor: torch.Tensor) -> bool:
+    """Whether parts are all of a tensor, and not the tensor itself."""
+    complete = sum(_empty(part.shape).numel() for part in stored) == tensor.numel()
+    itself = len(stored) == 1 and stored[0].name == name and stored[0].is_whole(list(tensor.shape))
+    return complete and not itself
+
+
+class _Views(TorchFunctionMode):  # type: ignore[misc]
+    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is torch.Tensor.contiguous:
+            return args[0]
+        return function(*args, **(kwargs or {}))
+
+
+class Joined:
+    """A tensor of the module that a checkpoint holds in parts. It has the form of a file with this tensor only."""
+
+    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[Part, TensorFile, str]]) -> None:
+        """Args:
+        name: The name of the tensor in the module.
+        shape: Its sizes.
+        stored: Its parts, each with its file and its name there. All have one dtype.
+        """
+        self.names, self._shape, self._stored = [name], shape, stored
+
+    def check(self, names: Iterable[str]) -> None:
+        """The files of the parts are checked by themselves."""
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        """PyTorch's name of the tensor's dtype, and its shape."""
+        del name
+        _, file, stored = self._stored[0]
+        return file.form(stored)[0], self._shape
+
+    def take(self, name: str) -> torch.Tensor:
+        """The tensor. It can be taken once."""
+        joined = torch.empty(self._shape, dtype=getattr(torch, self.form(name)[0]))
+        for part, file, stored in self._stored:
+            part.of(joined).copy_(file.take(stored))
+        return joined
