@@ -255,9 +255,7 @@ def _flow(value: Any) -> str:
 
 
 def _first_sentence(schema: Any) -> str:
-    description = schema.get(
-        "description", "what its schema says"
-    )  # the schema of another package's backend may have none
+    description = schema.get("description", "what its schema says")  # another package's schema may have none
     return re.split(r"\. (?=[A-Z])", str(description))[0].rstrip(".")
 
 
