@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,22 @@ defaults: {partitioners: [xnnpack]}
 """
 
 
+CROPS = """
+import torch
+from torch.nn import functional
+
+class Crops(torch.nn.Module):
+    def forward(self, x):
+        columns = functional.unfold(x, 3, padding=(1, 2), stride=2)
+        image = functional.fold(columns, (8, 6), 3, padding=(1, 2), stride=2)
+        cropped = functional.pad(x, (-1, 2, 0, -2)), functional.pad(x, (-1, -1), value=3.0)
+        return *cropped, torch.constant_pad_nd(x, (0, 0, -1, 0, 1, -1), 2), functional.pad(x, (1, 1)), image
+
+def create():
+    return Crops()
+"""
+
+
 def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     method = {"example_inputs": [{"shape": [2, 5]}], "dynamic_shapes": [[None, {"dim": "n", "min": 2, "max": 9}]]}
@@ -125,3 +142,21 @@ def test_poolings_of_one_image_and_gelus_tanh_form_are_right_with_xnnpack(build:
     expected = (torch.nn.functional.max_pool2d(image, 3, 1, 1), torch.nn.functional.avg_pool2d(image, 2))
     for one, other in zip(found, (*expected, torch.nn.functional.gelu(image * 3, approximate="tanh")), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("partitioners", ["", "xnnpack"])
+def test_paddings_with_negative_amounts_crop(partitioners: str, build: Build) -> None:
+    shapes = "[[null, {dim: n, min: 2, max: 5}, null, null]]"
+    method = f"{{example_inputs: [{{shape: [1, 3, 8, 6]}}], dynamic_shapes: {shapes}, partitioners: [{partitioners}]}}"
+    manifest = (
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}'
+    )
+    made = build(manifest, model=CROPS)
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(CROPS, scope)
+    for channels in (3, 2, 5):
+        x = torch.randn(1, channels, 8, 6, generator=torch.Generator().manual_seed(channels))
+        found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([x])
+        for one, other in zip(found, scope["create"]()(x), strict=True):
+            torch.testing.assert_close(one, other)

@@ -160,7 +160,10 @@ def test_a_full_standard_output_is_reported() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["biuld", MLP], "there is no verb `biuld`\n    did you mean `build`? (known: affected, apply, bench, "),
+        (
+            ["build-all", MLP],
+            "there is no verb `build-all`\n    did you mean `build`? (known: affected, apply, bench, ",
+        ),
         (["", MLP], "there is no verb ``\n    known: affected, "),
         ([MLP, "-o", "out"], f"there is no verb `{MLP}`\n    to build a manifest, write `etbuild build {MLP}`"),
         (

@@ -100,6 +100,13 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
+        "negative-padding",
+        "The kernel of `constant_pad_nd` refuses negative amounts, which crop. PyTorch decomposes `fold` into such.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
+    ),
+    UpstreamLimit(
         "bucketize",
         "Neither PyTorch decomposes `bucketize` into core ATen operators, nor does ExecuTorch accept it.",
         WORKAROUND,

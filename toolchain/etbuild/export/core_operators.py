@@ -6,10 +6,12 @@ Each of them is a limit of upstream in `upstream_limits.py`.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.export import ExportedProgram
 
 _aten = torch.ops.aten
@@ -47,6 +49,28 @@ def _as_rows(add: Add, given: Any, *weights: Any) -> Any:
     return add(_aten.unflatten.int, rows, 0, sizes)
 
 
+def _crop_and_pad(add: Add, given: Any, amounts: list[int], *options: Any) -> Any:
+    """A padding with constants of which some amounts are negative: ExecuTorch's kernel pads, and does not crop.
+
+    The options are the mode, if the operator has one, and the value.
+    """
+    value = next((option for option in options if isinstance(option, bool | int | float)), 0)
+    for index, (low, high) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+        if min(low, high) < 0:
+            given = add(_aten.slice.Tensor, given, -1 - index, max(-low, 0), high if high < 0 else sys.maxsize)
+    rest = [max(amount, 0) for amount in amounts]
+    return add(_aten.constant_pad_nd.default, given, rest, value) if any(rest) else given
+
+
+def _fold(add: Add, given: Any, sizes: list[int], kernel: Any, dilation: Any, padding: list[int], stride: Any) -> Any:
+    """A fold of columns to an image: without its padding, which PyTorch would decompose into a negative one."""
+    larger = [size + 2 * around for size, around in zip(sizes, padding, strict=True)]
+    folded = add(_aten.col2im.default, given, larger, kernel, dilation, [0, 0], stride)
+    for dim, around in zip((-2, -1), padding, strict=True):
+        folded = add(_aten.slice.Tensor, folded, dim, around, -around or sys.maxsize)
+    return folded
+
+
 def _original(add: Add, given: Any) -> Any:
     del add
     return given
@@ -61,9 +85,23 @@ def _writer(node: torch.fx.Node) -> Writer | None:
         return None
     if node.target in (_aten.max_pool2d.default, _aten.avg_pool2d.default) and value.dim() == 3:
         return functools.partial(_as_batch, node.target)
+    if node.target in (_aten.pad.default, _aten.constant_pad_nd.default):
+        return _crop_and_pad if _crops(*node.args[1:3]) else None
+    if node.target is _aten.col2im.default:
+        return _fold if any(node.args[4]) and _are_known(node.args[1]) else None
     if node.target is _aten.linear.default and value.dim() > _MOST_DIMENSIONS:
         return _as_rows if sum(not isinstance(size, int) for size in value.shape) < 2 else None
     return _original if node.target is _aten.alias.default and _is_channels_last(value) else None
+
+
+def _crops(amounts: Any, mode: Any = "constant") -> bool:
+    """Whether a padding with constants has amounts below 0, and all of them are known."""
+    pads_constants = not isinstance(mode, str) or mode == "constant"
+    return pads_constants and _are_known(amounts) and min(amounts, default=0) < 0
+
+
+def _are_known(sizes: Any) -> bool:
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:
@@ -93,7 +131,8 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
     def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
         added = graph.call_function(operator, inputs, options)
         values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in inputs]
-        added.meta = {**node.meta, "val": operator(*values, **options)}
+        with enable_python_dispatcher():  # the kernels in C++ would fix dynamic sizes
+            added.meta = {**node.meta, "val": operator(*values, **options)}
         return added
 
     with graph.inserting_before(node):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -458,7 +459,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                 continue
             size = values[name].shape[position]
             dim_path = (*path, position)
-            if isinstance(size, int):
+            if not free_symbols(size):  # also a symbol that stands for a number by now
                 raise BuildError.at(
                     dim_path,
                     f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
