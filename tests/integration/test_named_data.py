@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
+
+from tests.helpers.runtime import run
 
 from .conftest import Build, Outcome
 
@@ -248,3 +252,38 @@ def test_several_weights_files_make_one_state(build: Build, tmp_path: Path) -> N
     files = {f"{name}.safetensors": (tmp_path / f"{name}.safetensors").read_bytes() for name in ("backbone", "head")}
     outcome = build(manifest, model=MODEL, files=files)
     assert sorted(outcome.json("net.index.json")["inputs"]["data"]) == ["backbone.safetensors", "head.safetensors"]
+
+
+VIEWED = """
+import torch
+
+class Viewed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(5, 2))
+        self.register_buffer("index", torch.tensor([[0, 2], [4, 2]]))
+
+    def forward(self, x):
+        return self.table[self.index.view(-1)] + x, self.table.view(10) * 2
+
+def create():
+    return Viewed()
+"""
+
+
+@pytest.mark.parametrize("partitioners", ["", "xnnpack"])
+def test_a_weight_may_be_read_in_another_shape(partitioners: str, build: Build, tmp_path: Path) -> None:
+    manifest = f"""\
+schema: executorch-model/v1
+name: net
+model: {{factory: "model:create", seed: 1}}
+methods: {{forward: {{example_inputs: [{{shape: [4, 2]}}], partitioners: [{partitioners}]}}}}
+named_data: {{weights: {{parameters: ["*"]}}}}
+"""
+    made = build(manifest, model=VIEWED)
+    assert made.code == 0, made.err
+    x, scope = torch.ones(4, 2), dict[str, Any]()
+    exec(VIEWED, scope)
+    torch.manual_seed(1)
+    [[found]] = run(made.directory / "net.pte", [[("forward", [x])]], tmp_path)
+    torch.testing.assert_close(found, [*scope["create"]()(x)], rtol=0, atol=0)

@@ -657,6 +657,46 @@ def test_weights_that_cannot_be_quantized(change: str, message: str, build: Buil
     assert "Traceback" not in made.err
 
 
+BEFORE = """
+import torch
+
+class Before(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, 2, 1)
+        self.norm = torch.nn.GroupNorm(2, 8)
+        self.second = torch.nn.Conv2d(8, 16, 3, 2, 1)
+
+    def forward(self, x):
+        return self.second(torch.nn.functional.silu(self.norm(self.first(x))))
+
+    def joined(self, x):
+        x = torch.cat([x, x, x[:, :2]], 1)
+        return self.second(torch.nn.functional.silu(x)) + x.mean()
+
+def create():
+    return Before()
+"""
+
+
+def test_operators_before_a_convolution_with_dynamic_quantization(build: Build, tmp_path: Path) -> None:
+    """ExecuTorch's own program computes other numbers for `forward`, and cannot run `joined`."""
+    methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [1, 3, 8, 8]}}]}}" for name in ("forward", "joined"))
+    made = build(
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create", seed: 1}}\n'
+        f"defaults: {{partitioners: [xnnpack], quantize: {DYNAMIC}}}\nmethods: {{{methods}}}\n",
+        model=BEFORE,
+    )
+    assert made.code == 0, made.err
+    x, scope = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)), dict[str, Any]()
+    exec(BEFORE, scope)
+    torch.manual_seed(1)
+    model = scope["create"]()
+    for name in ("forward", "joined"):
+        [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
+        torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.03)
+
+
 @pytest.mark.parametrize(("value", "quantize"), [("nan", STATIC), ("inf", STATIC), ("inf", DYNAMIC)])
 def test_a_weight_without_a_scale_is_named(value: str, quantize: str, build: Build) -> None:
     change = f"net.body[0].weight.data[1, 1] = float('{value}')"

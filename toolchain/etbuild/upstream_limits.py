@@ -100,6 +100,21 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
+        "layouts-of-dynamic-inputs",
+        "XNNPACK computes wrong numbers for an operator before a dynamically quantized convolution, unless another "
+        "convolution of the same delegate is before it.",
+        WORKAROUND,
+        "backends/xnnpack.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "views-of-named-data",
+        "Emission fails for a weight in named data whose shape a method changes.",
+        WORKAROUND,
+        "lower/viewed_weights.py",
+        "executorch: exir/emit/_emitter.py",
+    ),
+    UpstreamLimit(
         "negative-padding",
         "The kernel of `constant_pad_nd` refuses negative amounts, which crop. PyTorch decomposes `fold` into such.",
         WORKAROUND,

@@ -66,8 +66,9 @@ class Xnnpack(BuiltInBackend):
         return quantizer.set_filter_function(quantized)
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which XNNPACK takes no operators of tensors that have more dimensions than it knows."""
-        return _without_large_ranks(partitioners)
+        """Returns a context in which XNNPACK takes no operators of tensors that have more dimensions than it knows, and
+        lays out the inputs of dynamically quantized convolutions correctly."""
+        return _corrected(partitioners)
 
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
@@ -83,6 +84,12 @@ class Xnnpack(BuiltInBackend):
 
 
 @contextlib.contextmanager
+def _corrected(partitioners: Partitioners) -> Iterator[None]:
+    with _without_large_ranks(partitioners), _layouts_of_dynamic_inputs():
+        yield
+
+
+@contextlib.contextmanager
 def _without_large_ranks(partitioners: Partitioners) -> Iterator[None]:
     from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
 
@@ -92,6 +99,40 @@ def _without_large_ranks(partitioners: Partitioners) -> Iterator[None]:
                 for config in partitioner.target_partitioner_configs.values():
                     check = _of_few_dimensions(config.check_constraints)
                     changed.enter_context(replaced(config, "check_constraints", check))
+        yield
+
+
+@contextlib.contextmanager
+def _layouts_of_dynamic_inputs() -> Iterator[None]:
+    """Copies the input of a dynamically quantized convolution to channels_last right before it is quantized.
+
+    ExecuTorch's pass copies the input of the whole delegate instead, and the operators in between do not know that.
+    They then read its elements in a wrong order, or the runtime refuses their shapes.
+    """
+    import torch
+    from executorch.backends.xnnpack._passes import channels_last_tagged_reshape_pass as layouts
+    from executorch.exir.dialects._ops import ops
+
+    of_pass = layouts.ChannelsLastTaggedReshapePass
+    original = of_pass.input_to_nhwc
+
+    def input_to_nhwc(self: Any, graph_module: Any, dequantize: Any, target: Any) -> None:
+        is_dynamic = layouts.is_dequant(dequantize) and layouts.is_dynamic_qdq(dequantize)
+        if not is_dynamic or self.is_nhwc_node(dequantize) or dequantize.args[0].args[0].op != "call_function":
+            original(self, graph_module, dequantize, target)
+            return
+        quantize = dequantize.args[0]
+        source = quantize.args[0]
+        with graph_module.graph.inserting_after(source):
+            copy = self.create_call_function_node(
+                graph_module, ops.edge.aten._to_copy.default, (source,), memory_format=torch.channels_last
+            )
+        self.mark_as_nhwc_node(copy)
+        ranges = {each.all_input_nodes[0] for each in quantize.args[1:3]}  # what chooses the scale and the zero point
+        for reader in (quantize, *sorted(ranges)):
+            reader.replace_input_with(source, copy)
+
+    with replaced(of_pass, "input_to_nhwc", input_to_nhwc):
         yield
 
 

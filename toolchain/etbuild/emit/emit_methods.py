@@ -34,6 +34,7 @@ from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
 from etbuild.lower.named_data import Claims, Request
 from etbuild.lower.partition_counts import operator_name
+from etbuild.lower.viewed_weights import copy_viewed_weights
 from etbuild.lower.weight_sharing import Place
 from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
@@ -247,7 +248,7 @@ def _to_executorch(
 ) -> tuple[ExecutorchProgramManager, EmitterOutput]:
     """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
     edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
-    early = passes.executorch(lower_plan, finder)
+    early = [*passes.executorch(lower_plan, finder), *([copy_viewed_weights] if lowered.shards else [])]
     config = backend_config(lower_plan, early, external, finder, lowered.written or ())
     dequantize.register_kernels(edge)
     with (

@@ -1,0 +1,31 @@
+"""Copies named data before its shape is changed.
+
+ExecuTorch gives a weight in another shape no memory of its own: it writes the weight a second time, with that shape.
+For a weight that is named data it cannot do that, and fails.
+"""
+
+from __future__ import annotations
+
+import torch
+from executorch.exir.dialects._ops import ops
+from torch.fx.passes.infra.pass_base import PassResult
+
+from etbuild.lower import named_data
+
+
+def copy_viewed_weights(graph_module: torch.fx.GraphModule) -> PassResult:
+    """A pass of `to_executorch` that inserts a copy between named data and each change of its shape."""
+    graph = graph_module.graph
+    views = [
+        node
+        for node in graph.find_nodes(op="call_function", target=ops.edge.aten.view_copy.default)
+        if node.args[0].op == "placeholder" and named_data.shard_of(node.args[0]) is not None
+    ]
+    for view in views:
+        weight = view.args[0]
+        with graph.inserting_before(view):
+            copy = graph.call_function(ops.edge.dim_order_ops._clone_dim_order.default, (weight,))
+        copy.meta = {**view.meta, "val": weight.meta["val"].clone()}
+        view.replace_input_with(weight, copy)
+    graph_module.recompile()
+    return PassResult(graph_module, bool(views))
