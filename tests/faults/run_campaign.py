@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="when to stop in any case")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    # A shell lets its commands in the background ignore this signal, and builds would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     until = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         campaign = Campaign(Path(name), options.seed)
