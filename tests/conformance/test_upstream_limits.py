@@ -18,6 +18,7 @@ import executorch.kernels.quantized  # registers the operators of quantized embe
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.runtime import Runtime
@@ -26,6 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, export
 from torchao.quantization import IntxWeightOnlyConfig, quantize_
 from torchao.quantization.granularity import PerGroup
+from torchao.quantization.pt2e import allow_exported_model_train_eval
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.upstream_limits import DEEDS, DOCUMENTED, LIMITS, UpstreamLimit
@@ -157,6 +160,24 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     partitioners = (XnnpackPartitioner(),)
     return fails("ChannelsLast", lambda: lower(nn.MaxPool2d(2), torch.ones(3, 8, 8), partitioners=partitioners))
+
+
+@probe("layouts-of-dynamic-inputs")
+def _(run: Run) -> bool:
+    image = torch.randn(1, 8, 8, 8)
+    net = Net(lambda self, x: self.conv(nn.functional.silu(x)), conv=nn.Conv2d(8, 16, 3, 2, 1)).eval()
+    config = get_symmetric_quantization_config(is_dynamic=True, is_per_channel=True)
+    prepared = prepare_pt2e(export(net, (image,)).module(), XNNPACKQuantizer().set_global(config))
+    prepared(image)
+    converted = convert_pt2e(prepared)
+    allow_exported_model_train_eval(converted)
+    module = Net(lambda self, x: self.net(x), net=converted)
+    return differs(run, module, image, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("negative-padding")
+def _(run: Run) -> bool:
+    return fails("execute() failed", lambda: run(Net(lambda self, x: nn.functional.pad(x, (-1, 0))), X))
 
 
 @probe("bucketize")

@@ -108,13 +108,6 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
-        "views-of-named-data",
-        "Emission fails for a weight in named data whose shape a method changes.",
-        WORKAROUND,
-        "lower/viewed_weights.py",
-        "executorch: exir/emit/_emitter.py",
-    ),
-    UpstreamLimit(
         "negative-padding",
         "The kernel of `constant_pad_nd` refuses negative amounts, which crop. PyTorch decomposes `fold` into such.",
         WORKAROUND,
@@ -262,7 +255,7 @@ LIMITS = (
         "views-of-constants",
         "A method with a view of a constant in named data cannot be emitted.",
         WORKAROUND,
-        "lower/dequantize.py",
+        "lower/viewed_weights.py",
         "executorch: exir/emit/_emitter.py",
     ),
     UpstreamLimit(

@@ -74,7 +74,7 @@ def _inline(graph: Graph, node: Node) -> None:
 def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
     """Computes the weights of a layer from their quantized values.
 
-    It makes no view of a constant: ExecuTorch 1.5 cannot emit a view of a constant that is stored in named data.
+    It makes no view of a constant: in named data, a constant is copied before its shape changes (`viewed_weights`).
 
     Args:
         weights: int8 [rows, columns].
