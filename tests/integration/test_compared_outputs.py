@@ -48,3 +48,9 @@ def test_outputs_of_only_nan_compare_nothing() -> None:
     nan = torch.full((3,), math.nan)
     assert compare.differences([nan], [nan], None, quantized=False)
     assert not compare.differences([nan, torch.ones(1)], [nan, torch.ones(1)], None, quantized=False)
+
+
+def test_where_zeros_are_expected_a_rounding_error_is_right() -> None:
+    zeros = torch.zeros(3)
+    assert not compare.differences([zeros + 1e-8], [zeros], None, quantized=False)
+    assert compare.differences([zeros + 1e-4], [zeros], None, quantized=False)

@@ -37,6 +37,9 @@ class Two(nn.Module):
     def compare(self, one, other):
         return self.embed(one) - self.embed(other)
 
+    def size(self):
+        return self.linear.weight.sum()
+
 class Strange(nn.Module):
     def forward(self, x):
         return x["image"]
@@ -79,9 +82,12 @@ def started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     ("arguments", "methods"),
     [
         (["net:Words"], {"forward": [{"shape": [1, 16], "dtype": "int64"}]}),
-        (["net:Two", "--kwargs", '{"size": 4}'], {"embed": [[1, 3, 224, 224]], "compare": [[1, 3, 224, 224]] * 2}),
+        (
+            ["net:Two", "--kwargs", '{"size": 4}'],
+            {"embed": [[1, 3, 224, 224]], "compare": [[1, 3, 224, 224]] * 2, "size": []},
+        ),
         (["net:Parts"], {"encoder": [[1, 5]]}),
-        (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF]}),
+        (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF], "size": []}),
         (["net:several"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
         (["net:listed"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
     ],

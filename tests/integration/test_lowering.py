@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -337,6 +338,52 @@ def test_tensors_of_more_dimensions_than_xnnpack_knows_are_left_to_portable_oper
     [[[found]]] = runtime.run(built.directory / "net.pte", [[("forward", [x])]], tmp_path)
     windows = x.reshape(1, 2, 2, 2, 2, 2, 2, 32).permute(0, 1, 3, 5, 2, 4, 6, 7)
     torch.testing.assert_close(found, (windows.softmax(-1) + windows).reshape(8, 8, 32), rtol=0.0, atol=0.05)
+
+
+PACKED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.conv = torch.nn.Linear(4, 4), torch.nn.Conv2d(4, 4, 3)
+
+    def linear_weight(self, x):
+        return self.linear(x) + x * self.linear.weight[:2]
+
+    def linear_bias(self, x):
+        return self.linear(x) * self.linear.bias
+
+    def conv_bias(self, x):
+        return self.conv(x.view(1, 4, 2, 1).repeat(1, 1, 2, 3)) + self.conv.bias.view(4, 1, 1)
+
+    def product(self, x):
+        return torch.addmm(self.linear.bias, x, self.linear.weight) - self.linear.bias, x @ self.linear.weight
+
+    def square(self, x):
+        return self.linear.weight @ self.linear.weight + x[:1]
+
+def create():
+    return Net()
+"""
+
+
+def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path) -> None:
+    """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them."""
+    names = ("linear_weight", "linear_bias", "conv_bias", "product", "square")
+    methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 4]}}]}}" for name in names)
+    head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
+    built = build(f"{head}defaults: {{partitioners: [xnnpack]}}\nmethods: {{{methods}}}\n", model=PACKED)
+    assert built.code == 0, built.err
+    scope = dict[str, Any]()
+    exec(PACKED, scope)
+    torch.manual_seed(1)
+    model, x = scope["create"](), torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+    for name in names:
+        [found] = runtime.run(built.directory / "net.pte", [[(name, [x])]], tmp_path)
+        expected = getattr(model, name)(x)
+        expected = [*expected] if isinstance(expected, tuple) else [expected]
+        torch.testing.assert_close(found[0], expected, rtol=0.0, atol=1e-5)
 
 
 SPLIT = """\

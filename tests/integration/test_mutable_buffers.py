@@ -39,6 +39,10 @@ class Net(torch.nn.Module):
     def peek(self, x):
         return self.cache + x
 
+    def reset(self):
+        self.cache.zero_()
+        return self.cache + 0
+
 def create(start=0.0):
     return Net(start)
 """
@@ -51,6 +55,7 @@ methods:
   prefill: {example_inputs: [{shape: [4]}], partitioners: [xnnpack]}
   decode: {example_inputs: [{shape: [1]}], partitioners: [xnnpack]}
   peek: {example_inputs: [{shape: [1]}]}
+  reset: {example_inputs: [], partitioners: [xnnpack]}
 share_mutable_buffers: true
 """
 STARTS_AT_HALF = MANIFEST.replace('"model:create"}', '"model:create", kwargs: {start: 0.5}}')
@@ -66,7 +71,8 @@ class Loaded:
         self.methods: dict[str, Any] = {name: program.load_method(name) for name in methods}
 
     def __call__(self, method: str, *values: float) -> list[float]:
-        output = self.methods[method].execute([torch.tensor(values, dtype=torch.float32)])[0]
+        inputs = [torch.tensor(values, dtype=torch.float32)] if values else []
+        output = self.methods[method].execute(inputs)[0]
         flat: list[float] = output.flatten().tolist()
         return flat
 
@@ -74,13 +80,15 @@ class Loaded:
 @pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("named_data", ["", 'named_data: {weights: {parameters: ["*"]}}'])
 def test_each_method_sees_what_another_wrote(build: Build, named_data: str) -> None:
-    run = Loaded(build(MANIFEST + named_data, model=MODEL), "prefill", "decode", "peek")
+    run = Loaded(build(MANIFEST + named_data, model=MODEL), "prefill", "decode", "peek", "reset")
     run("prefill", 1, 2, 3, 4)
     assert run("decode", 10) == [13, 16, 19, 22, 1, 1]
     assert run("decode", 10) == [23, 26, 29, 32, 2, 2]
     assert run("peek", 100) == [123, 126, 129, 132]
     run("prefill", 0, 0, 0, 1)
     assert run("decode", 0) == [0, 0, 0, 3, 3, 3]
+    assert run("reset") == [0, 0, 0, 0]
+    assert run("peek", 1) == [1, 1, 1, 1]
 
 
 @pytest.mark.rotates(days=2)

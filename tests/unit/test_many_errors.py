@@ -15,7 +15,7 @@ from etbuild.manifest import validate
 
 HEAD = "schema: executorch-model/v1\nname: m\nmodel: {factory: 'm:c'}\n"
 METHOD = "methods:\n  forward:\n    example_inputs: [{shape: [1]}]\n"
-MANY_METHODS = HEAD + "methods:\n" + "".join(f"  m{number}: {{example_inputs: []}}\n" for number in range(400))
+MANY_METHODS = HEAD + "methods:\n" + "".join(f"  m{number}: {{example_inputs: [{{}}]}}\n" for number in range(400))
 
 MOST_CALLS = 3000  # for one error
 

@@ -584,7 +584,7 @@ def _methods_of(root: torch.nn.Module) -> tuple[list[str], list[str]]:
         found = _inputs_of(root, getattr(root, name))
         if found is None:
             unknown.append(name)
-        lines += [f"{name}:", f"  example_inputs: [{', '.join(found or ['{shape: [1, 16]}'])}]"]
+        lines += [f"{name}:", f"  example_inputs: [{', '.join(['{shape: [1, 16]}'] if found is None else found)}]"]
     return lines, unknown
 
 
@@ -603,7 +603,7 @@ def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] |
                 made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in shapes]
                 with suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
                     method(*made)
-                    return [_yaml(shape, dtype) for shape, dtype in shapes] or None
+                    return [_yaml(shape, dtype) for shape, dtype in shapes]
     return None
 
 

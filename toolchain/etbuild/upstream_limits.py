@@ -104,7 +104,7 @@ LIMITS = (
         "XNNPACK computes wrong numbers for an operator before a dynamically quantized convolution, unless another "
         "convolution of the same delegate is before it.",
         WORKAROUND,
-        "backends/xnnpack.py",
+        "backends/xnnpack_corrections.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
@@ -211,7 +211,7 @@ LIMITS = (
         "xnnpack-dimensions",
         "XNNPACK's partitioner takes tensors of more than 6 dimensions: the method cannot be loaded.",
         WORKAROUND,
-        "backends/xnnpack.py",
+        "backends/xnnpack_corrections.py",
         "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
     ),
     UpstreamLimit(
@@ -230,10 +230,10 @@ LIMITS = (
     ),
     UpstreamLimit(
         "xnnpack-weight-twice",
-        "If XNNPACK has a layer and another operator that reads the layer's weight, a method that comes from a file "
-        "crashes.",
-        DOCUMENTED,
-        "",
+        "If XNNPACK has a layer and another operator that reads the layer's weight or bias, a method that comes from a "
+        "file crashes.",
+        WORKAROUND,
+        "backends/xnnpack_corrections.py",
         f"{_PULLS}/21480",
     ),
     UpstreamLimit(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
+from etbuild.backends.xnnpack_corrections import corrected
 from etbuild.errors import Problem
-from etbuild.patching import replaced
 
 _DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
-_MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
 
 
 class Xnnpack(BuiltInBackend):
@@ -66,9 +64,8 @@ class Xnnpack(BuiltInBackend):
         return quantizer.set_filter_function(quantized)
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which XNNPACK takes no operators of tensors that have more dimensions than it knows, and
-        lays out the inputs of dynamically quantized convolutions correctly."""
-        return _corrected(partitioners)
+        """Returns a context in which XNNPACK makes programs that the runtime loads and that compute correct numbers."""
+        return corrected(partitioners, Xnnpack.delegate_id)
 
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
@@ -81,80 +78,6 @@ class Xnnpack(BuiltInBackend):
     def option_for_dtype(self, options: Options, dtype: str) -> Options:
         """Returns the option with which ExecuTorch's partitioner takes bfloat16."""
         return {"enable_bf16": True} if dtype == "bfloat16" and not options.get("enable_bf16") else {}
-
-
-@contextlib.contextmanager
-def _corrected(partitioners: Partitioners) -> Iterator[None]:
-    with _without_large_ranks(partitioners), _layouts_of_dynamic_inputs():
-        yield
-
-
-@contextlib.contextmanager
-def _without_large_ranks(partitioners: Partitioners) -> Iterator[None]:
-    from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
-
-    with contextlib.ExitStack() as changed:
-        for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
-            if isinstance(partitioner, ConfigerationBasedPartitioner) and _is_for_xnnpack(partitioner):
-                for config in partitioner.target_partitioner_configs.values():
-                    check = _of_few_dimensions(config.check_constraints)
-                    changed.enter_context(replaced(config, "check_constraints", check))
-        yield
-
-
-@contextlib.contextmanager
-def _layouts_of_dynamic_inputs() -> Iterator[None]:
-    """Copies the input of a dynamically quantized convolution to channels_last right before it is quantized.
-
-    ExecuTorch's pass copies the input of the whole delegate instead, and the operators in between do not know that.
-    They then read its elements in a wrong order, or the runtime refuses their shapes.
-    """
-    import torch
-    from executorch.backends.xnnpack._passes import channels_last_tagged_reshape_pass as layouts
-    from executorch.exir.dialects._ops import ops
-
-    of_pass = layouts.ChannelsLastTaggedReshapePass
-    original = of_pass.input_to_nhwc
-
-    def input_to_nhwc(self: Any, graph_module: Any, dequantize: Any, target: Any) -> None:
-        is_dynamic = layouts.is_dequant(dequantize) and layouts.is_dynamic_qdq(dequantize)
-        if not is_dynamic or self.is_nhwc_node(dequantize) or dequantize.args[0].args[0].op != "call_function":
-            original(self, graph_module, dequantize, target)
-            return
-        quantize = dequantize.args[0]
-        source = quantize.args[0]
-        with graph_module.graph.inserting_after(source):
-            copy = self.create_call_function_node(
-                graph_module, ops.edge.aten._to_copy.default, (source,), memory_format=torch.channels_last
-            )
-        self.mark_as_nhwc_node(copy)
-        ranges = {each.all_input_nodes[0] for each in quantize.args[1:3]}  # what chooses the scale and the zero point
-        for reader in (quantize, *sorted(ranges)):
-            reader.replace_input_with(source, copy)
-
-    with replaced(of_pass, "input_to_nhwc", input_to_nhwc):
-        yield
-
-
-def _is_for_xnnpack(partitioner: Any) -> bool:
-    return bool(partitioner.delegation_spec.backend_id == Xnnpack.delegate_id)
-
-
-def _of_few_dimensions(check: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Returns a check of an operator that is also false if a tensor has too many dimensions."""
-
-    def checked(node: Any, program: Any) -> bool:
-        return all(rank <= _MAX_DIMENSIONS for rank in _ranks(node)) and check(node, program)
-
-    return checked
-
-
-def _ranks(node: Any) -> Iterator[int]:
-    """The numbers of dimensions of an operator's inputs and results."""
-    for each in (node, *node.all_input_nodes):
-        value = each.meta.get("val")
-        for one in value if isinstance(value, tuple | list) else (value,):
-            yield len(getattr(one, "shape", ()))
 
 
 def _is_with(node: Any, modules: Sequence[str]) -> bool:

@@ -489,7 +489,7 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
         yield from _check_program(method, path)
         return
     if "example_inputs" not in method and "example_kwargs" not in method:
-        hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`"
+        hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`, or `[]` if the method has no inputs"
         yield Problem("the key `example_inputs` is missing", path, hint)
     yield from example_inputs.check(method, path, _check_example_file)
 
