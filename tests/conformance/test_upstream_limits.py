@@ -57,6 +57,7 @@ class Net(nn.Module):
 Run = Callable[..., Any]
 RUN = """\
 import sys, torch
+import executorch.kernels.quantized
 from executorch.runtime import Runtime
 Runtime.get().load_program(sys.argv[1]).load_method("forward").execute(torch.load(sys.argv[2]))
 """
@@ -162,17 +163,52 @@ def _(run: Run) -> bool:
     return fails("ChannelsLast", lambda: lower(nn.MaxPool2d(2), torch.ones(3, 8, 8), partitioners=partitioners))
 
 
+def quantized(module: nn.Module, x: torch.Tensor, dynamic: bool = False) -> nn.Module:
+    """The module with 8 bits by XNNPACK's quantizer."""
+    config = get_symmetric_quantization_config(is_dynamic=dynamic, is_per_channel=True)
+    prepared = prepare_pt2e(export(module.eval(), (x,)).module(), XNNPACKQuantizer().set_global(config))
+    prepared(x)
+    converted = convert_pt2e(prepared)
+    allow_exported_model_train_eval(converted)
+    return Net(lambda self, x: self.net(x), net=converted)
+
+
 @probe("layouts-of-dynamic-inputs")
 def _(run: Run) -> bool:
     image = torch.randn(1, 8, 8, 8)
-    net = Net(lambda self, x: self.conv(nn.functional.silu(x)), conv=nn.Conv2d(8, 16, 3, 2, 1)).eval()
-    config = get_symmetric_quantization_config(is_dynamic=True, is_per_channel=True)
-    prepared = prepare_pt2e(export(net, (image,)).module(), XNNPACKQuantizer().set_global(config))
-    prepared(image)
-    converted = convert_pt2e(prepared)
-    allow_exported_model_train_eval(converted)
-    module = Net(lambda self, x: self.net(x), net=converted)
-    return differs(run, module, image, partitioners=(XnnpackPartitioner(),))
+    net = Net(lambda self, x: self.conv(nn.functional.silu(x)), conv=nn.Conv2d(8, 16, 3, 2, 1))
+    return differs(run, quantized(net, image, dynamic=True), image, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-bias-twice")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: self.linear(self.linear(x).relu()), linear=nn.Linear(4, 4))
+    return differs(run, quantized(net, X), X, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-kernel-twice")
+def _(run: Run) -> bool:
+    net, partitioners = Net(lambda self, x: self.conv(self.conv(x)), conv=nn.Conv1d(2, 2, 1)), (XnnpackPartitioner(),)
+    return fails("Conv1dUnsqueezePass", lambda: lower(net, X[None], partitioners=partitioners))
+
+
+@probe("channel-scales")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: nn.functional.conv2d(x, self.kernel * x.mean()), kernel=torch.ones(1, 3, 2, 2))
+    return bool(run(quantized(net, IMAGE), IMAGE, process=True) == -signal.SIGABRT)
+
+
+@probe("batch-norms-of-one-convolution")
+def _(run: Run) -> bool:
+    first, second = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    second.running_var.fill_(9.0)
+    net = Net(
+        lambda self, x: first(self.conv(x)) - second(self.conv(x)),
+        conv=nn.Conv2d(3, 3, 1),
+        norms=nn.ModuleList([first, second]),
+    )
+    with torch.no_grad():
+        return not torch.allclose(quantized(net, IMAGE)(IMAGE), net(IMAGE), atol=0.1)
 
 
 @probe("negative-padding")

@@ -346,7 +346,7 @@ import torch
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear, self.conv = torch.nn.Linear(4, 4), torch.nn.Conv2d(4, 4, 3)
+        self.linear, self.conv, self.short = torch.nn.Linear(4, 4), torch.nn.Conv2d(4, 4, 3), torch.nn.Conv1d(4, 4, 1)
 
     def linear_weight(self, x):
         return self.linear(x) + x * self.linear.weight[:2]
@@ -363,6 +363,9 @@ class Net(torch.nn.Module):
     def square(self, x):
         return self.linear.weight @ self.linear.weight + x[:1]
 
+    def kernel(self, x):
+        return self.short(self.short(x.view(1, 4, 2)).relu()) + self.short.weight[:, :2, 0]
+
 def create():
     return Net()
 """
@@ -370,7 +373,7 @@ def create():
 
 def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path) -> None:
     """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them."""
-    names = ("linear_weight", "linear_bias", "conv_bias", "product", "square")
+    names = ("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel")
     methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 4]}}]}}" for name in names)
     head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
     built = build(f"{head}defaults: {{partitioners: [xnnpack]}}\nmethods: {{{methods}}}\n", model=PACKED)

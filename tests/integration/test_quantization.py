@@ -697,6 +697,68 @@ def test_operators_before_a_convolution_with_dynamic_quantization(build: Build, 
         torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.03)
 
 
+SHARED = """
+import torch
+
+class Shared(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.conv = torch.nn.Linear(8, 8), torch.nn.Conv2d(8, 8, 1)
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(2))
+        self.norms[1].running_var.fill_(9.0)
+
+    def linears(self, x):
+        return self.linear(self.linear(x).relu()) * self.linear.bias
+
+    def convs(self, x):
+        return self.conv(self.conv(x.view(1, 8, 2, 1)).relu()) + self.conv.bias.view(8, 1, 1)
+
+    def computed(self, x):
+        kernel = self.conv.weight * x.mean()
+        return torch.nn.functional.conv2d(x.view(1, 8, 2, 1), kernel)
+
+    def heads(self, x):
+        return [norm(self.conv(x.view(1, 8, 2, 1))) for norm in self.norms]
+
+def create():
+    return Shared()
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(2, 8, generator=generator),) for _ in range(3)]
+"""
+
+
+def shared(*methods: str) -> str:
+    each = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 8], fill: 1}}]}}" for name in methods)
+    return (
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create", seed: 1}}\n'
+        f"defaults: {{partitioners: [xnnpack], quantize: {STATIC}}}\nmethods: {{{each}}}\n"
+    )
+
+
+def test_a_layer_may_be_called_twice(build: Build, tmp_path: Path) -> None:
+    """The bias of each call has a scale of its own. ExecuTorch's own program computes other numbers for `linears`, and
+    cannot be loaded for `convs`."""
+    made = build(shared("linears", "convs", "computed"), model=SHARED)
+    assert made.code == 0, made.err
+    assert "takes only scales of float64, so the method ends the process at run time" in made.err
+    scope = dict[str, Any]()
+    exec(SHARED, scope)
+    torch.manual_seed(1)
+    model, [(x,), *_] = scope["create"](), scope["batches"]()
+    for name in ("linears", "convs"):
+        [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
+        torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.02)
+
+
+def test_a_convolution_with_two_batch_norms_is_an_error(build: Build) -> None:
+    made = build(shared("heads"), model=SHARED)
+    assert made.code == 1
+    assert "output 1 changes by up to" in made.err
+    assert "use each convolution with one batch norm only" in made.err
+
+
 @pytest.mark.parametrize(("value", "quantize"), [("nan", STATIC), ("inf", STATIC), ("inf", DYNAMIC)])
 def test_a_weight_without_a_scale_is_named(value: str, quantize: str, build: Build) -> None:
     change = f"net.body[0].weight.data[1, 1] = float('{value}')"

@@ -237,6 +237,36 @@ LIMITS = (
         f"{_PULLS}/21480",
     ),
     UpstreamLimit(
+        "xnnpack-bias-twice",
+        "If a quantized layer is called twice, both calls have the bias of one: XNNPACK computes wrong numbers, or the "
+        "method cannot be loaded.",
+        WORKAROUND,
+        "backends/xnnpack_corrections.py",
+        "executorch: backends/xnnpack/operators/node_visitor.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-kernel-twice",
+        "A one-dimensional convolution that is called twice cannot be lowered for XNNPACK.",
+        WORKAROUND,
+        "backends/xnnpack_corrections.py",
+        "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
+    ),
+    UpstreamLimit(
+        "channel-scales",
+        "The kernel of `quantize_per_channel` ends the process if the scales are float32, which those of PT2E are.",
+        NOTE,
+        "emit/runtime_limits.py",
+        "executorch: kernels/quantized/cpu/op_quantize.cpp",
+    ),
+    UpstreamLimit(
+        "batch-norms-of-one-convolution",
+        "PT2E folds each batch norm into its convolution, also if the convolution has several: the others then compute "
+        "wrong numbers.",
+        ERROR,
+        "quantize/pt2e.py",
+        "torchao: torchao/quantization/pt2e/utils.py",
+    ),
+    UpstreamLimit(
         "embeddings",
         "A quantized embedding with `padding_idx` does not become ExecuTorch's own operator, so that it has no kernel.",
         WORKAROUND,

@@ -10,12 +10,14 @@ from etbuild.backends.backend import Partitioners
 from etbuild.patching import replaced
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
+_LAYERS = ("aten.linear.default", "aten.convolution.default")
+_BIAS = 2  # the index of a layer's argument
 _PACKED = {  # by operator: the indexes of the arguments that the runtime packs
-    "aten.linear.default": (1, 2),
-    "aten.convolution.default": (1, 2),
+    **dict.fromkeys(_LAYERS, (1, _BIAS)),
     "aten.mm.default": (1,),
     "aten.addmm.default": (0, 2),
 }
+_KERNEL_DIMENSIONS = 3  # of a one-dimensional convolution
 
 
 @contextlib.contextmanager
@@ -80,51 +82,87 @@ def _layouts_of_dynamic_inputs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _constants_of_their_own() -> Iterator[None]:
-    """Gives a constant to each reader that needs it unpacked, if another operator of the delegate packs it.
+    """Gives readers of a constant that need it in different forms a constant each. Equal constants are stored once.
 
-    The runtime packs weights and biases when it loads a delegate, and then frees the constants that it has packed. It
-    frees them also if another operator reads them later, which then crashes. Equal constants are stored once.
+    - The runtime packs weights and biases when it loads a delegate, and then frees the constants that it has packed. It
+      frees them also if another operator reads them later, which then crashes.
+    - The bias of a quantized layer has a scale of its own for each call of the layer, and ExecuTorch writes the first.
+    - ExecuTorch gives the kernel of a one-dimensional convolution another shape, again for each call of the layer.
     """
     from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
 
     original = XNNPACKPassManager.transform
 
     def transform(self: Any) -> Any:
+        _separate(self.exported_program, _kernel_of)
         program = original(self)
-        for node in program.graph.find_nodes(op="placeholder"):
-            _separate(program, node)
+        _separate(program, _form)
         return program
 
     with replaced(XNNPACKPassManager, "transform", transform):
         yield
 
 
-def _separate(program: Any, constant: Any) -> None:
-    """Gives a constant of a delegate to the operators that do not pack it, if one packs it.
+def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
+    """Gives the readers of each constant that need different forms of it a constant each.
 
     Args:
-        program: The delegate's ExportedProgram. It is changed in place.
-        constant: A placeholder of it.
+        program: The ExportedProgram of a delegate. It is changed in place.
+        form: Names the form that a reader needs. It takes the constant, the reader, and the argument's index.
     """
-    from torch.export.graph_signature import InputKind
+    from executorch.backends.transforms.utils import is_param_node
 
-    uses = [(user, index) for user in constant.users for index, arg in enumerate(user.args) if arg is constant]
-    unpacked = [(user, index) for user, index in uses if not _packs(user, index)]
-    if not unpacked or len(unpacked) == len(uses):
-        return
-    from executorch.backends.transforms.utils import create_constant_placeholder, get_param_tensor
+    for constant in program.graph.find_nodes(op="placeholder"):
+        uses: dict[str, list[tuple[Any, int]]] = {}
+        for user in constant.users:
+            for index in [index for index, argument in enumerate(user.args) if argument is constant]:
+                uses.setdefault(form(constant, user, index), []).append((user, index))
+        if len(uses) < 2 or not is_param_node(program, constant):
+            continue
+        for number, readers in enumerate([*uses.values()][1:], 1):
+            copy = _copied(program, constant, f"{constant.name}_{number}_of_{len(uses)}")
+            for user, index in readers:
+                user.update_arg(index, copy)
 
-    name, data = f"{constant.name}_unpacked", get_param_tensor(program, constant)
+
+def _copied(program: Any, constant: Any, name: str) -> Any:
+    """A new constant with the content of another one. ExecuTorch's function for that does not take the graph that its
+    passes leave."""
+    from executorch.backends.transforms.utils import get_param_tensor
+    from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
     with program.graph.inserting_before(constant):
-        copy = create_constant_placeholder(program, program.graph, name, InputKind.PARAMETER, data)
+        copy = program.graph.placeholder(name)
     copy.meta = dict(constant.meta)
-    for user, index in unpacked:
-        user.update_arg(index, copy)
+    program.state_dict[copy.name] = get_param_tensor(program, constant)
+    specs = program.graph_signature.input_specs
+    place = next(index for index, spec in enumerate(specs) if spec.arg.name == constant.name)
+    specs.insert(place, InputSpec(InputKind.PARAMETER, TensorArgument(copy.name), copy.name))
+    return copy
 
 
-def _packs(user: Any, index: int) -> bool:
-    """Whether the runtime packs an operator's argument, if it is a constant."""
-    return index in _PACKED.get(getattr(user.target, "__name__", ""), ())
+def _form(constant: Any, user: Any, index: int) -> str:
+    """The form in which an operator of a finished graph reads a constant."""
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
+
+    operator = _operator(user)
+    if index not in _PACKED.get(operator, ()):
+        return "as it is"
+    source = user.args[0]
+    if operator in _LAYERS and index == _BIAS and is_dequant(source) and not is_dynamic_qdq(source):
+        return f"of {user.name}"
+    return "packed"
+
+
+def _kernel_of(constant: Any, user: Any, index: int) -> str:
+    """The convolution whose one-dimensional kernel a constant is, if it is one, before ExecuTorch's passes."""
+    reader = next(iter(user.users), user) if "dequantize" in _operator(user) else user
+    is_kernel = _operator(reader) == "aten.convolution.default" and constant.meta["val"].dim() == _KERNEL_DIMENSIONS
+    return f"of {user.name}" if is_kernel else ""
+
+
+def _operator(node: Any) -> str:
+    return str(getattr(node.target, "__name__", ""))
 
 
 def _is_for(partitioner: Any, delegate_id: str) -> bool:

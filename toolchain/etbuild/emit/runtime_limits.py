@@ -166,6 +166,14 @@ def _resized_bytes(method: str, operator: str, tensors: list[Tensor]) -> Iterato
         yield Limit(method, what, hint, wrong=True)
 
 
+def _scales_of_channels(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
+    """Finds weights that are computed and then quantized by channels, with scales of float32 as PT2E makes them."""
+    if operator == "quantized_decomposed::quantize_per_channel.out" and tensors[1].scalar_type != ScalarType.DOUBLE:
+        what = f"its kernel of `{operator}` takes only scales of float64, so the method ends the process at run time"
+        hint = "exclude the layer whose weight the method computes: `leave_out` of the quantizer, or `quantize: null`"
+        yield Limit(method, what, hint)
+
+
 def _memory_formats(method: str, operator: str, tensors: list[Tensor]) -> Iterator[Limit]:
     """Finds tensors in the memory format channels_last. Most kernels compute with such tensors if all tensors have this
     format. If not, most kernels refuse when they run, and some read the elements in a wrong order."""
@@ -182,6 +190,7 @@ _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
     _remainder,
     _volumes,
     _resized_bytes,
+    _scales_of_channels,
     _memory_formats,
 )
 

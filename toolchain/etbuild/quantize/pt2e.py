@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
     move_exported_model_to_eval,
@@ -205,10 +206,12 @@ def quantize_method(
     """
     with _arithmetic_of_every_processor():
         graph_module = _run_passes("pre_prepare", graph_module, how, finder)
+        before = _first_outputs(graph_module, how, written, finder)
         with wrap_user_error(how.path, "preparing the method", finder), quantizing():
             prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
         _check_prepared(prepared, how.path)
         _check_finite(prepared, how.path)
+        _check_unchanged(before, _first_outputs(prepared, how, written, finder), how.path)
         prepared = _run_passes("post_prepare", prepared, how, finder)
         with _undone(prepared, written):
             if isinstance(how.finds, Call):
@@ -308,6 +311,37 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
         hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
         raise BuildError.at(path, message, hint)
+
+
+def _first_outputs(
+    graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
+) -> list[torch.Tensor]:
+    """What a method computes for its first batch: the tensors of floating point. Empty if it is trained."""
+    batch = () if isinstance(how.finds, Call) else next(iter(how.finds.batches), ())
+    if not batch:
+        return []
+    own = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
+    running = wrap_user_error(how.finds.path, "running the method on batch 0 of its calibration", finder)
+    with _undone(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
+        torch.manual_seed(0)
+        outputs = pytree.tree_leaves(graph_module(*own))
+    return [each.clone() for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
+
+
+def _check_unchanged(before: list[torch.Tensor], after: list[torch.Tensor], path: DocumentPath) -> None:
+    """Fails if preparing a method changed what it computes: observers only look at values.
+
+    torchao folds a batch norm into its convolution also if the convolution has a second batch norm elsewhere, as the
+    heads of some detectors have.
+    """
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        error = (new - old).abs()
+        if bool(old.isfinite().all()) and error.numel() and error.norm() > 0.1 * old.norm() and error.max() > 1e-3:
+            message = f"output {index} changes by up to {float(error.max()):.3g} before anything is quantized"
+            hint = (
+                "torchao folds batch norms into convolutions: use each convolution with one batch norm only, or write "
+            )
+            raise BuildError.at(path, message, f"{hint}`quantize: null` for this method")
 
 
 def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:

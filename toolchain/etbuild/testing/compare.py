@@ -16,6 +16,7 @@ _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
 _SMALL_FLOAT = Tolerance(0.0, 1e-2, 1e-2)
 _QUANTIZED = Tolerance(0.0, 0.0, 0.05)
 _ZEROS = Tolerance(1e-6, 0.0, 0.0)
+_SMALL_ZEROS = Tolerance(1e-3, 0.0, 0.0)
 _EXACT = Tolerance(0.0, 0.0, 0.0)
 
 
@@ -45,11 +46,12 @@ def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
     """
     if not expected.is_floating_point():
         return _EXACT
+    small = expected.element_size() < 4
     if not expected.any():  # the others depend on the size of the elements
-        return _ZEROS
+        return _SMALL_ZEROS if small else _ZEROS
     if quantized:
         return _QUANTIZED
-    return _FLOAT if expected.element_size() >= 4 else _SMALL_FLOAT
+    return _SMALL_FLOAT if small else _FLOAT
 
 
 def differences(
