@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +130,26 @@ def test_the_result_of_a_forked_copy_of_a_child_is_ignored() -> None:
 
     for _ in range(5):
         assert forked.run({"lowering f": task}, 1) == {"lowering f": 1}
+
+
+EARLY = """
+import os, signal, sys
+from etbuild.errors import BuildError
+from etbuild.processes import forked
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, interrupt)
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+try:
+    forked.run({"lowering f": lambda: 1}, 1)
+except BuildError as error:
+    print(error)
+"""
+
+
+def test_a_signal_right_after_the_fork_does_not_reach_the_handlers_of_the_parent() -> None:
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True)
+    assert "lowering f ended with" in ended.stdout
+    assert ended.stderr == ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -18,6 +19,7 @@ from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.process_state import undone
 
+_HANDLED = (signal.SIGINT, signal.SIGTERM)  # signals for which a child has handlers of its own
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
 
@@ -60,7 +62,8 @@ def run(
                 name, task = waiting.pop(0)
                 result, write_end = context.Pipe(duplex=False)
                 process = context.Process(target=_run, args=(name, task, write_end, os.getpid()))
-                process.start()
+                with _signals_blocked():  # until the child has handlers of its own
+                    process.start()
                 write_end.close()
                 running[result] = (name, process)
             for work in meanwhile:
@@ -87,6 +90,15 @@ def _end(children: list[BaseProcess]) -> None:
         child.join()
 
 
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _stop(number: int, frame: object) -> None:
     raise _Ended
 
@@ -98,6 +110,7 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
     signal.signal(signal.SIGTERM, _stop)
     sandbox.end_with(parent)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         with undone():
             value = task()
         result.send((value, None))
