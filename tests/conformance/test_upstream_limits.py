@@ -192,6 +192,19 @@ def _(run: Run) -> bool:
     return fails("Conv1dUnsqueezePass", lambda: lower(net, X[None], partitioners=partitioners))
 
 
+@probe("layouts-of-quantized-results")
+def _(run: Run) -> bool:
+    image = torch.randn(2, 8, 8, 8)
+    net = Net(lambda self, x: nn.functional.softplus(self.conv(x)), conv=nn.Conv2d(8, 8, 1))
+    return differs(run, quantized(net, image), image, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-conv1d-twice")
+def _(run: Run) -> bool:
+    net = quantized(Net(lambda self, x: self.conv(self.conv(x).relu()), conv=nn.Conv1d(2, 2, 1)), X[None])
+    return fails("Failed to load method", lambda: run(net, X[None], partitioners=(XnnpackPartitioner(),)))
+
+
 @probe("channel-scales")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: nn.functional.conv2d(x, self.kernel * x.mean()), kernel=torch.ones(1, 3, 2, 2))

@@ -703,7 +703,7 @@ import torch
 class Shared(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear, self.conv = torch.nn.Linear(8, 8), torch.nn.Conv2d(8, 8, 1)
+        self.linear, self.conv, self.short = torch.nn.Linear(8, 8), torch.nn.Conv2d(8, 8, 1), torch.nn.Conv1d(8, 8, 1)
         self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(2))
         self.norms[1].running_var.fill_(9.0)
 
@@ -716,6 +716,12 @@ class Shared(torch.nn.Module):
     def computed(self, x):
         kernel = self.conv.weight * x.mean()
         return torch.nn.functional.conv2d(x.view(1, 8, 2, 1), kernel)
+
+    def mish(self, x):
+        return torch.nn.functional.mish(self.conv(x.view(1, 8, 1, 2)))
+
+    def sequence(self, x):
+        return self.short(self.short(x.view(1, 8, 2)).relu())
 
     def heads(self, x):
         return [norm(self.conv(x.view(1, 8, 2, 1))) for norm in self.norms]
@@ -737,26 +743,33 @@ def shared(*methods: str) -> str:
     )
 
 
-def test_a_layer_may_be_called_twice(build: Build, tmp_path: Path) -> None:
-    """The bias of each call has a scale of its own. ExecuTorch's own program computes other numbers for `linears`, and
-    cannot be loaded for `convs`."""
-    made = build(shared("linears", "convs", "computed"), model=SHARED)
+def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
+    """ExecuTorch's own program computes other numbers for `linears` and `mish`, and cannot be loaded for `convs`. The
+    bias of each call of a layer has a scale of its own, and each reader of an image the layout that it needs."""
+    made = build(shared("linears", "convs", "mish", "computed"), model=SHARED)
     assert made.code == 0, made.err
     assert "takes only scales of float64, so the method ends the process at run time" in made.err
     scope = dict[str, Any]()
     exec(SHARED, scope)
     torch.manual_seed(1)
     model, [(x,), *_] = scope["create"](), scope["batches"]()
-    for name in ("linears", "convs"):
+    for name in ("linears", "convs", "mish"):
         [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
         torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.02)
 
 
-def test_a_convolution_with_two_batch_norms_is_an_error(build: Build) -> None:
-    made = build(shared("heads"), model=SHARED)
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("heads", "use each convolution with one batch norm only"),
+        ("sequence", "PT2E cannot quantize a one-dimensional convolution that is called twice"),
+    ],
+)
+def test_layers_that_pt2e_cannot_quantize(method: str, message: str, build: Build) -> None:
+    made = build(shared(method), model=SHARED)
     assert made.code == 1
-    assert "output 1 changes by up to" in made.err
-    assert "use each convolution with one batch norm only" in made.err
+    assert message in made.err
+    assert "Traceback" not in made.err
 
 
 @pytest.mark.parametrize(("value", "quantize"), [("nan", STATIC), ("inf", STATIC), ("inf", DYNAMIC)])

@@ -252,6 +252,22 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
     ),
     UpstreamLimit(
+        "layouts-of-quantized-results",
+        "XNNPACK computes wrong numbers for an operator that is not quantized, such as the `exp` of Mish, if it and an "
+        "operator outside the delegate read the result of a statically quantized convolution.",
+        WORKAROUND,
+        "backends/xnnpack_corrections.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-conv1d-twice",
+        "PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution XNNPACK "
+        "does not notice: the method cannot be loaded.",
+        ERROR,
+        "backends/xnnpack_corrections.py",
+        "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
+    ),
+    UpstreamLimit(
         "channel-scales",
         "The kernel of `quantize_per_channel` ends the process if the scales are float32, which those of PT2E are.",
         NOTE,

@@ -28,7 +28,12 @@ def corrected(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
         partitioners: The partitioners of each method.
         delegate_id: ExecuTorch's name of the backend.
     """
-    with _without_large_ranks(partitioners, delegate_id), _layouts_of_dynamic_inputs(), _constants_of_their_own():
+    with (
+        _without_large_ranks(partitioners, delegate_id),
+        _layouts_of_dynamic_inputs(),
+        _layouts_of_quantized_outputs(),
+        _constants_of_their_own(),
+    ):
         yield
 
 
@@ -81,6 +86,30 @@ def _layouts_of_dynamic_inputs() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _layouts_of_quantized_outputs() -> Iterator[None]:
+    """Changes the layout of a statically quantized tensor only for the operators that need the change.
+
+    ExecuTorch's pass changes it for all readers, also for those that it has planned with the other layout before, such
+    as `exp` in the Mish of a convolution's result. They then read the elements in a wrong order.
+    """
+    from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import ChannelsLastTaggedReshapePass
+
+    original = ChannelsLastTaggedReshapePass.insert_copy_q_dq
+
+    def insert_copy_q_dq(self: Any, graph_module: Any, before: Any, after: Any, copy: Any, q_params: Any) -> None:
+        planned = [user for user in before.users if user is not copy and user < after]
+        if planned:
+            with graph_module.graph.inserting_after(before):
+                own = graph_module.graph.node_copy(before)
+            for user in planned:
+                user.replace_input_with(before, own)
+        original(self, graph_module, before, after, copy, q_params)
+
+    with replaced(ChannelsLastTaggedReshapePass, "insert_copy_q_dq", insert_copy_q_dq):
+        yield
+
+
+@contextlib.contextmanager
 def _constants_of_their_own() -> Iterator[None]:
     """Gives readers of a constant that need it in different forms a constant each. Equal constants are stored once.
 
@@ -97,6 +126,7 @@ def _constants_of_their_own() -> Iterator[None]:
         _separate(self.exported_program, _kernel_of)
         program = original(self)
         _separate(program, _form)
+        _check_convolutions(program)
         return program
 
     with replaced(XNNPACKPassManager, "transform", transform):
@@ -159,6 +189,20 @@ def _kernel_of(constant: Any, user: Any, index: int) -> str:
     reader = next(iter(user.users), user) if "dequantize" in _operator(user) else user
     is_kernel = _operator(reader) == "aten.convolution.default" and constant.meta["val"].dim() == _KERNEL_DIMENSIONS
     return f"of {user.name}" if is_kernel else ""
+
+
+def _check_convolutions(program: Any) -> None:
+    """Fails if the runtime could not load a convolution: its result is quantized, and its kernel is not.
+
+    PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution, ExecuTorch
+    does not notice that.
+    """
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant, is_tagged_as_implicit_q_dq
+
+    for node in program.graph.nodes:
+        of_floats = _operator(node) == "aten.convolution.default" and not is_dequant(node.args[1])
+        if of_floats and any(is_quant(user) and is_tagged_as_implicit_q_dq(user) for user in node.users):
+            raise ValueError("PT2E cannot quantize a one-dimensional convolution that is called twice")
 
 
 def _operator(node: Any) -> str:
