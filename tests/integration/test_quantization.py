@@ -666,6 +666,7 @@ class Before(torch.nn.Module):
         self.first = torch.nn.Conv2d(3, 8, 3, 2, 1)
         self.norm = torch.nn.GroupNorm(2, 8)
         self.second = torch.nn.Conv2d(8, 16, 3, 2, 1)
+        self.third = torch.nn.Conv2d(3, 3, 3, 1, 1)
 
     def forward(self, x):
         return self.second(torch.nn.functional.silu(self.norm(self.first(x))))
@@ -674,6 +675,10 @@ class Before(torch.nn.Module):
         x = torch.cat([x, x, x[:, :2]], 1)
         return self.second(torch.nn.functional.silu(x)) + x.mean()
 
+    def again(self, x):
+        y = self.third(x).relu()
+        return self.third(y) + x
+
 def create():
     return Before()
 """
@@ -681,7 +686,8 @@ def create():
 
 def test_operators_before_a_convolution_with_dynamic_quantization(build: Build, tmp_path: Path) -> None:
     """ExecuTorch's own program computes other numbers for `forward`, and cannot run `joined`."""
-    methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [1, 3, 8, 8]}}]}}" for name in ("forward", "joined"))
+    names = ("forward", "joined", "again")
+    methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [1, 3, 8, 8]}}]}}" for name in names)
     made = build(
         f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create", seed: 1}}\n'
         f"defaults: {{partitioners: [xnnpack], quantize: {DYNAMIC}}}\nmethods: {{{methods}}}\n",
@@ -692,7 +698,7 @@ def test_operators_before_a_convolution_with_dynamic_quantization(build: Build, 
     exec(BEFORE, scope)
     torch.manual_seed(1)
     model = scope["create"]()
-    for name in ("forward", "joined"):
+    for name in names:
         [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
         torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.03)
 

@@ -197,11 +197,17 @@ def _check_convolutions(program: Any) -> None:
     PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution, ExecuTorch
     does not notice that.
     """
-    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant, is_tagged_as_implicit_q_dq
+    from executorch.backends.xnnpack.utils.quant_utils import (
+        is_dequant,
+        is_dynamic_qdq,
+        is_quant,
+        is_tagged_as_implicit_q_dq,
+    )
 
     for node in program.graph.nodes:
         of_floats = _operator(node) == "aten.convolution.default" and not is_dequant(node.args[1])
-        if of_floats and any(is_quant(user) and is_tagged_as_implicit_q_dq(user) for user in node.users):
+        fused = [user for user in node.users if is_quant(user) and is_tagged_as_implicit_q_dq(user)]
+        if of_floats and not all(map(is_dynamic_qdq, fused)):
             raise ValueError("PT2E cannot quantize a one-dimensional convolution that is called twice")
 
 
