@@ -43,7 +43,7 @@ def main() -> None:
                     opened.page.wait_for_timeout(200)  # the graph is drawn in frames
                     opened.page.screenshot(path=str(IMAGES / f"page-{name}-{scheme}.png"))
                 said = opened.told or "no message"
-                print(f"{name}, {scheme}: {opened.seconds:.2f} s, {page.stat().st_size:,} bytes, {said}")
+                print(f"{name}, {scheme}: {page.stat().st_size:,} bytes, {said}")
 
 
 if __name__ == "__main__":

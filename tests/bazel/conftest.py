@@ -109,9 +109,12 @@ def bazel7(packages: Path, modern_bazel: Callable[..., subprocess.CompletedProce
         if (workspace, later) not in overrides:
             name = packages_repository(lambda *words: bazel(*words, *(LATER[-1:] if later else ())))
             overrides[workspace, later] = f"--override_repository={name}={packages}"
-        options = (overrides[workspace, later], "--spawn_strategy=linux-sandbox", "--symlink_prefix=bazel7-")
+        links = workspace / ".cache"  # Bazel 4 would look for packages behind links outside of it
+        links.mkdir(exist_ok=True)
+        prefix = f"--symlink_prefix={links.name}/bazel7-"
+        options = (overrides[workspace, later], "--spawn_strategy=linux-sandbox", prefix)
         done = bazel(verb, *options, *more, target)
         assert done.returncode == 0, done.stdout + done.stderr
-        return workspace / "bazel7-bin"
+        return links / "bazel7-bin"
 
     return run

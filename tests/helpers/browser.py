@@ -34,12 +34,10 @@ class Opened:
     Attributes:
         page: Playwright's page.
         told: What the browser wrote to its console, and the addresses that the page asked for.
-        seconds: The processor time of the page's thread until it was drawn.
     """
 
     page: Any
     told: list[str]
-    seconds: float
 
     def serious(self) -> list[str]:
         """Returns axe's serious and critical findings."""
@@ -64,12 +62,9 @@ class Browser:
             page.on("pageerror", lambda error: told.append(f"error: {error}"))
             page.on("dialog", lambda dialog: _dismiss(dialog, told))
             page.on("request", lambda request: told.extend({request.url} - {path.as_uri()}))
-            session = context.new_cdp_session(page)
-            session.send("Performance.enable", {"timeDomain": "threadTicks"})  # a busy machine changes nothing
             page.goto(path.as_uri())
             page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            measured = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
-            yield Opened(page, told, measured["TaskDuration"])
+            yield Opened(page, told)
 
 
 def _dismiss(dialog: Any, told: list[str]) -> None:

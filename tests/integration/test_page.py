@@ -114,7 +114,6 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
         with chromium.opened(path, scheme) as opened:
             page = opened.page
             assert opened.told == []
-            assert opened.seconds < 1
             assert page.locator(".card h3").all_inner_texts() == ["forward", "look"]
             assert "(float32[2, 8])" in page.locator(".card .signature").first.inner_text()
             assert page.locator("#canvas canvas").count() > 0
@@ -156,7 +155,6 @@ def test_the_pages_of_examples_have_no_serious_fault(
             for section in sections:
                 assert opened.page.locator(f"#{section}").is_visible()
             assert (opened.told, opened.serious()) == ([], [])
-            assert opened.seconds < 1
         picture = DOCS / f"images/page-{name}-{scheme}.png"
         assert 0 < picture.stat().st_size < 150_000
 
@@ -234,7 +232,6 @@ def test_a_graph_of_5000_operators_is_drawn_and_searched(tmp_path: Path, chromiu
         opened.page.locator("#search").fill("layers.99")
         assert opened.page.locator("#found").inner_text() == f"40 of {count} operators"
         assert opened.told == []
-        assert opened.seconds < 2
     assert written.stat().st_size < 1_500_000
 
 
